@@ -1,12 +1,13 @@
-// What makes KV smaller, at which speed?  Every segment of the records that a daemon's disk folder
-// holds, by zstd 1 to 9 and lz4 of the bytes as they are, of byte planes and of bit planes; and by
-// the codec that Larder has.
+// How small do codecs make KV, and how fast are they?  Each segment of the records in a daemon's
+// disk folder is encoded by zstd 1 to 9 and by lz4, of the bytes as they are, of byte planes and of
+// bit planes, and by Larder's own codec.
 //
 //   bench_codecs FOLDER [--json FILE] [--rounds N]
-// deploy/quickstart.sh --keep makes such a folder, of a real model.
+// deploy/quickstart.sh --keep leaves such a folder, with the KV of a real model.
 //
-// One thread.  Speeds are of raw bytes; each contestant runs once a round, in turn, medians.  A
-// segment, or a plane of it, that does not become shorter counts as it is.
+// One thread.  Speeds are of raw bytes; every contestant runs once in each round, in turn, and the
+// medians are reported.  A segment, or a plane of it, that does not become shorter counts with its
+// raw size.
 #include <lz4.h>
 #include <zstd.h>
 
@@ -44,7 +45,7 @@ std::string ReadFile(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Of all records that lie at a page of a data file.
+// The raw segments of all records found at page boundaries of the folder's data files.
 std::vector<Segment> SegmentsIn(const std::string& folder) {
   std::vector<Segment> segments;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
@@ -66,7 +67,7 @@ std::vector<Segment> SegmentsIn(const std::string& folder) {
   return segments;
 }
 
-// ---- what a contestant does with a run of bytes; 0: it does not become shorter
+// ---- how a contestant encodes a run of bytes; Encode returns 0 if it does not become shorter
 struct Coder {
   virtual ~Coder() = default;
   virtual size_t Encode(std::span<const std::byte> from, std::span<std::byte> to) = 0;
@@ -114,7 +115,7 @@ class Lz4 final : public Coder {
   static const char* Chars(const std::byte* bytes) { return reinterpret_cast<const char*>(bytes); }
 };
 
-// ---- how the bytes of 16-bit numbers are laid out before
+// ---- how the bytes of 16-bit numbers are laid out before they are encoded
 enum class Layout { kAsIs, kBytePlanes, kBitPlanes };
 
 size_t PlanesOf(Layout layout) {
@@ -162,7 +163,7 @@ void Together(Layout layout, const Bytes& planes, Bytes& raw) {
   }
 }
 
-// ---- a contestant: all segments there and back
+// ---- a contestant encodes all segments and decodes them again
 struct Result {
   uint64_t bytes = 0;
   double encode_s = 0, decode_s = 0;
@@ -271,7 +272,8 @@ int Run(const std::string& folder, const std::string& json_file, int rounds) {
   for (const Segment& segment : segments) raw += segment.raw.size();
   if (raw == 0) {
     std::fprintf(stderr,
-                 "bench_codecs: no records in %s; deploy/quickstart.sh --keep leaves some\n",
+                 "bench_codecs: no records in %s; deploy/quickstart.sh --keep leaves a folder "
+                 "with records\n",
                  folder.c_str());
     return 2;
   }
@@ -315,8 +317,8 @@ int main(int argc, char** argv) {
   }
   if (folder.empty() || !std::filesystem::is_directory(folder)) {
     std::fprintf(stderr,
-                 "bench_codecs: a larderd's disk folder is needed; deploy/quickstart.sh --keep "
-                 "leaves one\n");
+                 "bench_codecs: FOLDER must be the disk folder of a larderd; deploy/quickstart.sh "
+                 "--keep leaves one\n");
     return 2;
   }
   return larder::bench::Run(folder, json, rounds);

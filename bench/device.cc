@@ -1,20 +1,21 @@
 // How close does the device layer come to what the GPU can do?
 //
-//   bench_device [--quick] [--json FILE] [NAME...]   without a GPU it says so and ends with 0
+//   bench_device [--quick] [--json FILE] [NAME...]   without a GPU it says so and exits with 0
 //
 // device_to_SIZE, device_from_SIZE
-//     1 GiB between a registered memfd, as the pool's slabs are mapped, and the device, in pieces
-//     of SIZE; floor: cuMemcpyAsync of each piece, from cuMemHostAlloc's memory
+//     copies 1 GiB between the device and a memfd that is mapped and registered as a client does it
+//     with the pool's slabs, in pieces of SIZE; floor: a cuMemcpyAsync for each piece, with host
+//     memory of cuMemHostAlloc
 // device_gather_*, device_scatter_*
-//     1 GiB of blocks of Llama-3-8B's shape (32 layers, 8 heads of 128, bf16; pages of 16 tokens)
-//     between pages and payloads; floor: one cuMemcpyAsync device to device
+//     moves 1 GiB of blocks of Llama-3-8B's shape (32 layers, 8 heads of 128, bf16; pages of 16
+//     tokens) between pages and payloads; floor: one cuMemcpyAsync device to device
 // device_gather_4sm, device_scatter_4sm
-//     the same by at most 4 multiprocessors; floor: device_to_1m's floor
+//     the same with at most 4 multiprocessors; floor: device_to_1m's floor
 // device_gemm_beside_copies, device_gemm_beside_scatter
-//     time of a bf16 matrix product of 8192^3 while a restore runs, by copy engines alone, or with
-//     scatters by 4 multiprocessors; floor: the same alone
+//     time of a bf16 matrix product of 8192^3 while a restore runs that only uses the copy engines,
+//     or that also scatters with 4 multiprocessors; floor: the product without a restore
 // device_register
-//     registering 4 GiB of a memfd with Pin; no floor
+//     registers 4 GiB of a memfd with Pin; no floor
 #include <cuda.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -52,7 +53,7 @@ constexpr Piece kPieces[] = {{"64k", 64 << 10}, {"256k", 256 << 10}, {"1m", 1 <<
 struct MoveShape {
   const char* name;
   uint32_t block_tokens;
-  bool heads_first;  // the engine's pages are HND, the payload NHD
+  bool heads_first;  // the engine's pages are HND, the payload is NHD
 };
 constexpr MoveShape kMoves[] = {
     {"16", 16, false}, {"256", 256, false}, {"16_hnd", 16, true}, {"256_hnd", 256, true}};
@@ -72,7 +73,7 @@ std::vector<std::string> Figures() {
   return names;
 }
 
-// A memfd mapped as a client maps a slab of the pool.
+// A memfd, mapped as a client maps a slab of the pool.
 class Slab {
  public:
   explicit Slab(uint64_t bytes) : bytes_(bytes) {
@@ -108,7 +109,7 @@ void OrDie(const absl::Status& status) {
   (void)OrDie(absl::StatusOr<int>(status.ok() ? absl::StatusOr<int>(0) : status));
 }
 
-// The device under test, and the driver itself, in the same context.
+// The device under test, and the driver's own functions in the same context.
 class Lab {
  public:
   explicit Lab(std::unique_ptr<Device> device)
@@ -139,7 +140,7 @@ class Lab {
   CUstream stream_ = nullptr;
 };
 
-// Seconds that `work` takes, and its queue with it.
+// Seconds from the start of work() until wait() has seen its queue become empty.
 template <class Work, class Wait>
 double Seconds(Work work, Wait wait) {
   const double start = SecondsNow();
@@ -224,7 +225,7 @@ void RunCopies(Harness& harness, Lab& lab) {
 
 // ---- gather and scatter
 
-// A paged cache of Llama-3-8B's shape, and payloads of the same bytes.
+// A paged cache of Llama-3-8B's shape, and payloads with as many bytes.
 class Pages {
  public:
   Pages(Lab& lab, const MoveShape& shape)
@@ -244,7 +245,7 @@ class Pages {
     const PagedMove move{{0, kLayers}, blocks_, multiprocessors};
     OrDie(gather ? queue.Gather(plan_, move) : queue.Scatter(plan_, move));
   }
-  // So many blocks of them, from one on.
+  // Scatters `count` blocks, from block `first` on.
   void Scatter(DeviceQueue& queue, size_t first, size_t count, uint32_t multiprocessors) const {
     OrDie(queue.Scatter(plan_,
                         {{0, kLayers}, std::span(blocks_).subspan(first, count), multiprocessors}));
@@ -321,8 +322,8 @@ void RunFewMultiprocessors(Harness& harness, Lab& lab) {
 
 // ---- beside an engine's work
 
-// Restores until told to stop, as client/paged_cache does: copies on one queue, scatters on the
-// other.
+// A restore that runs for as long as its owner calls Feed, as client/paged_cache does it: copies on
+// one queue, scatters on the other.
 class BusyRestore {
  public:
   BusyRestore(Lab& lab, const Pages& pages, bool scatter)
@@ -334,7 +335,7 @@ class BusyRestore {
         moves_(OrDie(lab.device().MakeQueue())) {
     pinned_->WaitDecided();
   }
-  // Keeps the queues filled; to be called often.
+  // Keeps the queues filled.  The owner must call it often.
   void Feed() {
     while (under_way_.size() < kSlots) {
       const uint64_t slot = steps_ % kSlots;
@@ -357,7 +358,7 @@ class BusyRestore {
 
  private:
   static constexpr uint64_t kStep = 64 << 20;
-  static constexpr size_t kStepBlocks = 32;  // of 2 MiB
+  static constexpr size_t kStepBlocks = 32;  // blocks of 2 MiB
   static constexpr size_t kSlots = 4;
   const Slab slab_;
   const std::unique_ptr<PinnedMemory> pinned_;

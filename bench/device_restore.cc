@@ -4,14 +4,15 @@
 //   bench_device_restore [--quick] [--json FILE]
 //
 // restore_device_both; restore_device_both_host where there is no GPU
-//     8 GiB of blocks of Llama-3-8B's shape (32 layers, 8 heads of 128, bf16, 16 tokens) from the
-//     pool of a running daemon into pages of the GPU, by client/paged_restore, chunks of 512 tokens
-//     computed meanwhile; computing takes what it is said to (the thread waits, so the GPU is left
-//     to the copies), which is set to what loading alone takes.  Floor: the bound T* =
-//     Tc Ti / (Tc + Ti), Ti measured in the same round, before it or after it in turn; the profile
-//     is right.  Seconds.  Ti is our own: its rate is printed, to be held against device_to_*.
-// On the host device it is 256 MiB, and its copies take the processor that a GPU's copy engines
-// leave alone.
+//     8 GiB of blocks of Llama-3-8B's shape (32 layers, 8 heads of 128, bf16, 16 tokens) are
+//     restored from the pool of a running daemon into pages of the GPU by client/paged_restore,
+//     while chunks of 512 tokens are computed.  Computing is emulated: the thread waits, so that
+//     the GPU has only the copies to do, and the wait is set to what loading alone takes.  Floor:
+//     the bound T* = Tc Ti / (Tc + Ti), with Ti measured in the same round, before the restore and
+//     after it in turn; the profile is right.  Seconds.  Ti is the time of Larder's own loads:
+//     their rate is printed, so that it can be compared with device_to_*.
+// On the host device it is 256 MiB, and the copies need the processor, which a GPU's copy engines
+// would leave alone.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -37,7 +38,7 @@ constexpr uint64_t kBlockBytes = uint64_t{kLayers} * kLayerBytes;
 constexpr uint64_t kBytesOfGpu = uint64_t{8} << 30, kBytesOfHost = 256 << 20;
 constexpr size_t kPutAtOnce = 64;
 
-// Pages as vLLM lays them: layer by layer, K and V apart, tokens before heads.
+// Pages as vLLM lays them out: layer by layer, K and V apart, tokens before heads.
 PagedLayout LayoutAt(uint64_t address, uint32_t pages) {
   PagedLayout layout{.layers = kLayers,
                      .planes = 2,
@@ -54,7 +55,7 @@ PagedLayout LayoutAt(uint64_t address, uint32_t pages) {
   return layout;
 }
 
-// To some microseconds: a thread that sleeps wakes late.
+// Accurate to some microseconds: a sleeping thread wakes late, so the last part of the wait spins.
 void WaitUntil(double at_s) {
   constexpr double kSleepsLate_s = 3e-4;
   if (const double left_s = at_s - SecondsNow(); left_s > kSleepsLate_s)
@@ -70,7 +71,7 @@ class Node {
     LARDER_RETURN_IF_ERROR(node->Open(device, bytes));
     return node;
   }
-  // Computing the prefix takes `compute_s`; 0: nothing is computed.
+  // Computing the prefix takes `compute_s`; if it is 0, nothing is computed.
   absl::StatusOr<Restorer::Restored> Restore(double compute_s, double load_s) {
     const auto tokens = static_cast<uint32_t>(blocks_.size()) * kBlockTokens;
     const double token_s = compute_s / tokens;
@@ -124,7 +125,7 @@ class Node {
                                  payload, {}));
     return Store(content, count);
   }
-  // Whatever the pages hold: what it is does not matter to the time.
+  // Stores what the pages happen to hold: their bytes do not matter to the time.
   absl::Status Store(const ContentSpec& content, uint32_t count) {
     std::vector<uint32_t> tokens(size_t{count} * kBlockTokens);
     std::iota(tokens.begin(), tokens.end(), 0);
@@ -172,7 +173,7 @@ int Run(Harness& harness) {
     if (loaded.ok()) load_s = loaded->restore_s;
     return loaded.status();
   };
-  // The first maps and registers slabs.
+  // The first load maps and registers the slabs.
   for (int i = 0; i < 2; ++i)
     if (const absl::Status s = load(); !s.ok()) return harness.Fail(s);
   compute_s = load_s;

@@ -1,8 +1,7 @@
-// What does a disk cost, and what does it give, through the whole path?  How fast blocks become
-// durable, how soon after kill -9 the next daemon answers from disk.
+// What does the disk tier cost, and what does it give, on the whole path?  How fast blocks become
+// durable, and how soon after kill -9 the next daemon answers from disk.
 //
-// The daemon is killed and started again over one directory, on the disk that the build tree lies
-// on.
+// The daemon is killed and started again over one directory, on the disk that holds the build tree.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -29,14 +28,14 @@ constexpr char kReady[] = "restart_2gib_ready";
 constexpr char kMillion[] = "restart_1m_index";
 
 constexpr size_t kStoredBlocks = 2048;
-constexpr size_t kSyncEvery = 32;  // blocks of the floor between two syncs
+constexpr size_t kSyncEvery = 32;  // blocks between two syncs of the floor
 constexpr int kProbes = 300;
-constexpr size_t kLoggedBlocks = 256;  // put before each kill: the next daemon finds them in a log
-constexpr double kLatePuts = 1.05;     // of the time that they should take
+constexpr size_t kLoggedBlocks = 256;       // left in a log before each kill
+constexpr double kLatePuts = 1.05;          // times the seconds that the puts should take
 constexpr size_t kSmallBlocks = 1'000'000;  // of a page each
-constexpr char kFullDisk[] = "3GiB";        // what is full all the time
+constexpr char kFullDisk[] = "3GiB";        // a disk tier that is full all the time
 
-// O_DIRECT writes of as many bytes.
+// Writes as many bytes with O_DIRECT; returns bytes per second.
 absl::StatusOr<double> RawRate(int fd, std::span<const std::byte> source) {
   const double start = SecondsNow();
   for (size_t i = 0; i < kRoundBlocks; ++i) {
@@ -50,8 +49,8 @@ absl::StatusOr<double> RawRate(int fd, std::span<const std::byte> source) {
   return Mebibytes(kRoundBlocks) / (SecondsNow() - start);
 }
 
-// Puts of blocks at a share of what the disk takes, `rate` bytes a second: how many it did not
-// take.
+// Puts blocks at a share of the disk's `rate` (bytes per second) and reports which share of them
+// was dropped.
 absl::Status MeasureDropped(Harness& harness, Writer& writer, double rate) {
   const double seconds = harness.quick() ? 3 : 15;
   for (const double share : {0.8, 1.0}) {
@@ -65,7 +64,7 @@ absl::Status MeasureDropped(Harness& harness, Writer& writer, double rate) {
     const std::string figure = absl::StrCat(kDropped, "_", static_cast<int>(share * 100));
     if (took > kLatePuts * seconds) {
       return absl::UnavailableError(absl::StrCat(figure, ": the puts took ", took, " s instead of ",
-                                                 seconds, ", so nothing came at that rate; ",
+                                                 seconds, ", so the rate was not reached; ",
                                                  dropped, " of ", put, " dropped"));
     }
     harness.Report({figure, static_cast<double>(dropped) / static_cast<double>(put), "of 1",
@@ -90,7 +89,7 @@ absl::Status MeasureDurableIdle(Harness& harness, Writer& writer) {
   return absl::OkStatus();
 }
 
-// As fast as the disk takes them: each batch waits for the one before the last.
+// Puts as fast as the disk takes blocks: eight batches are under way at a time.
 absl::Status MeasureDurableFull(Harness& harness, Writer& writer) {
   constexpr size_t kAhead = 8;
   std::vector<double> full, started;
@@ -105,11 +104,11 @@ absl::Status MeasureDurableFull(Harness& harness, Writer& writer) {
   LARDER_RETURN_IF_ERROR(writer.WaitDurable(kAhead * kBatchBlocks));
   harness.Report({kDurableFull, Quantile(full, 0.99), "s", std::nullopt, std::nullopt,
                   static_cast<int>(full.size())});
-  harness.Note("128 MiB ahead of the disk all the time");
+  harness.Note("128 MiB wait for the disk all the time");
   return absl::OkStatus();
 }
 
-// The rate.
+// Measures the spill rate and returns it.
 absl::StatusOr<double> MeasureRate(Harness& harness, Writer& writer, const std::string& directory) {
   const int fd = open((directory + "/raw").c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
   LARDER_CHECK(fd >= 0 &&
@@ -123,9 +122,10 @@ absl::StatusOr<double> MeasureRate(Harness& harness, Writer& writer, const std::
   harness.Report({kSpill, rate, "B/s", Median((*rates)[1]), MedianRatio((*rates)[0], (*rates)[1]),
                   harness.rounds()});
   harness.Note(
-      "from the first put of 1,024 blocks until the last is durable, 128 ahead of the disk, on a "
-      "disk that is full and evicts; floor: "
-      "O_DIRECT over bytes written before, a sync each 32 MiB");
+      "from the first put of 1,024 blocks until the last is durable, with 128 waiting for the disk "
+      "all the time, on a disk that is full and evicts; floor: O_DIRECT over bytes written before, "
+      "a sync "
+      "every 32 MiB");
   return rate;
 }
 
@@ -138,7 +138,8 @@ absl::Status MeasureSpill(Harness& harness, const std::string& directory) {
   LARDER_ASSIGN_OR_RETURN(
       auto node, StartNode({.disk = directory + "/disk", .pool = GiB(1), .limit = kFullDisk}));
   Writer writer(node->engine);
-  // Until the disk is full: from then on each block takes the place of another, as the floor's do.
+  // Fill the disk first: from then on every block overwrites the place of another, as the floor
+  // does.
   for (size_t written = 0; written < 7 * kRoundBlocks; written += kRoundBlocks) {
     LARDER_RETURN_IF_ERROR(writer.PutDurable(writer.Next(kRoundBlocks)));
   }
@@ -155,10 +156,10 @@ absl::Status MeasureSpill(Harness& harness, const std::string& directory) {
   return WantsDropped(harness) ? MeasureDropped(harness, writer, rate) : absl::OkStatus();
 }
 
-// ---- restarts: each daemon is killed after it has put some, so that the next one has a log to
-// read
+// ---- restarts: each daemon is killed after it has put some blocks, so that the next one has a log
+// to read
 
-// `life`: of the daemon, from 1.
+// `life` is the daemon's number, from 1.
 absl::Status LeaveLog(Node& node, uint64_t life) {
   const auto enough = [](const DaemonProcess::Holdings& now) { return now.online >= GiB(1); };
   LARDER_RETURN_IF_ERROR(WaitForNode(node, "the pool", enough));
@@ -166,7 +167,8 @@ absl::Status LeaveLog(Node& node, uint64_t life) {
   return writer.PutDurable(writer.Next(kLoggedBlocks));
 }
 
-// From the start of a process until `ready(node)` says so; of each round, the first not counted.
+// Seconds from the start of a process until ready(node) returns, one for each round; the first
+// restart does not count.
 using Ready = std::function<absl::Status(Node&, uint64_t life)>;
 absl::StatusOr<std::vector<double>> TimeRestarts(int rounds, const std::string& disk,
                                                  ByteCount pool, const Ready& ready) {
@@ -190,7 +192,7 @@ absl::Status MeasureRestart(Harness& harness, const std::string& directory) {
     Writer writer(node->engine);
     names = writer.Next(kStoredBlocks);
     LARDER_RETURN_IF_ERROR(writer.PutDurable(names));
-  }  // killed
+  }  // the daemon is killed here
   const Memory to(kBatchBlocks * Shape().bytes(), Memory::Kind::kPrivate);
   LARDER_ASSIGN_OR_RETURN(
       const auto ready,
@@ -204,12 +206,11 @@ absl::Status MeasureRestart(Harness& harness, const std::string& directory) {
   harness.Report({kReady, Median(ready), "s", std::nullopt, std::nullopt, harness.rounds()});
   harness.Note(
       "from the start of the process to the first block of 2 GiB read from disk; pool of 8 GiB, "
-      "which is "
-      "populated meanwhile; the daemon before put 256 blocks and was killed");
+      "which is populated meanwhile; the daemon before it put 256 blocks and was killed");
   return absl::OkStatus();
 }
 
-// Blocks of one page each, straight into the tier.
+// Puts blocks of one page each directly into the tier.
 absl::Status FillWithSmallBlocks(const std::string& disk) {
   constexpr size_t kBatch = 1000;
   FileDiskTier::Options options;
@@ -256,8 +257,7 @@ absl::Status MeasureMillion(Harness& harness, const std::string& directory) {
   harness.Report({kMillion, Median(complete), "s", std::nullopt, std::nullopt, harness.rounds()});
   harness.Note(
       "from the start of the process until a million blocks of a page each are in the index; the "
-      "daemon before "
-      "put 256 more and was killed");
+      "daemon before it put 256 more and was killed");
   return absl::OkStatus();
 }
 

@@ -2,7 +2,7 @@
 // tier's own interface, without daemon and client, against O_DIRECT reads and writes of as many
 // bytes by as many threads.
 //
-// The disk that is measured is the one that the build tree lies on.
+// The disk under test is the one that holds the build tree.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -36,8 +36,7 @@ Digest Numbered(uint64_t number) {
   return digest;
 }
 
-// The bytes are the same 64 MiB over and over: a disk does not mind, and memory is left for its
-// cache.
+// The payloads repeat after 64 MiB: a disk does not care, and more memory is left for caches.
 class Payloads {
  public:
   Payloads() : pages_(kDistinct * kBlockBytes / kPageBytes), tables_(kDistinct) {
@@ -72,7 +71,7 @@ class Payloads {
   std::vector<SegmentTable> tables_;
 };
 
-// The disk by itself: one preallocated file.
+// The disk itself: one preallocated file.
 class RawFile {
  public:
   explicit RawFile(const std::string& path)
@@ -107,7 +106,7 @@ class RawFile {
   const int fd_;
 };
 
-// A tier with kStored blocks in it.
+// A tier that stores kStored blocks.
 class Stocked {
  public:
   Stocked(std::unique_ptr<DiskTier> tier, const Payloads& payloads)
@@ -126,11 +125,12 @@ class Stocked {
     LARDER_CHECK(tier_->Erase(put).ok());
     return rate;
   }
-  // Of a block, or of a quarter of its layers; described first, as whoever promotes it must.
+  // Reads a block, or a quarter of its layers.  The block is described first, as for every
+  // promotion.
   absl::Status Get(size_t block, bool quarter, std::span<std::byte> to) const {
     std::optional<DiskTier::Description> known;
     LARDER_RETURN_IF_ERROR(tier_->Describe({&stored_[block], 1}, {&known, 1}));
-    if (!known) return absl::DataLossError("a block is not described");
+    if (!known) return absl::DataLossError("the disk tier does not describe a stored block");
     SegmentRange range{0, kSegments, 0, kBlockBytes};
     if (quarter) {
       const uint32_t layers = kSegments / 4;
@@ -169,7 +169,7 @@ class Stocked {
   std::vector<DiskAddress> stored_;
 };
 
-// Blocks per second of `threads` that read all stored blocks in one random order.
+// Blocks per second of `threads` threads that together read all stored blocks in a random order.
 template <class ReadBlock>
 absl::StatusOr<double> ReadAll(size_t threads, ReadBlock read) {
   std::vector<size_t> order(kStored);
@@ -238,7 +238,7 @@ absl::Status MeasureGets(Harness& harness, Stocked& tier, const RawFile& raw, si
   harness.Report({quarter, Median(quarter_s), "s", Median(quarter_of_whole_s),
                   MedianRatio(quarter_s, quarter_of_whole_s), harness.rounds()});
   harness.Note(absl::StrCat(
-      threads, " threads; floor of the latter: a quarter of the time of a whole block"));
+      threads, " threads; floor of the quarter: a quarter of the time of a whole block"));
   return absl::OkStatus();
 }
 

@@ -1,13 +1,13 @@
-// How many tokens does our eviction keep that plain LRU would have lost, at equal bytes?  Generated
-// traces: users by Zipf 1.0, system prompts that many share, conversations of a geometric number of
-// turns, each turn the whole history and something new.
+// How many tokens does Larder's eviction keep that plain LRU would have lost, at equal bytes?  The
+// traces are generated: users by Zipf 1.0, system prompts shared by many users, conversations of a
+// geometric number of turns, each turn the whole history and something new.
 //
-// The index alone, without bytes: blocks of 16 tokens, a cache of a share of all that the trace
-// touches.  LRU forgets the block whose last use is longest ago, block by block; a request uses its
-// chain from the head to the tail, or, as engines do that give tails up first, from the tail to the
-// head: the floor is the better of the two.  The notes say what an eviction would reach that knows
-// the future (it forgets what is used latest, tails first): where that is little more than LRU,
-// there is nothing to win.
+// The index alone is measured, without bytes: blocks of 16 tokens, a cache of a share of all that
+// the trace touches.  LRU evicts the block whose last use is longest ago, block by block.  A
+// request uses its chain from the head to the tail or, as in engines that give up tails first, from
+// the tail to the head: the floor is the better of the two.  The notes say what an eviction that
+// knows the future would reach (it evicts the block whose next use is latest, tails first): where
+// that is little more than LRU, there is nothing to win.
 #include <algorithm>
 #include <list>
 #include <numeric>
@@ -26,8 +26,8 @@ namespace {
 
 constexpr int kSeeds = 5;
 
-// Who asks.  A service of one assistant; one that serves a hundred teams' prompts; agents, each
-// with long instructions and tools of its own.
+// The users: those of one assistant; of a service with a hundred teams' prompts; and agents, each
+// of which has long instructions and tools of its own.
 struct Population {
   const char* name;
   size_t users, prompts, prompt_blocks;
@@ -36,7 +36,7 @@ constexpr Population kPopulations[] = {
     {"assistant", 300, 8, 64}, {"teams", 1000, 100, 128}, {"agents", 1000, 256, 256}};
 
 constexpr size_t kTurnBlocksMin = 4, kTurnBlocksMax = 40;
-constexpr double kGoOn = 0.75;  // another turn follows
+constexpr double kGoOn = 0.75;  // probability of another turn
 constexpr size_t kConversationBlocksMax = 1024;
 constexpr double kRequestsPerSecond = 2;
 
@@ -82,8 +82,8 @@ class TraceMaker {
   uint64_t next_ = 0;
 };
 
-// Blocks of the longest prefix that it has; then it has all of the request, as far as there is
-// room.
+// Request returns the blocks of the longest prefix that the cache has.  Then the cache stores all
+// of the request, as far as its capacity allows.
 class Lru {
  public:
   enum class Order { kHeadFirst, kTailFirst };
@@ -111,11 +111,12 @@ class Lru {
   }
   const size_t room_;
   const Order uses_;
-  std::list<uint64_t> order_;  // least recent first
+  std::list<uint64_t> order_;  // least recently used first
   std::unordered_map<uint64_t, std::list<uint64_t>::iterator> places_;
 };
 
-// What nobody can have: it forgets what is used latest from now on, of a chain its tail first.
+// Not possible in practice, as it knows the future: evicts the block whose next use is latest, and
+// within a chain the tail first.
 class Clairvoyant {
  public:
   Clairvoyant(size_t blocks, const Trace& trace) : room_(blocks) {
@@ -153,7 +154,8 @@ class Clairvoyant {
   std::unordered_map<uint64_t, Place> places_;
 };
 
-// Ours, of HOST; or of the disk, with a HOST that holds what a request has and nothing else.
+// Larder's index, evicting from HOST; or from DISK, with a HOST that only holds the blocks of the
+// current request.
 class Ours {
  public:
   Ours(size_t blocks, Tier tier)
@@ -252,8 +254,8 @@ constexpr int kPercents[] = {10, 20, 30};  // of the footprint
 
 // One cache size of one population, all seeds.
 struct Compared {
-  std::vector<double> ours, head_first, tail_first, lru;  // tokens; lru: the better of the two
-  std::vector<double> ratios, bounds;                     // to lru: ours; with the future known
+  std::vector<double> ours, head_first, tail_first, lru;  // tokens; lru is the better of the two
+  std::vector<double> ratios, bounds;                     // to lru: ours; Clairvoyant's
 };
 Compared Compare(const Population& population, int percent, Tier tier, size_t requests) {
   Compared c;
@@ -285,11 +287,11 @@ void Measure(Harness& harness, const std::string& figure, Tier tier) {
       const Compared c = Compare(population, percent, tier, harness.quick() ? 4'000 : 12'000);
       all.insert(all.end(), c.ratios.begin(), c.ratios.end());
       harness.Report({name, Median(c.ours), "tokens", Median(c.lru), Median(c.ratios), kSeeds});
-      harness.Note(absl::StrCat("cache of ", percent, " % of the footprint; least of ", kSeeds,
-                                " seeds ", *std::min_element(c.ratios.begin(), c.ratios.end()),
-                                "; LRU head first ", Median(c.head_first), ", tail first ",
-                                Median(c.tail_first), "; with the future known ",
-                                Median(c.bounds)));
+      harness.Note(
+          absl::StrCat("cache of ", percent, " % of the footprint; the least ratio of ", kSeeds,
+                       " seeds ", *std::min_element(c.ratios.begin(), c.ratios.end()),
+                       "; LRU head first ", Median(c.head_first), ", tail first ",
+                       Median(c.tail_first), "; with the future known ", Median(c.bounds)));
     }
   }
   if (!wants_all) return;

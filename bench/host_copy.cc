@@ -1,12 +1,12 @@
 // How close do gets and puts come to the memory itself?  One client thread, batches of 16 blocks in
-// random order over 1 GiB, a real daemon, against the fastest copy kernel on the same work + one
-// stream echo per batch.
+// random order over 1 GiB, and a real daemon, against the fastest copy kernel on the same work plus
+// one stream echo per batch.
 //
-// Blocks: 64 KiB of one segment, 1 MiB of 16, 8 MiB of 32.  Gets: into a ring of 256 MiB; the floor
-// copies the same blocks out of the client's own mapping of the pool, in the same order, into the
-// same ring.  Gets by copies, of a client that may not map the pool: the same floor, out of a
-// shared memfd.  Puts: of ever new keys into a pool of 2 GiB that is full after the first passes,
-// so that each evicts another; the floor copies into a shared memfd of that size.
+// Blocks: 64 KiB of one segment, 1 MiB of 16, 8 MiB of 32.  Gets go into a ring of 256 MiB; the
+// floor copies the same blocks out of the client's own mapping of the pool, in the same order, into
+// the same ring.  Gets by copies, of a client that may not map the pool, have the same floor, out
+// of a shared memfd.  Puts of always new keys go into a pool of 2 GiB that is full after the first
+// passes, so that each evicts another block; the floor copies into a shared memfd of that size.
 #include <unistd.h>
 
 #include <memory>
@@ -27,9 +27,9 @@ namespace {
 constexpr uint64_t kPassBytes = 1 << 30;
 constexpr uint64_t kRingBytes = 256 << 20;
 constexpr uint64_t kStagingBytes = 64 << 20;
-constexpr size_t kEchoBytes = 400;  // about an acquire of 16, or its grant
+constexpr size_t kEchoBytes = 400;  // about the size of an acquire of 16 blocks, or of its grant
 
-// One stream echo per batch: the round trip of the floor.
+// One stream echo per batch: the round trip in the floor.
 struct Echo {
   std::unique_ptr<TempDir> dir;
   std::unique_ptr<Child> server;
@@ -46,10 +46,10 @@ absl::StatusOr<Echo> StartEcho() {
   return echo;
 }
 
-// What a floor does with one block.
+// The floor's work on one block.
 using BlockWork = std::function<void(const CopyKernel& kernel, size_t block)>;
 
-// Rate of a pass over all blocks; with `echo`, one after each batch.
+// Bytes per second of a pass over all blocks; with `echo`, one ping after each batch.
 absl::StatusOr<double> FloorPass(const CopyKernel& kernel, const BlockShape& shape,
                                  const BlockWork& work, EchoClient* echo) {
   const size_t blocks = kPassBytes / shape.bytes();
@@ -63,8 +63,8 @@ absl::StatusOr<double> FloorPass(const CopyKernel& kernel, const BlockShape& sha
   return static_cast<double>(kPassBytes) / (SecondsNow() - begin);
 }
 
-// One figure: how ours is run, what the floor does with a block, and what a copy of it alone would
-// be.
+// One figure: how Larder's side runs, what the floor does with a block, and a plain copy of a
+// block.
 struct Comparison {
   std::string name;
   const BlockShape* shape = nullptr;
@@ -72,8 +72,8 @@ struct Comparison {
   BlockWork work, copy;
 };
 
-// Runs ours, every kernel's floor and libc's memcpy alone in turn, and reports ours and the best of
-// the floors.
+// Runs Larder's side, the floor with every kernel, and libc's memcpy alone in turn; reports
+// Larder's side and the best of the floors.
 absl::Status Compare(Harness& harness, EchoClient& echo, const Comparison& c) {
   const std::vector<CopyKernel> kernels = AllKernels();
   std::vector<Contestant> contestants = {c.ours};
@@ -113,7 +113,8 @@ struct GetCase {
   ReadMode mode = ReadMode::kMapped;
 };
 
-// With kCopied the daemon trusts another user than ours, who is not there: it maps no slab for us.
+// With kCopied the daemon trusts only a user that does not exist, so it lets this client map no
+// slab.
 absl::StatusOr<Attachment> AttachReader(const DaemonProcess& daemon, const GetCase& c) {
   const WriteMode writes = c.mode == ReadMode::kCopied ? WriteMode::kStaged : WriteMode::kMapped;
   auto engine = AttachBench(daemon.socket_dir(), *c.shape, EngineOptions(writes));
@@ -129,8 +130,8 @@ std::vector<std::string> GetFlags(const GetCase& c) {
   return {"--trusted-uids", absl::StrCat(geteuid() + 4242)};
 }
 
-// Where the floor copies from: the client's own mapping of the pool, or, of a pool that it may not
-// map, a memfd that is as large.
+// What the floor copies from: the client's own mapping of the pool or, if the client may not map
+// it, a memfd of the same size.
 struct GetFloor {
   std::unique_ptr<Memory> instead;
   std::vector<std::span<const std::byte>> blocks;
@@ -178,12 +179,14 @@ absl::Status MeasureGet(Harness& harness, EchoClient& echo, const GetCase& c) {
   };
   LARDER_RETURN_IF_ERROR(Compare(harness, echo, {c.name, &shape, ours, copy, copy}));
   if (c.mode == ReadMode::kCopied) {
-    harness.Note("the daemon copies each block into a staging segment, the client out of it");
+    harness.Note(
+        "the daemon copies every block into a staging segment, and the client copies it from "
+        "there");
     return absl::OkStatus();
   }
   const Session::Counters counters = engine.session->counters();
   harness.Note(absl::StrCat("check policy: one block in ", engine.session->attached().check_one_in,
-                            "; checked ", counters.checked, " of ", counters.blocks_got,
+                            "; blocks checked ", counters.checked, " of ", counters.blocks_got,
                             ", damaged ", counters.damaged));
   return absl::OkStatus();
 }
@@ -206,12 +209,12 @@ struct PutCase {
   bool hash = true;
 };
 
-// The memory that puts' floors work on.
+// The memory that the floors of puts work on.
 struct PutFloor {
   Memory pool{2ull << 30, Memory::Kind::kSharedMemfd};
   Memory staging{kStagingBytes, Memory::Kind::kSharedMemfd};
-  size_t at = 0;        // block of the pool that is written next
-  uint64_t hashes = 0;  // keeps them from being optimized away
+  size_t at = 0;        // the block of the pool that is written next
+  uint64_t hashes = 0;  // keeps the hashes from being optimized away
 };
 
 BlockWork PutWork(const PutCase& c, std::span<std::byte> source, const std::vector<uint32_t>& order,

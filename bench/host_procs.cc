@@ -1,9 +1,9 @@
-// Do many engine processes together get as much as the memory gives?  1 MiB blocks in batches of
-// 16, random order in 1 GiB, 1, 8 and 32 client processes (one thread each; a single one may copy
-// with as many threads as there are cores), against as many threads as cores that run the fastest
-// copy kernel over the same blocks in one process.
+// Do many engine processes together get as much as the memory gives?  Blocks of 1 MiB in batches of
+// 16, in random order over 1 GiB, by 1, 8 and 32 client processes (one thread each; a single
+// process may copy with as many threads as there are cores), against one process in which as many
+// threads as cores run the fastest copy kernel over the same blocks.
 //
-// Each process and each thread copies into a ring of its own of 64 MiB, for the same span of time;
+// Each process and each thread copies into its own ring of 64 MiB, for the same span of time; the
 // rates are summed.
 #include <cstdlib>
 #include <memory>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr uint64_t kDataBytes = 1 << 30;
 constexpr uint64_t kRingBytes = 64 << 20;
-constexpr double kHeadStart_s = 0.03;  // between the command and the common start
+constexpr double kHeadStart_s = 0.03;  // from the command to the common start
 constexpr size_t kProcessCounts[] = {1, 8, 32};
 
 const BlockShape& Shape() { return ShapeNamed("1mib"); }
@@ -31,7 +31,8 @@ size_t Blocks() { return kDataBytes / Shape().bytes(); }
 uint32_t Cores() { return std::max(1u, std::thread::hardware_concurrency()); }
 std::string FigureName(size_t processes) { return absl::StrCat("host_get_procs_", processes); }
 
-// Runs batch(i) for i = 0, 1, ... from `start` until `seconds` have passed; answers its own rate.
+// Runs batch(i) for i = 0, 1, ... from `start` until `seconds` have passed; returns bytes per
+// second.
 template <class Batch>
 absl::StatusOr<double> RateOver(double start, double seconds, Batch batch) {
   SleepUntil(start);
@@ -46,7 +47,7 @@ absl::StatusOr<double> RateOver(double start, double seconds, Batch batch) {
   return static_cast<double>(bytes) / (now - begin);
 }
 
-// ---- a client process: SOCKET_DIR COPY_THREADS
+// ---- a client process; its arguments are SOCKET_DIR COPY_THREADS
 
 int Work(const WorkerArguments& arguments) {
   SessionOptions options;
@@ -81,7 +82,7 @@ absl::StatusOr<double> OursRate(WorkerGroup& workers, double seconds) {
   return sum;
 }
 
-// As many threads as cores, each over all blocks in an order of its own.
+// As many threads as cores; each copies all blocks in an order of its own.
 double FloorRate(const CopyKernel& kernel, std::span<const std::span<const std::byte>> blocks,
                  std::span<const std::unique_ptr<Memory>> rings, double seconds) {
   std::vector<double> rates(rings.size());
@@ -129,7 +130,7 @@ absl::Status Measure(Harness& harness, const std::string& socket_dir, size_t pro
   harness.Report({FigureName(processes), Median(rates.front()), "B/s", Median(floors[best]),
                   MedianRatio(rates.front(), floors[best]), harness.rounds()});
   std::string note = absl::StrFormat(
-      "copy threads a process %d; floor: %s on %d threads; floors GB/s:", copy_threads,
+      "copy threads per process %d; floor: %s on %d threads; floors GB/s:", copy_threads,
       kernels[best].name(), Cores());
   for (size_t k = 0; k < kernels.size(); ++k) {
     absl::StrAppendFormat(&note, " %s %.2f", kernels[k].name(), Median(floors[k]) / 1e9);

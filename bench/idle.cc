@@ -1,7 +1,7 @@
-// What does a daemon with a million blocks cost while nobody asks it for anything?  Its processor
-// time over a minute, as a share of one core: with the blocks in the pool, and with them on disk
-// alone, where it reads them again to see whether they are whole (--disk-verify-rate).  And does it
-// hear the first call after a second of that as soon as the next one?
+// What does a daemon with a million blocks cost while no client asks it for anything?  Its
+// processor time over a minute, as a share of one core: with the blocks in the pool, and with the
+// blocks on disk alone, where the daemon reads them again to verify them (--disk-verify-rate).  And
+// is the first call after a second of silence answered as fast as the next one?
 #include <fstream>
 #include <string>
 #include <thread>
@@ -27,10 +27,10 @@ constexpr char kDisk[] = "idle_cpu_disk_1m";
 constexpr char kUnverified[] = "idle_cpu_disk_1m_unverified";
 constexpr char kFirst[] = "idle_first_lookup";
 constexpr size_t kBurst = 8, kLookupTokens = 8192;
-constexpr double kSilence_s = 1;  // and up to a tenth more
+constexpr double kSilence_s = 1;  // plus up to a tenth
 constexpr uint64_t kBlocks = 1'000'000;
 constexpr size_t kPutAtOnce = 4000;
-constexpr uint64_t kAhead = 40'000;  // of the disk
+constexpr uint64_t kAhead = 40'000;  // blocks that the disk may be behind
 const BlockShape kPage{"page", 1, 4096};
 
 absl::Status Fill(Node& node) {
@@ -41,7 +41,7 @@ absl::Status Fill(Node& node) {
     const Names names = MakeNames(node.engine.seed, put + 1, kPutAtOnce);
     const PutPlan plan = PlanPuts(kPage, names, ring.bytes(), order);
     LARDER_RETURN_IF_ERROR(PutAll(node.engine, plan.blocks, {}));
-    // Not faster than the disk, or it would not get all of them.
+    // The disk must keep up, or it would drop some of the blocks.
     LARDER_RETURN_IF_ERROR(WaitFor("blocks to be durable", [&]() -> absl::StatusOr<bool> {
       return node.engine.session->counters().blocks_durable + kAhead >= put + kPutAtOnce;
     }));
@@ -51,9 +51,9 @@ absl::Status Fill(Node& node) {
   });
 }
 
-// Its share of a core from now on.
+// The daemon's share of a core from now on.
 absl::StatusOr<double> Share(const DaemonProcess& daemon, double seconds) {
-  absl::SleepFor(absl::Seconds(2));  // what the last call left to do
+  absl::SleepFor(absl::Seconds(2));  // let it finish what the last call left to do
   const double before = daemon.CpuSeconds(), from = SecondsNow();
   absl::SleepFor(absl::Seconds(seconds));
   return (daemon.CpuSeconds() - before) / (SecondsNow() - from);
@@ -80,7 +80,7 @@ absl::StatusOr<std::unique_ptr<Node>> StartWith(NodeConfig config) {
   return node;
 }
 
-// Seconds of a lookup of blocks that are not there.
+// Seconds of a lookup of blocks that do not exist.
 absl::StatusOr<double> TimeLookup(Client& client) {
   wire::LookupQuery query;
   query.content.model = "bench-idle";
@@ -90,7 +90,7 @@ absl::StatusOr<double> TimeLookup(Client& client) {
   return SecondsNow() - begin;
 }
 
-// The slowest tenth of first calls, and of those that follow at once.
+// The slowest tenth of the first calls after a silence, and of the calls right after them.
 absl::Status ReportFirst(Harness& harness) {
   LARDER_ASSIGN_OR_RETURN(auto daemon, DaemonProcess::Start({.pool = MiB(64)}));
   LARDER_ASSIGN_OR_RETURN(auto client, Client::Connect({.socket_dir = daemon->socket_dir()}));
@@ -128,7 +128,7 @@ absl::Status Run(Harness& harness, const std::string& directory) {
     LARDER_ASSIGN_OR_RETURN(auto node, StartWith({.disk = {}, .pool = MiB(4800), .flags = disk}));
     LARDER_RETURN_IF_ERROR(Fill(*node));
     LARDER_RETURN_IF_ERROR(Report(harness, kHost, *node, "in the pool, and on disk"));
-  }  // killed
+  }  // the daemon is killed here
   std::vector<std::string> flags = disk;
   {
     LARDER_ASSIGN_OR_RETURN(auto node, StartWith({.disk = {}, .pool = MiB(64), .flags = flags}));

@@ -1,5 +1,5 @@
-// How much memory does a block cost in the index, and how much its metadata?  Growth of this
-// process' resident memory.
+// How much memory does a block take in the index, and how much does its metadata take?  Measured as
+// the growth of this process' resident memory.
 #include <unistd.h>
 
 #include <fstream>
@@ -56,7 +56,7 @@ void MeasureMetadata(Harness& harness) {
   const double each = static_cast<double>(ResidentBytes() - before) / kMetadataBlocks;
   harness.Report({kMetadata, each, "B", std::nullopt, std::nullopt, 1});
   harness.Note(absl::StrCat("blocks of ", kTokens, " tokens and ", kSegments,
-                            " segments; beside the index"));
+                            " segments; in addition to the index"));
 }
 
 }  // namespace

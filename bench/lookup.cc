@@ -1,11 +1,11 @@
-// How much does asking cost beside the round trip itself?  Lookup by digests and by token ids among
-// 10 million blocks, and holding 128 real blocks, each against an echo of as many bytes over the
-// same kind of call and server.
+// How much does a request cost in addition to its round trip?  Lookup by digests and by token ids
+// among 10 million blocks, and a lease on 128 real blocks, each against an echo of as many bytes
+// over the same kind of call and server.
 //
-// Client and server are two processes, the client gRPC's own.  Every Lookup by digests asks for
-// another chain, whose entries are in no cache: of blocks that entered one after the other, as a
-// prompt's do, and, _scattered, of blocks from all over the index.  A release rides on the next
-// acquire, as the client library sends it.
+// Client and server are two processes, and the client is gRPC's own.  Every Lookup by digests asks
+// for another chain, whose entries are in no cache: of blocks that were inserted one after the
+// other, as a prompt's are, and, for _scattered, of blocks from all over the index.  A release
+// travels with the next acquire, as the client library sends it.
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -47,7 +47,7 @@ std::string Packed(std::span<const Digest> digests) {
   return {reinterpret_cast<const char*>(digests.data()), digests.size() * kDigestBytes};
 }
 
-// Seconds of one call; its error if it has one.
+// Seconds of one call, or its error.
 template <class Call>
 absl::StatusOr<double> Timed(Call call) {
   const double begin = SecondsNow();
@@ -57,7 +57,7 @@ absl::StatusOr<double> Timed(Call call) {
   return seconds;
 }
 
-// What all three ask.
+// The server that all three measurements use.
 struct Server {
   std::unique_ptr<TempDir> dir;
   std::unique_ptr<Child> process;
@@ -88,8 +88,8 @@ absl::StatusOr<Server> StartServer(uint64_t entries) {
   server.channel =
       grpc::CreateCustomChannel(absl::StrCat("unix:", server.dir->path(), "/data.sock"),
                                 grpc::InsecureChannelCredentials(), arguments);
-  // Registers, and detaches: its threads would share this process' poller with the calls that are
-  // timed.
+  // This session only registers and is dropped: its threads would share this process' poller with
+  // the calls that are timed.
   LARDER_ASSIGN_OR_RETURN(const auto engine, AttachEngine(server));
   server.seed = engine.seed;
   return server;
@@ -100,7 +100,7 @@ class LookupCaller {
   explicit LookupCaller(const Server& server) : stub_(v1::Cache::NewStub(server.channel)) {
     request.mutable_content()->set_model(BenchContent().model);
   }
-  // Every answer must cover all tokens that were asked for.
+  // Fails if the answer does not cover all tokens of the request.
   absl::Status Call(uint32_t tokens) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kCallLimit);
@@ -119,8 +119,8 @@ class LookupCaller {
 
 absl::Status MeasureDigests(Harness& harness, const Server& server, bool scattered) {
   LookupCaller caller(server);
-  // Made before: a client that computes between its calls lets the server fall asleep, which the
-  // echo does not.
+  // Made before the clock starts: if the client computed between its calls, the server would fall
+  // asleep meanwhile, and the echo would not.
   std::vector<std::string> chains;
   const uint64_t apart =
       server.entries / kLookupDigests / kChains;  // chains from all over the index
@@ -166,7 +166,8 @@ absl::Status MeasureTokens(Harness& harness, const Server& server) {
   return absl::OkStatus();
 }
 
-// A session stream by gRPC's own client, to compare call with call.
+// A session stream through gRPC's own client, so that both sides of the comparison make the same
+// call.
 class RawSession {
  public:
   static absl::StatusOr<std::unique_ptr<RawSession>> Attach(const Server& server) {
@@ -215,7 +216,7 @@ class RawSession {
     if (stream_->Write(message) && stream_->Read(&down)) return absl::OkStatus();
     return ToStatus(stream_->Finish());
   }
-  // Takes a lease on all and gives back the one before.
+  // Takes a lease on all blocks and releases the previous one.
   absl::Status Acquire(const std::string& digests) {
     up.Clear();
     if (lease_ != 0) up.mutable_release()->add_lease_ids(lease_);
@@ -256,7 +257,7 @@ absl::Status MeasureAcquire(Harness& harness, const Server& server, const Names&
   LARDER_ASSIGN_OR_RETURN(auto raw, RawSession::Attach(server));
   const std::string digests = Packed(names.digests);
   const auto ours = [&] { return Timed([&] { return raw->Acquire(digests); }); };
-  for (int i = 0; i < 2; ++i) {  // the second has a release in it
+  for (int i = 0; i < 2; ++i) {  // the second call also carries a release
     if (auto one = ours(); !one.ok()) return one.status();
   }
   const size_t up_bytes = raw->up.ByteSizeLong(), down_bytes = raw->down.ByteSizeLong();
@@ -270,8 +271,8 @@ absl::Status MeasureAcquire(Harness& harness, const Server& server, const Names&
 }
 
 // The same through liblarder_client: message conversion, waiting for the answer, mapped views.  Its
-// session travels on a session socket; the floor is an echo over gRPC, which it would travel over
-// else, and once more the least that two processes can do: an echo on a bare socket.
+// session uses a session socket.  One floor is an echo over gRPC, which the session would use
+// otherwise; the other is the least that two processes can do, an echo on a bare socket.
 absl::Status MeasureAcquireByClient(Harness& harness, const Server& server, const Names& names) {
   LARDER_ASSIGN_OR_RETURN(auto engine, AttachEngine(server));
   const auto ours = [&] {
@@ -293,14 +294,14 @@ absl::Status MeasureAcquireByClient(Harness& harness, const Server& server, cons
     LARDER_ASSIGN_OR_RETURN(const auto duel, RunDuel(harness, calls, ours, floor));
     ReportDuel(harness, kAcquireClient, duel);
     harness.Note(
-        "through liblarder_client, with views, of which the daemon checks some by its policy; "
+        "through liblarder_client, with views, some of which are checked by the daemon's policy; "
         "floor: over gRPC");
   }
   if (!harness.Wants(kAcquireBare)) return absl::OkStatus();
   LARDER_ASSIGN_OR_RETURN(const auto duel, RunDuel(harness, calls, ours, bare_floor));
   ReportDuel(harness, kAcquireBare, duel);
   harness.Note(
-      "the same; floor: an echo on a bare UNIX socket, both ends looking before they sleep");
+      "the same; floor: an echo on a bare UNIX socket, both ends spinning before they sleep");
   return absl::OkStatus();
 }
 

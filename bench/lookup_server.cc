@@ -1,8 +1,8 @@
-// The other side of bench_lookup: the daemon's real services over a store whose index was filled
-// with entries without bytes, and an echo on a socket file beside.  A program of its own, since
-// client and server are never one process.
+// The server of bench_lookup: the daemon's real services over a store whose index is filled with
+// entries without bytes, and an echo on a socket file beside it.  A program of its own, because
+// client and server must not be one process.
 //
-// Usage: bench_lookup_server DIR ENTRIES; says "ready" when it serves DIR, ends with its parent.
+// Usage: bench_lookup_server DIR ENTRIES.  Prints "ready" when it serves DIR; ends with its parent.
 #include <unistd.h>
 
 #include <cstdio>
@@ -55,7 +55,7 @@ int Serve(const std::string& dir, uint64_t entries) {
   options.trusted_uids = {getuid()};
   options.boot_id = "00000000-0000-4000-8000-000000000000";
   options.version = "bench";
-  options.host_verify_rate = ByteCount(0);  // these blocks have no bytes, so a walk would not pause
+  options.host_verify_rate = ByteCount(0);  // the blocks have no bytes to verify
   Counters counters;
   const auto daemon = Daemon::Start(options, store, counters, clock);
   const auto echo = EchoServer::Start(absl::StrCat(dir, "/echo.sock"));
@@ -78,6 +78,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: bench_lookup_server DIR ENTRIES\n");
     return 2;
   }
-  larder::KeepHeapWarm();  // as larderd does
+  larder::KeepHeapWarm();  // as in larderd
   return larder::bench::Serve(argv[1], std::strtoull(argv[2], nullptr, 10));
 }

@@ -1,7 +1,7 @@
-// Does the pool notice what the disk does?  Gets from the pool every 10 ms while the disk is slow,
-// or while the daemon spills, evicts and promotes.
+// Does the disk slow down the pool?  Gets from the pool every 10 ms while the disk is slow, or
+// while the daemon spills, evicts and promotes.
 //
-// On the disk that the build tree lies on.
+// The disk is the one that holds the build tree.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -24,7 +24,7 @@ constexpr int kRounds = 5;
 constexpr int kProbes = 300;
 constexpr auto kProbePeriod = std::chrono::milliseconds(10);
 
-// Acquires one batch after the other on a thread of its own, at most one each `period`.
+// Acquires batch after batch on its own thread, starting at most one every `period_s` seconds.
 class Reader {
  public:
   using NextBatch = std::function<std::vector<Digest>()>;
@@ -33,14 +33,15 @@ class Reader {
   ~Reader() { (void)Stop(); }
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
-  // Waits for what is under way; the first error.
+  // Waits for the acquire that is under way; returns the first error.
   absl::Status Stop() {
     stop_ = true;
     if (thread_.joinable()) thread_.join();
     return status_;
   }
   [[nodiscard]] bool waits() const { return waits_; }
-  // REQUIRES: stopped.  Of the quickest acquire.
+  // The seconds of the fastest acquire.
+  // REQUIRES: Stop was called.
   [[nodiscard]] double least_s() const { return least_s_; }
 
  private:
@@ -67,7 +68,7 @@ class Reader {
   std::thread thread_;
 };
 
-// Gets of a block in the pool every 10 ms.
+// Gets one block of the pool every 10 ms.
 absl::StatusOr<std::vector<double>> Probe(Attachment& engine, const Names& names, int count) {
   const Memory to(kBatchBlocks * Shape().bytes(), Memory::Kind::kPrivate);
   std::vector<double> took;
@@ -83,13 +84,13 @@ absl::StatusOr<std::vector<double>> Probe(Attachment& engine, const Names& names
   return took;
 }
 
-constexpr size_t kStockedBlocks = 256;  // longer to read than a round takes
+constexpr size_t kStockedBlocks = 256;  // reading them takes longer than a round
 constexpr char kSlowFaults[] =
     "data.write=sleep:500ms,data.read=sleep:500ms,data.sync=sleep:500ms,catalog.commit=sleep:500ms,"
     "catalog.erase=sleep:500ms,catalog.read=sleep:500ms";
 constexpr double kSlow_s = 0.5;
 
-// Of a round: a reader waits for the disk all the time, and what is put waits for it, too.
+// One round: another session waits for the disk all the time, and so do the blocks that were put.
 absl::StatusOr<double> ProbeSlowDisk(const std::string& disk) {
   History stock;
   {
@@ -98,7 +99,7 @@ absl::StatusOr<double> ProbeSlowDisk(const std::string& disk) {
     const Names names = writer.Next(kStockedBlocks);
     LARDER_RETURN_IF_ERROR(writer.PutDurable(names));
     stock.Add(names);
-  }  // killed: now the disk alone has them
+  }  // the daemon is killed: now the disk alone has them
   LARDER_ASSIGN_OR_RETURN(
       auto node,
       StartNode({.disk = disk, .pool = GiB(1), .flags = {"--fault-points", kSlowFaults}}));
@@ -113,7 +114,7 @@ absl::StatusOr<double> ProbeSlowDisk(const std::string& disk) {
   LARDER_RETURN_IF_ERROR(reader.Stop());
   LARDER_RETURN_IF_ERROR(took.status());
   if (!waits || reader.least_s() < kSlow_s)
-    return absl::InternalError("nobody waited for the slow disk");
+    return absl::InternalError("the other session did not wait for the slow disk");
   return Quantile(*took, 0.99);
 }
 
@@ -140,13 +141,13 @@ absl::Status MeasureSlowDisk(Harness& harness, const std::string& directory) {
   return absl::OkStatus();
 }
 
-// Of what is read while the pool of 1024 blocks and the disk of 6 GiB evict: gone from the one,
-// still on the other.
+// The range that is read while the pool of 1024 blocks and the disk of 6 GiB evict: these blocks
+// have left the pool and are still on disk.
 constexpr size_t kColdFrom = 1536, kColdTo = 4608;
 constexpr size_t kFillRounds = 13;
 constexpr char kChurnDisk[] = "6GiB";
 
-// Three sessions at one daemon: one that is measured, one that puts, one that reads what the pool
+// Three sessions at one daemon: the measured one, one that puts, and one that reads what the pool
 // has evicted.
 class Churn {
  public:
@@ -162,11 +163,12 @@ class Churn {
     LARDER_RETURN_IF_ERROR(churn->Fill());
     return churn;
   }
-  // 99th percentiles: of an idle daemon, and of one that spills, evicts and promotes.
+  // Adds one round's 99th percentiles: of an idle daemon, and of one that spills, evicts and
+  // promotes.
   absl::Status Round() {
     const Names names = writer_->Next(64);
     LARDER_RETURN_IF_ERROR(writer_->PutDurable(names));
-    // Held, so that none leaves the pool: what the disk takes to bring it back is another figure.
+    // Held by a lease, so that none leaves the pool: the time to promote a block is another figure.
     CallOptions longer;
     longer.deadline = std::chrono::minutes(5);
     LARDER_ASSIGN_OR_RETURN(const auto held, node_->engine.session->Acquire(node_->engine.variant,
@@ -180,14 +182,14 @@ class Churn {
     under.push_back(Quantile(busy, 0.99));
     return absl::OkStatus();
   }
-  std::vector<double> idle, under;        // of each round
-  std::vector<double> spilled, promoted;  // bytes a second, likewise
-  uint64_t dropped = 0;                   // blocks, of all rounds
+  std::vector<double> idle, under;        // one for each round
+  std::vector<double> spilled, promoted;  // bytes per second, likewise
+  uint64_t dropped = 0;                   // blocks, in all rounds
   [[nodiscard]] double rate() const { return rate_; }
 
  private:
   Churn() = default;
-  // Until both are full; how fast the disk takes it then.
+  // Fills the pool and the disk, and takes the disk's rate when both are full.
   absl::Status Fill() {
     std::vector<double> rates;
     for (size_t round = 0; round < kFillRounds; ++round) {
@@ -228,14 +230,14 @@ class Churn {
       LARDER_RETURN_IF_ERROR(s);
     }
     dropped +=
-        writer_->CountDropped(batches * kBatchBlocks);  // waits until the disk has had all of it
+        writer_->CountDropped(batches * kBatchBlocks);  // waits until the disk is done with them
     const auto rate = [&](uint64_t blocks) { return Mebibytes(blocks) / seconds; };
     spilled.push_back(rate(durable_after - durable_before));
     promoted.push_back(rate(*brought_after - *brought_before));
     if (spilled.back() < rate_ / 8 || promoted.back() == 0)
-      return absl::InternalError(absl::StrCat("nothing went on meanwhile: spilled ",
-                                              Pretty(spilled.back(), "B/s"), ", promoted ",
-                                              Pretty(promoted.back(), "B/s")));
+      return absl::InternalError(absl::StrCat(
+          "the daemon did not spill and promote meanwhile: spilled ", Pretty(spilled.back(), "B/s"),
+          ", promoted ", Pretty(promoted.back(), "B/s")));
     return took;
   }
 

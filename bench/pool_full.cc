@@ -1,8 +1,8 @@
-// What does a full pool cost a writer?  4 client processes put ever new 1 MiB blocks, mapped, into
-// a pool of 2 GiB where each put evicts, against the same into a pool that has room for all of it.
-// And is the limit held while they do?
+// What does a full pool cost a writer?  Four client processes put always new 1 MiB blocks, mapped,
+// into a pool of 2 GiB where every put evicts, against the same puts into a pool that has capacity
+// for all blocks.  And is the limit respected meanwhile?
 //
-// Two daemons at once, one per pool; rounds alternate.  The full pool's use is sampled from
+// Two daemons run at once, one per pool; rounds alternate.  The full pool's use is sampled through
 // Admin.Stats all the time.
 #include <atomic>
 #include <cstdlib>
@@ -25,22 +25,22 @@ constexpr char kAbove[] = "pool_bytes_above_limit";
 constexpr size_t kClients = 4;
 constexpr uint64_t kRingBytes = 64 << 20;
 constexpr uint64_t kFullPoolBytes = 2ull << 30;
-constexpr uint64_t kRoundBytes = 128 << 20;  // of each client
+constexpr uint64_t kRoundBytes = 128 << 20;  // by each client
 constexpr double kHeadStart_s = 0.03;
 constexpr auto kSamplePeriod = std::chrono::milliseconds(2);
 
 const BlockShape& Shape() { return ShapeNamed("1mib"); }
 
-// ---- a client process: SOCKET_DIR; command START BYTES, answer: when it ended.  BYTES 0 maps the
-// pool instead
+// ---- a client process; its argument is SOCKET_DIR.  The command START BYTES puts and is answered
+// with the time at which the puts ended; if BYTES is 0, it maps the pool instead
 
-// Mapping a slab for the first time fills page tables, which is not the question: do it before.  An
-// empty pool is reserved as a whole, touched, and given back.
+// Mapping a slab for the first time fills page tables, which is not part of the question, so it
+// happens before.  The empty pool is reserved as a whole, touched, and released.
 absl::Status MapWholePool(Attachment& engine) {
   constexpr uint64_t kPiece = 16 << 20;
   const uint64_t pool = engine.session->attached().lease_bytes_max.value();
   const std::vector<ByteCount> sizes(pool / kPiece, ByteCount(kPiece));
-  // What the client before gave back may still be on its way.
+  // The release of the previous client may still be under way.
   const double until = SecondsNow() + 10;
   auto reservation = engine.session->Reserve(sizes);
   while (absl::IsResourceExhausted(reservation.status()) && SecondsNow() < until) {
@@ -49,8 +49,7 @@ absl::Status MapWholePool(Attachment& engine) {
   }
   LARDER_RETURN_IF_ERROR(reservation.status());
   for (size_t i = 0; i < reservation->size(); ++i) {
-    if (reservation->Bytes(i).empty())
-      return absl::InternalError("an extent that cannot be mapped");
+    if (reservation->Bytes(i).empty()) return absl::InternalError("an extent cannot be mapped");
   }
   return absl::OkStatus();
 }
@@ -82,7 +81,7 @@ int Work(const WorkerArguments& arguments) {
 
 // ---- the parent
 
-// Bytes of all clients over the time until the last was done.
+// Bytes of all clients, divided by the time until the last one was done.
 absl::StatusOr<double> PutRate(WorkerGroup& clients, uint64_t bytes_each) {
   const double start = SecondsNow() + kHeadStart_s;
   LARDER_ASSIGN_OR_RETURN(const auto answers,
@@ -92,7 +91,7 @@ absl::StatusOr<double> PutRate(WorkerGroup& clients, uint64_t bytes_each) {
   return static_cast<double>(bytes_each * kClients) / (end - start);
 }
 
-// Watches a pool until stopped.
+// Samples the use of a pool until Stop.
 class LimitSampler {
  public:
   LimitSampler(const DaemonProcess& daemon, uint64_t limit)
@@ -111,7 +110,7 @@ class LimitSampler {
     stop_ = true;
     if (thread_.joinable()) thread_.join();
   }
-  // After Stop.
+  // REQUIRES: Stop was called.
   [[nodiscard]] uint64_t samples() const { return samples_; }
   [[nodiscard]] uint64_t used_max() const { return used_; }
   [[nodiscard]] uint64_t above_max() const { return above_; }
@@ -123,7 +122,7 @@ class LimitSampler {
 };
 
 absl::Status Run(Harness& harness) {
-  // All rounds and their warm-up, and more than the watermark beside.
+  // Capacity for all rounds and their warm-up, plus more than the watermark needs.
   const uint64_t roomy_bytes =
       (static_cast<uint64_t>(harness.rounds()) + 3) * kRoundBytes * kClients;
   const std::vector<std::string> flags = {"--lease-share", "1"};
@@ -146,7 +145,8 @@ absl::Status Run(Harness& harness) {
     return absl::InternalError("Admin.Stats did not answer while clients were writing");
   harness.Report({kRate, Median(rates[0]), "B/s", Median(rates[1]), MedianRatio(rates[0], rates[1]),
                   harness.rounds()});
-  harness.Note(absl::StrCat(kClients, " client processes; floor: the same into a pool with room"));
+  harness.Note(
+      absl::StrCat(kClients, " client processes; floor: the same into a pool that never fills"));
   harness.Report({kAbove, static_cast<double>(sampler.above_max()), "B", std::nullopt, std::nullopt,
                   harness.rounds()});
   harness.Note(absl::StrCat(sampler.samples(), " samples; at most ", sampler.used_max(), " of ",

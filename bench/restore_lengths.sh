@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# How much sooner is the first token there when a prompt's KV comes from the disk of a daemon that was killed, than when
-# it is computed?  Over prompt lengths, on the small model of the quickstart; each run is an engine process of its own.
+# How much sooner does the first token come when a prompt's KV is read from the disk of a killed daemon than when it is
+# computed?  Over prompt lengths, on the small model of the quickstart; each run is an engine process of its own.
 # Writes only below build/ and to a private folder for socket files.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 BUILD=$ROOT/build/release
 TEXT=$ROOT/deploy/quickstart.txt
-# Of the forms 32k, 32k+1 and 32k+31: of a whole block, a token and nearly a block are left to compute.
+# Multiples of 32, and multiples plus 1 and plus 31: after the restored blocks, a whole block, a token or nearly a block
+# is left to compute.
 LENGTHS=512,1055,1536,2079,2560,3073,3615,4096
 PREDICT=48
 MODEL=
@@ -17,15 +18,16 @@ JOBS=$(nproc)
 usage() {
   cat <<HELP
 Usage: bench/restore_lengths.sh [--lengths N,N...] [--model FILE] [--no-build] [--jobs N]
-For each length: (a) an engine process computes a prompt of so many tokens and stores it until it is durable.  Then
-kill -9 of the daemon, another one over the same disk, and for each length (c) an engine process takes it from there.
-Prints both times to the first token, their ratio and whether the answers are the same; the median at the end.
-  --lengths N,N...  of prompts, in tokens (default $LENGTHS)
-  --model FILE      another GGUF file than the one of deploy/fetch-model.sh
-  --no-build        takes larderd and larder-llama as they are in build/release
-  --jobs N          compilers at once (default: cores, here $JOBS)
-Exit status: 0, or 1 when something failed, was not restored as a whole, or gave another answer.
-Takes some minutes, nearly all of them to compute (a).
+For each length: (a) an engine process computes a prompt of as many tokens, stores it, and waits until it is durable.
+Then the daemon is killed with kill -9, another one is started over the same disk, and for each length (c) an engine
+process restores the prompt from there.  Prints both times to the first token, their ratio and whether the answers are
+the same, and at the end the median of the ratios.
+  --lengths N,N...  lengths of the prompts, in tokens (default $LENGTHS)
+  --model FILE      a GGUF file to use instead of that of deploy/fetch-model.sh
+  --no-build        uses larderd and larder-llama as they are in build/release
+  --jobs N          compilers at once (default: the number of cores, here $JOBS)
+Exit status: 0, or 1 if a run failed, was not restored completely, or gave another answer.
+Takes some minutes, nearly all of them for computing (a).
 HELP
 }
 
@@ -43,11 +45,11 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[[ $LENGTHS =~ ^[0-9]+(,[0-9]+)*$ ]] || { say "--lengths: '$LENGTHS' is no list of numbers"; exit 2; }
+[[ $LENGTHS =~ ^[0-9]+(,[0-9]+)*$ ]] || { say "--lengths: '$LENGTHS' is not a list of numbers"; exit 2; }
 
 mkdir -p "$BUILD"
-RUN=$(mktemp -d "${TMPDIR:-/tmp}/larder-lengths.XXXXXX")  # short: names of socket files are
-DISK=$(mktemp -d "$BUILD/restore-lengths.XXXXXX")         # the disk that is measured has the build tree
+RUN=$(mktemp -d "${TMPDIR:-/tmp}/larder-lengths.XXXXXX")  # short, as socket paths must be
+DISK=$(mktemp -d "$BUILD/restore-lengths.XXXXXX")         # on the disk under test, that of the build tree
 DAEMON=
 cleanup() {
   local code=$?
@@ -67,7 +69,7 @@ build() {
   if ! { cmake --preset release -S "$ROOT" -DLARDER_LLAMA=ON -DCMAKE_PREFIX_PATH="$llama" &&
     cmake --build "$BUILD" --parallel "$JOBS" --target larderd larder-llama; } >"$RUN/log" 2>&1; then
     tail -n 40 "$RUN/log" >&2
-    fail "does not build"
+    fail "the build failed, see above"
   fi
 }
 
@@ -83,7 +85,7 @@ start_daemon() {
     sleep 0.1
   done
   tail -n 20 "$RUN/larderd.log" >&2
-  fail "larderd does not serve after $((tries / 10)) s; its log is above"
+  fail "larderd does not serve after $((tries / 10)) s; see its log above"
 }
 
 kill_daemon() {
@@ -92,7 +94,7 @@ kill_daemon() {
   DAEMON=
 }
 
-# The text over and over, as long as the longest prompt (a token is at least a byte).
+# Repeats the text until it is long enough for the longest prompt (a token has at least one byte).
 write_prompt() {
   local longest
   longest=$(tr ',' '\n' <<<"$LENGTHS" | sort -n | tail -n 1)
@@ -101,14 +103,14 @@ write_prompt() {
   done
 }
 
-# A revision of its own keeps what one length stored from being found by another.
-ask() {  # NAME LENGTH OPTION...: one engine process; its JSON line goes to $RUN/NAME-LENGTH.json
+# Each length has its own revision, so that it does not find what another length has stored.
+ask() {  # NAME LENGTH OPTION...: runs one engine process; writes its JSON line to $RUN/NAME-LENGTH.json
   local name=$1 length=$2
   shift 2
   "$BUILD/client/llama_cpp/larder-llama" --model "$MODEL" --revision "lengths-$length" --prompt-file "$RUN/prompt.txt" \
     --tokens "$length" --predict "$PREDICT" --context $((length > 8000 ? length + 2 * PREDICT : 8192)) \
     --socket-dir "$RUN" --engine-id "lengths-$name" --json "$@" >"$RUN/$name-$length.json" 2>"$RUN/engine.log" ||
-    { tail -n 20 "$RUN/engine.log" >&2; fail "the $name engine failed at $length tokens"; }
+    { tail -n 20 "$RUN/engine.log" >&2; fail "the $name engine failed at $length tokens; see its log above"; }
 }
 
 report() {
@@ -129,7 +131,7 @@ for length in lengths:
     if cold["prompt_tokens"] != int(length):
         wrong.append(f"{length}: the prompt had {cold['prompt_tokens']} tokens")
     if cold["hit_tokens"] != 0 or not cold["durable"]:
-        wrong.append(f"{length}: the cold run was not cold, or what it stored was not on disk after 10 s")
+        wrong.append(f"{length}: the cold run found stored blocks, or its own blocks were not on disk after 10 s")
     if disk["hit_tokens"] != (int(length) - 1) // 32 * 32:
         wrong.append(f"{length}: not everything was restored")
     if not same:
@@ -149,7 +151,7 @@ for length in "${lengths[@]}"; do
   say "(a) $length tokens, computed"
   ask cold "$length" --mode compute --wait-durable
 done
-say "kill -9 of the daemon, another one over its disk"
+say "killing the daemon with kill -9, and starting another one over its disk"
 kill_daemon
 start_daemon
 for length in "${lengths[@]}"; do ask disk "$length" --no-store; done

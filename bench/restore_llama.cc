@@ -1,13 +1,13 @@
 // Is a restore that computes and loads at once as fast as it could be, on a real engine?  The
 // quickstart's model, prefixes of about 1k, 2k and 4k tokens, from the pool and from the disk of a
-// real daemon, over emulated links of rates around the crossing: where loading takes as long as
+// real daemon, over emulated links with rates around the crossing, where loading takes as long as
 // computing.
 //
-// In each round computing alone, loading alone and `auto` take turns; an answer that differs from
-// the computed one is an error.  Where loading alone is no rival it runs in the first round only,
-// or is taken to last what the link takes for the bytes.  The optimum is that of chunks cut where
-// the engine may cut them, from what chunks and loads took in the same rounds; a part of a chunk is
-// taken to cost its share of it.
+// In every round computing alone, loading alone and `auto` take turns; an answer that differs from
+// the computed one is an error.  Where loading alone is much slower than computing, it runs in the
+// first round only, or its time is calculated from the link's rate and the bytes.  The optimum cuts
+// chunks where the engine may cut them and uses the times of chunks and loads in the same rounds; a
+// part of a chunk is assumed to take its share of the chunk's time.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -49,16 +49,17 @@ constexpr char kVsOptimum[] = "restore_llama_auto_vs_optimum";
 constexpr char kCrossing[] = "restore_llama_crossing_speedup";
 constexpr char kDecode[] = "restore_llama_decode_p99";
 
-constexpr uint32_t kBehind = 16;  // tokens that are computed behind each prefix
+constexpr uint32_t kBehind = 16;  // tokens that are computed after each prefix
 constexpr uint32_t kPredict = 16;
-// Of the rate at which loading a prefix takes as long as computing it.
+// Multiples of the rate at which loading a prefix takes as long as computing it.
 constexpr std::array kRates = {0.35, 0.7, 1.0, 1.4, 2.8, 8.0};
-// Times computing: loading alone that takes longer is no rival, and then not even worth a run.
+// Multiples of the time of computing alone.  Loading alone that takes longer than kRivalMax is not
+// run again after the first round; longer than kRunMax, it is not run at all.
 constexpr double kRivalMax = 1.15, kRunMax = 2;
 constexpr uint32_t kDecodeSequences = 2;
 constexpr double kDecodeBudget_s = 0.6;
 
-// A daemon that keeps the prompts, in its pool or on its disk alone.
+// A daemon that stores the prompts, in its pool or on its disk alone.
 struct Source {
   const char* name = "";
   bool disk = false;
@@ -87,26 +88,26 @@ struct Setting {
   Profile profile = {};
 };
 
-// One prefix in one source: the rates differ.
+// One prefix in one source; its cells differ in their rates.
 struct Prompt {
   std::span<const Token> tokens = {};
   Source* source = nullptr;
   std::unique_ptr<PromptCache> cache = {};
-  RunResult computed = {};  // once; what all answers must be
+  RunResult computed = {};  // computed once; all other answers must equal it
   std::vector<double> compute_s = {};
   std::vector<std::vector<double>> chunk_s = {};  // per chunk, all rounds
-  std::vector<double> rest_s = {};                // behind the prefix
+  std::vector<double> rest_s = {};                // after the prefix
 
   [[nodiscard]] uint32_t prefix() const { return PromptCache::RestorableTokens(tokens.size()); }
 };
 
 struct Cell {
   Prompt* prompt = nullptr;
-  double factor = 1;  // of kRates
+  double factor = 1;  // one of kRates
   double bytes = 0, bytes_per_s = 0;
   std::vector<double> auto_s = {}, load_s = {}, moved_s = {};
 
-  // Per round, against the single resource with the better median.
+  // Per round, the time of the single resource with the better median.
   [[nodiscard]] std::vector<double> BestSingle() const {
     if (Median(prompt->compute_s) <= Median(load_s)) return prompt->compute_s;
     return load_s;
@@ -124,13 +125,14 @@ absl::StatusOr<std::string> ModelPath() {
   return path.substr(0, path.find('\n'));
 }
 
-// On a machine that is busy, threads that wait for each other wait for all of it: one is better.
+// LARDER_TEST_THREADS=1 is for busy machines: llama.cpp's threads wait for each other, and so for
+// the slowest of them.
 uint32_t Threads() {
   const char* const threads = std::getenv("LARDER_TEST_THREADS");
   return threads == nullptr ? 0 : static_cast<uint32_t>(std::strtoul(threads, nullptr, 10));
 }
 
-// The quickstart's text, over and over.
+// The text is the quickstart's, repeated until it is long enough.
 absl::StatusOr<Setting> Prepare(uint32_t tokens) {
   Setting setting;
   LARDER_ASSIGN_OR_RETURN(const std::string path, ModelPath());
@@ -161,7 +163,7 @@ absl::StatusOr<Source> StartSource(bool disk, const std::string& folder) {
   return source;
 }
 
-// Computes and stores it, so that all that follows is equal for everybody.
+// Computes the prompt and stores it, so that all runs after it find the same state.
 absl::StatusOr<std::unique_ptr<Prompt>> StorePrompt(Setting& setting, Source* source,
                                                     uint32_t prefix) {
   auto prompt = std::make_unique<Prompt>();
@@ -176,7 +178,7 @@ absl::StatusOr<std::unique_ptr<Prompt>> StorePrompt(Setting& setting, Source* so
       auto computed, RunPrompt(prompt->tokens, options, setting.engine.get(), prompt->cache.get()));
   if (!computed.cache_status.ok()) return computed.cache_status;
   if (source->disk && !computed.durable)
-    return absl::DeadlineExceededError("what was stored is not on the disk after 10 s");
+    return absl::DeadlineExceededError("the stored prompt is not on disk after 10 s");
   prompt->computed = std::move(computed);
   return prompt;
 }
@@ -252,9 +254,10 @@ absl::Status RunRound(Setting& setting, std::span<Cell> cells, int round) {
   return absl::OkStatus();
 }
 
-// ---- what came of it
+// ---- the results
 
-// Until the first token, with the chunks and loads of these rounds and not a moment lost.
+// Seconds until the first token, if no time were lost, with the times of chunks and loads in these
+// rounds.
 double OptimumSeconds(const Cell& cell) {
   const Prompt& prompt = *cell.prompt;
   PlanInput input{.splits_layers = false};
@@ -291,7 +294,7 @@ void ReportCells(Reporter& report, std::span<const Cell> cells) {
   report.Bar(kCrossing, slowest, Sense::kAtLeast, 1.6);
 }
 
-// Two other texts are decoded while one is restored.
+// Decodes two other texts while one prefix is restored.
 absl::Status ReportDecode(Reporter& report, Setting& setting, const Prompt& prompt,
                           double bytes_per_s, int rounds) {
   std::vector<double> gaps_s, ttft_s;

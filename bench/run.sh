@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the benchmarks and runs them; prints a table, each figure beside its floor.  Writes only below build/ and to
-# the file of --json.
+# Builds the benchmarks, runs them, and prints a table with each figure beside its floor.  Writes only below build/ and
+# to the file of --json.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -12,12 +12,12 @@ NAMES=()
 usage() {
   cat <<'HELP'
 Usage: bench/run.sh [--quick] [--json FILE] [--list] [NAME...]
-Runs all figures, or those whose names begin with one of NAMEs.
-  --quick      fewer rounds, shorter, lookups among 1 million blocks instead of 10
+Runs all figures, or those whose names begin with a NAME.
+  --quick      fewer and shorter rounds, and lookups among 1 million blocks instead of 10
   --json FILE  appends a line per figure: {"figure","value","unit","floor","ratio","rounds","memory_gb_s":[1,2 threads]}
   --list       prints the names of all figures
-ratio = value / floor, the median over rounds in which both ran in turn; of latencies, below 1 is better.
-memory = GB/s that one thread and two copied in memory between these rounds.
+ratio = value / floor, the median over rounds in which both ran in turn; for latencies, below 1 is better.
+memory = GB/s that one thread and two threads copied in memory between these rounds.
 HELP
 }
 
@@ -44,14 +44,14 @@ if prefix=$(deploy/build-llama.sh); then
   llama=(-DLARDER_LLAMA=ON -DCMAKE_PREFIX_PATH="$prefix")
   PROGRAMS+=(restore_llama)
 else
-  say "without llama.cpp there are no figures of restore_llama"
+  say "llama.cpp was not built, so the figures of restore_llama are left out"
 fi
 targets=(larderd "${PROGRAMS[@]/#/bench_}")
 say "building"
 if ! { cmake --preset release -DLARDER_BENCH=ON ${llama[@]+"${llama[@]}"} && cmake --build "$BUILD" --target "${targets[@]}"; } \
   >"$BUILD/bench-build.log" 2>&1; then
   tail -n 40 "$BUILD/bench-build.log" >&2
-  fail "does not build; deploy/install-deps.sh installs what is needed"
+  fail "the build failed, see above; deploy/install-deps.sh installs what it needs"
 fi
 
 figures=$(for program in "${PROGRAMS[@]}"; do "$BUILD/bench/bench_$program" --list; done)
@@ -60,7 +60,7 @@ if [ -n "$list" ]; then
   exit 0
 fi
 for name in ${NAMES[@]+"${NAMES[@]}"}; do
-  grep -q "^$name" <<<"$figures" || fail "no figure begins with '$name'; --list names them"
+  grep -q "^$name" <<<"$figures" || fail "no figure begins with '$name'; --list prints their names"
 done
 
 model=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)

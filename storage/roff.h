@@ -12,7 +12,7 @@ namespace larder::cli {
 
 class ManPageWriter {
  public:
-  // For example `name` "larderctl", `section` 1, `what` "asks and steers larderd".
+  // For example `name` "larderctl", `section` 1, `what` "queries and controls larderd".
   ManPageWriter(std::string_view name, int section, std::string_view version,
                 std::string_view what);
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one go: the device contract, two processes, compute-sanitizer, the figures.
+# Runs everything that needs a GPU: the device contract, memory shared by two processes, compute-sanitizer, the figures.
 set -euo pipefail
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -9,8 +9,8 @@ PROGRAMS=(cuda_device_test device_ipc_test paged_cache_test paged_engine paged_r
 usage() {
   cat <<'HELP'
 Usage: tests/gpu.sh [--json FILE] [--quick]    builds, and runs on this machine's GPU
-       tests/gpu.sh --pack DIR                 builds, and puts programs, libraries and this script into DIR, to be
-                                               run where there is a driver, and Debian 12 or something newer: DIR/gpu.sh
+       tests/gpu.sh --pack DIR                 builds, and puts programs, libraries and this script into DIR; DIR/gpu.sh
+                                               then runs on any machine with a driver and Debian 12 or newer
 HELP
 }
 
@@ -30,7 +30,7 @@ pack() {
   local program
   for program in $(build); do
     install -s -m 755 "$program" "$1/"
-    # All but the C and C++ libraries: those there may be newer, not older.
+    # All libraries except those of C and C++, which on the other machine may be newer but not older.
     ldd "$program" | awk '/=> \// {print $3}' | grep -vE '/(libc|libm|libgcc_s|libstdc\+\+)\.so'
   done | sort -u | xargs -I{} cp -L {} "$1/lib/"
   cp "${BASH_SOURCE[0]}" "$1/gpu.sh"
@@ -62,11 +62,11 @@ check() { "$@" || { failed=1; echo "FAILED: $*"; }; }
 
 say "contract and oracle, on the GPU"
 check env LARDER_TEST_SCALE="${LARDER_TEST_SCALE:-1}" "$BIN/cuda_device_test" --gtest_brief=1
-say "memory in two processes, owner killed"
+say "memory in two processes, whose owner is killed"
 check env LARDER_TEST_SCALE="${LARDER_TEST_SCALE:-0.1}" "$BIN/device_ipc_test" --gtest_filter='*cuda*' --gtest_brief=1
-say "a paged cache on the GPU, restored through a running daemon; engines killed"
+say "a paged cache on the GPU, restored through a running daemon while engines are killed"
 check env LARDER_TEST_DEVICE=cuda "$BIN/paged_cache_test" --gtest_brief=1
-say "a prefix computed and landed in pages of the GPU at once"
+say "a prefix computed and loaded into pages of the GPU at once"
 check env LARDER_TEST_DEVICE=cuda "$BIN/paged_restore_test" --gtest_brief=1
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck initcheck synccheck; do
@@ -75,7 +75,7 @@ if command -v compute-sanitizer >/dev/null; then
       "$BIN/cuda_device_test" --gtest_brief=1 --gtest_filter='*PagedMove*'
   done
 else
-  say "compute-sanitizer is not here: left out"
+  say "compute-sanitizer is not installed: skipped"
 fi
 say "figures"
 check "$BIN/bench_device" ${QUICK[@]+"${QUICK[@]}"} ${JSON[@]+"${JSON[@]}"}

@@ -18,11 +18,11 @@ Usage: tests/run.sh [--full] [--preset NAME] [--label REGEX] [--tests REGEX] [--
 Configures and builds a preset, runs its tests, and ends with "N passed, N failed".  Exit code 0 when none failed.
   --full          long counts in full (LARDER_TEST_SCALE=1.0) instead of a tenth of them
   --preset NAME   release (default), dev, asan, tsan or clang
-  --label REGEX   only tests with such a label
-  --tests REGEX   only tests of such a name
+  --label REGEX   only tests with a matching label
+  --tests REGEX   only tests with a matching name
   --jobs N        compilers at once (default: cores, here $JOBS)
-  --without-llama leaves out what needs llama.cpp, which is built once, into the cache (deploy/build-llama.sh), and which
-                  the preset release alone is tested with
+  --without-llama leaves out the tests that need llama.cpp.  They run in the preset release only; llama.cpp is built
+                  once, into the cache (deploy/build-llama.sh)
 HELP
 }
 
@@ -47,7 +47,7 @@ cd "$ROOT"
 BUILD=build/$PRESET
 mkdir -p "$BUILD"
 
-# What is covered must not depend on what was configured here before, by the quickstart for one.
+# What is tested must not depend on an earlier configuration of this folder, for example by the quickstart.
 PREFIX=
 if [ "$PRESET" != release ]; then
   LLAMA=OFF
@@ -61,19 +61,19 @@ if ! cmake --preset "$PRESET" -DLARDER_LLAMA="$LLAMA" -DCMAKE_PREFIX_PATH="$PREF
   tail -n 40 "$BUILD/configure.log"
   fail "cannot configure; deploy/install-deps.sh installs what is needed"
 fi
-# Without colours and redrawn lines: only what failed is worth reading in a log.
+# The log has no colours and no redrawn lines, so that errors are easy to find.
 if ! cmake --build "$BUILD" --parallel "$JOBS" >"$BUILD/build.log" 2>&1; then
   tail -n 60 "$BUILD/build.log"
   fail "does not build; the whole log is $BUILD/build.log"
 fi
 
-# Every GoogleTest program leaves its cases here; other tests count as one case each.
+# Each GoogleTest program writes its cases here; every other test counts as one case.
 CASES=$ROOT/$BUILD/test-results
 rm -rf "$CASES"
 mkdir -p "$CASES"
-say "running, long counts at $LARDER_TEST_SCALE of their full length"
-# Our scripts are Python of the distribution, which has its gRPC; they leave no compiled files beside their sources.
-# Two at once; a test that needs the machine for itself says so to ctest (RUN_SERIAL).
+say "running with long counts at $LARDER_TEST_SCALE of their full length"
+# The scripts use the distribution's Python, which has its gRPC, and write no compiled files beside their sources.
+# Two tests run at once; a test that needs the machine for itself is marked RUN_SERIAL.
 ctest_code=0
 if PROMTOOL=$(deploy/fetch-promtool.sh --where 2>/dev/null); then export PATH=$PATH:$PROMTOOL; fi
 PYTHONDONTWRITEBYTECODE=1 GTEST_OUTPUT="xml:$CASES/" ctest --test-dir "$BUILD" --parallel 2 --output-on-failure \
@@ -81,7 +81,7 @@ PYTHONDONTWRITEBYTECODE=1 GTEST_OUTPUT="xml:$CASES/" ctest --test-dir "$BUILD" -
   ${LABEL:+--label-regex "$LABEL"} ${PATTERN:+--tests-regex "$PATTERN"} || ctest_code=$?
 
 /usr/bin/python3 - "$CASES" "$ctest_code" <<'PYTHON'
-"""Counts cases: GoogleTest's own where a program wrote them, else one per ctest test."""
+"""Counts cases: those that a GoogleTest program wrote, or else one for each ctest test."""
 import pathlib
 import sys
 import xml.etree.ElementTree as xml
@@ -108,7 +108,7 @@ for test in tests:
             why = case.find("skipped")
             why = why.get("message", "") if why is not None else "disabled"
             print(f"skipped {case.get('classname')}.{case.get('name')}: {' '.join(why.split())}")
-        # A program that broke without a failed case (a crash, a timeout, a leak) is a failure too.
+        # A program that failed without a failed case (a crash, a timeout, a leak) counts as a failure.
         bad = max(bad, 1) if broke else bad
         failed += bad
         skipped += out

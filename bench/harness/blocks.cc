@@ -143,14 +143,14 @@ absl::Status GetAll(Attachment& from, std::span<const GetBlock> blocks) {
 
 absl::StatusOr<std::vector<std::span<const std::byte>>> MappedBlocks(
     Attachment& from, const BlockShape& shape, std::span<const Digest> digests) {
-  constexpr uint64_t kLeaseBytes = 128 << 20;  // at a time, far below any session's share
+  constexpr uint64_t kLeaseBytes = 128 << 20;  // at a time: far below any session's share
   std::vector<std::span<const std::byte>> all;
   while (!digests.empty()) {
     const size_t n = std::min<size_t>({digests.size(), kLeaseBytes / shape.bytes(), 1024});
     LARDER_ASSIGN_OR_RETURN(auto lease, from.session->Acquire(from.variant, digests.first(n)));
     for (size_t i = 0; i < n; ++i) {
       if (lease.status(i) != BlockStatus::kOk)
-        return absl::InternalError("a block that was just put is not there");
+        return absl::InternalError("a block that was just put is not in the pool");
       all.push_back(lease.View(i));
     }
     digests = digests.subspan(n);

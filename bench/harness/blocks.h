@@ -1,7 +1,7 @@
-// Blocks to store and read in benchmarks: names that never repeat, memory, puts and gets through
-// the client library.
+// Blocks that benchmarks store and read: names that never repeat, memory, puts and gets through the
+// client library.
 //
-// Ownership: values; Memory owns its mapping.  Thread-safety: none.
+// Ownership: values; a Memory owns its mapping.  Thread-safety: none.
 #pragma once
 
 #include <algorithm>
@@ -31,10 +31,10 @@ struct Names {
     return std::span(tokens).subspan(i * kBlockTokens, kBlockTokens);
   }
 };
-// Other `salt`: other names.
+// Names with a different `salt` are different.
 [[nodiscard]] Names MakeNames(const Digest& seed, uint64_t salt, size_t count);
 
-// Touched memory.
+// Memory whose pages have all been touched.
 class Memory {
  public:
   enum class Kind { kPrivate, kSharedMemfd };
@@ -49,15 +49,15 @@ class Memory {
   std::span<std::byte> bytes_;
 };
 
-// The piece of `all` that the i-th block uses, round and round.
+// The piece of `all` that the i-th block uses; the pieces are used in a ring.
 [[nodiscard]] inline std::span<std::byte> RingPiece(std::span<std::byte> all, size_t i,
                                                     uint64_t bytes) {
   return all.subspan(i % (all.size() / bytes) * bytes, bytes);
 }
-// 0 .. n-1 shuffled; the same for the same salt.
+// The numbers 0 to n-1, shuffled; the same salt gives the same order.
 [[nodiscard]] std::vector<uint32_t> ShuffledOrder(size_t n, uint64_t salt);
 
-// An attached session with one variant registered, as every benchmark of bytes needs it.
+// An attached session with one variant registered, which every benchmark of bytes needs.
 struct Attachment {
   std::unique_ptr<Client> client;
   std::unique_ptr<Session> session;
@@ -68,14 +68,14 @@ struct Attachment {
                                                      const BlockShape& shape,
                                                      const SessionOptions& options);
 
-// Blocks to be put or got, made before the clock runs; a call takes some of them.  Every block must
-// answer kOk.
+// Blocks to put or get, prepared before the clock starts; a call takes some of them.  The call
+// fails unless the answer for every block is kOk.
 struct PutPlan {
   std::vector<std::span<const std::byte>> segments;
   std::vector<PutBlock> blocks;
 };
-// Block i of `names` gets the bytes of block order[i] in `source`.  REQUIRES: names outlive the
-// plan.
+// Block i of `names` gets the bytes of block order[i] in `source`.
+// REQUIRES: `names` outlives the plan.
 [[nodiscard]] PutPlan PlanPuts(const BlockShape& shape, const Names& names,
                                std::span<std::byte> source, std::span<const uint32_t> order);
 [[nodiscard]] absl::Status PutAll(Attachment& to, std::span<const PutBlock> blocks,
@@ -85,12 +85,12 @@ struct GetPlan {
   std::vector<std::span<std::byte>> segments;
   std::vector<GetBlock> blocks;
 };
-// Block i is digests[order[i]], into the i-th piece of the ring.
+// Block i of the plan is digests[order[i]]; its bytes go to the i-th piece of the ring.
 [[nodiscard]] GetPlan PlanGets(const BlockShape& shape, std::span<const Digest> digests,
                                std::span<const uint32_t> order, std::span<std::byte> ring);
 [[nodiscard]] absl::Status GetAll(Attachment& from, std::span<const GetBlock> blocks);
 
-// Calls call(batch) for the batches of `blocks`, until an error.
+// Calls call(batch) for every batch of `blocks`, until a call fails.
 template <class Block, class Call>
 [[nodiscard]] absl::Status InBatches(const std::vector<Block>& blocks, Call call) {
   for (size_t at = 0; at < blocks.size(); at += kBatchBlocks) {
@@ -100,8 +100,8 @@ template <class Block, class Call>
   return absl::OkStatus();
 }
 
-// Where the session has mapped these blocks.  The memory stays mapped as long as the session, but
-// nothing promises the bytes any more: for floors, over a pool that nothing is evicted from.
+// Where the session has mapped these blocks.  The memory stays mapped as long as the session lives,
+// but no lease protects the bytes any more: meant for floors, over a pool that evicts nothing.
 [[nodiscard]] absl::StatusOr<std::vector<std::span<const std::byte>>> MappedBlocks(
     Attachment& from, const BlockShape& shape, std::span<const Digest> digests);
 

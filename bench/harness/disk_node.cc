@@ -35,7 +35,7 @@ absl::Status WaitFor(const char* what, const std::function<absl::StatusOr<bool>(
     if (now) return absl::OkStatus();
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  return absl::DeadlineExceededError(absl::StrCat("waited for ", what));
+  return absl::DeadlineExceededError(absl::StrCat("waited a minute without success for ", what));
 }
 
 absl::Status WaitForNode(const Node& node, const char* what,
@@ -92,8 +92,9 @@ absl::Status Writer::WaitDurable(uint64_t more) {
   return absl::OkStatus();
 }
 
-// The daemon says at once what is durable, but the library looks every 40 ms only, unless somebody
-// waits for an answer: here, that there is no such block.
+// The daemon reports at once which blocks are durable, but an idle client library looks at these
+// messages only every 40 ms.  While a call waits for its answer it looks at once, so this makes a
+// call: it asks for a block that does not exist.
 absl::Status Writer::Listen() {
   return engine_.session->Acquire(engine_.variant, {&nobody_, 1}).status();
 }

@@ -1,8 +1,8 @@
-// A daemon with a disk, and sessions that put blocks and say when they are durable.
+// A daemon with a disk, and sessions that put blocks and report when the blocks are durable.
 //
-// Ownership: a Node has its daemon, which is killed with it as by kill -9; what else is made
-// borrows its session.
-// Thread-safety: History from any thread; all else from one at a time.
+// Ownership: a Node owns its daemon and kills it, as kill -9 does, when it is dropped; Writer
+// borrows its attachment.
+// Thread-safety: History may be used from any thread, everything else from one at a time.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ namespace larder::bench {
 
 inline constexpr size_t kRoundBlocks = 512;
 inline constexpr size_t kAheadBlocks = 128;
-inline constexpr double kDiskWait_s = 60;  // for anything that a disk does
+inline constexpr double kDiskWait_s = 60;  // for any operation of a disk
 inline constexpr char kAmpleDisk[] = "24GiB";
 
-// All blocks are of 1 MiB.
+// All blocks have 1 MiB.
 [[nodiscard]] const BlockShape& Shape();
 [[nodiscard]] constexpr double Mebibytes(uint64_t blocks) {
   return static_cast<double>(blocks << 20);
@@ -39,41 +39,44 @@ struct Node {
 struct NodeConfig {
   std::string disk;
   ByteCount pool;
-  std::string limit = kAmpleDisk;       // of the disk
-  std::vector<std::string> flags = {};  // more of them
+  std::string limit = kAmpleDisk;       // of the disk tier
+  std::vector<std::string> flags = {};  // additional ones
   bool whole_pool = true;               // wait until all of it is online
 };
 [[nodiscard]] absl::StatusOr<std::unique_ptr<Node>> StartNode(const NodeConfig& config);
-// Another session at it.
+// Attaches another session.
 [[nodiscard]] absl::StatusOr<Attachment> AttachTo(const Node& node, const std::string& engine_id);
 
-// Asks every 2 ms until it is true; DeadlineExceeded with `what` after a minute.
+// Calls done() every 2 ms until it returns true; DeadlineExceeded with `what` after a minute.
 [[nodiscard]] absl::Status WaitFor(const char* what,
                                    const std::function<absl::StatusOr<bool>()>& done);
-// Until it says so of itself.
+// Waits until done() is true of the daemon's own statistics.
 [[nodiscard]] absl::Status WaitForNode(
     const Node& node, const char* what,
     const std::function<bool(const DaemonProcess::Holdings&)>& done);
-// Until the index has as many blocks, of all tiers.
+// Waits until the index has as many blocks, of all tiers.
 [[nodiscard]] absl::Status WaitForBlocks(const Node& node, uint64_t blocks);
 
-// Puts blocks of a new name each, in batches, and says when each was durable.
+// Puts blocks in batches, each under a new name, and waits until blocks are durable.
 class Writer {
  public:
-  // Another `part`: other names, also than those of another process over the same disk.
+  // Writers with different `part` use different names, also in different processes over the same
+  // disk.
   explicit Writer(Attachment& engine, uint64_t part = 0);
 
   [[nodiscard]] Names Next(size_t blocks) { return MakeNames(engine_.seed, ++salt_ << 20, blocks); }
   [[nodiscard]] absl::Status Put(const Names& names);
-  // One by one, each after before(its number): as an engine has them that computes.
+  // Puts the blocks one by one and calls before(its number) before each, like an engine that
+  // computes meanwhile.
   [[nodiscard]] absl::Status PutEach(const Names& names, const std::function<void(size_t)>& before);
-  // Until that many more are.
+  // Waits until `more` further blocks are durable.
   [[nodiscard]] absl::Status WaitDurable(uint64_t more);
   [[nodiscard]] absl::Status PutDurable(const Names& names);
-  // From the first put until the last is durable, kAheadBlocks ahead of the disk all the time:
-  // bytes a second.
+  // Measured from the first put until the last block is durable, with kAheadBlocks waiting for the
+  // disk all the time; bytes per second.
   [[nodiscard]] absl::StatusOr<double> SpillRate(const Names& names);
-  // Until no more become durable for a while; how many of those that were put did not.
+  // Waits until no more blocks have become durable for a while; returns how many of the `put`
+  // blocks have not.
   [[nodiscard]] uint64_t CountDropped(uint64_t put);
   [[nodiscard]] std::span<std::byte> source() const { return source_.bytes(); }
 
@@ -87,13 +90,13 @@ class Writer {
   uint64_t salt_, durable_ = 0;
 };
 
-// The names of what was put, for whoever reads what the pool has no more.
+// The names of the blocks that were put, for a thread that reads those which the pool has evicted.
 class History {
  public:
   void Add(const Names& names) LARDER_EXCLUDES(mu_);
-  // Batch after batch of those that were put between `from` and `to` blocks ago, oldest first,
-  // round and round.
-  // REQUIRES: more than `from` were put.
+  // Returns batch after batch of the blocks that were put between `from` and `to` blocks ago,
+  // oldest first, and starts over at the end.
+  // REQUIRES: more than `from` blocks were put.
   [[nodiscard]] std::vector<Digest> Next(size_t from, size_t to) LARDER_EXCLUDES(mu_);
 
  private:
@@ -102,7 +105,8 @@ class History {
   size_t next_ LARDER_GUARDED_BY(mu_) = 0;
 };
 
-// Puts block after block, `rate` bytes a second, until go_on(batches so far) says no or an error.
+// Puts blocks one by one at `rate` bytes per second, until go_on(number of batches put) returns
+// false or a put fails.
 [[nodiscard]] absl::Status PutAtRate(Writer& writer, double rate,
                                      const std::function<bool(size_t)>& go_on,
                                      History* history = nullptr);

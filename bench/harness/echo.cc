@@ -50,7 +50,7 @@ class EchoService final : public Echo::CallbackService {
   }
 };
 
-// Data that makes a message with it about `bytes` long; tags and lengths take the rest.
+// The length of the data that makes a message `bytes` long; tags and lengths take the rest.
 size_t DataBytes(size_t bytes, size_t overhead) { return bytes > overhead ? bytes - overhead : 0; }
 
 absl::Status ToStatus(const grpc::Status& status) {

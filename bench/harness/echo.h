@@ -1,7 +1,8 @@
-// The floor of a round trip: an echo over the same kind of call, server and socket as the daemon's
-// own, in the same or in another child process.  Server on gRPC's callback API, client blocking.
+// The floor of a round trip: an echo over the same kind of call, server and socket as the daemon's,
+// in this process or in a child process.  The server uses gRPC's callback API, the client blocks.
 //
-// Ownership: EchoServer serves until dropped.  Thread-safety: EchoClient from one thread.
+// Ownership: an EchoServer serves until it is dropped.  Thread-safety: use an EchoClient from one
+// thread.
 #pragma once
 
 #include <memory>
@@ -15,7 +16,7 @@ namespace larder::bench {
 
 class EchoServer {
  public:
-  // Unavailable: the socket file cannot be made.
+  // Returns Unavailable if the socket file cannot be made.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<EchoServer>> Start(
       const std::string& socket_path);
   ~EchoServer();
@@ -30,18 +31,18 @@ class EchoServer {
 
 class EchoClient {
  public:
-  // Waits until the server answers.  Unavailable: it does not within 10 s.
+  // Waits until the server answers.  Returns Unavailable if it does not within 10 s.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<EchoClient>> Connect(
       const std::string& socket_path);
   ~EchoClient();
   EchoClient(const EchoClient&) = delete;
   EchoClient& operator=(const EchoClient&) = delete;
 
-  // Message sizes on the wire, both ways; prepared by SetSizes so that only the round trip is
-  // timed.
+  // Message sizes on the wire, in both directions.  SetSizes prepares the messages, so that only
+  // the round trip is timed.
   void SetSizes(size_t ping_bytes, size_t pong_bytes);
   [[nodiscard]] absl::Status Call();        // unary
-  [[nodiscard]] absl::Status StreamPing();  // a message each way on one open stream
+  [[nodiscard]] absl::Status StreamPing();  // one message each way on an open stream
 
  private:
   struct Parts;
@@ -49,10 +50,10 @@ class EchoClient {
   std::unique_ptr<Parts> parts_;
 };
 
-// argv of a child process that serves an echo at `socket_path` and nothing else: this program
-// again.
+// The argument that makes this program, started as a child process, do nothing except serve an echo
+// at `socket_path`.
 [[nodiscard]] std::string EchoServerFlag(const std::string& socket_path);
-// In such a child: serves for ever.  nullopt: this is not one.
+// In such a child process: serves forever.  Returns nullopt if this process is not one.
 [[nodiscard]] std::optional<int> MaybeServeEcho(int argc, char** argv);
 
 }  // namespace larder::bench

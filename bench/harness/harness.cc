@@ -13,16 +13,16 @@
 namespace larder::bench {
 namespace {
 
-constexpr int kTurnCalls = 25;        // of a duel, before the other side's turn
-constexpr int kMemoryRounds = 5;      // of the memory's speed, for a figure that has no rounds
-constexpr double kMemoryFresh_s = 2;  // what was measured before is another figure's
+constexpr int kTurnCalls = 25;        // of one side of a duel, before the other side's turn
+constexpr int kMemoryRounds = 5;      // of the memory's speed, for a figure without rounds
+constexpr double kMemoryFresh_s = 2;  // older measurements belong to other figures
 
 std::string JsonNumber(std::optional<double> value) {
   if (!value || !std::isfinite(*value)) return "null";
   return absl::StrFormat("%.6g", *value);
 }
 
-// Quoted, as "17.3 GB/s" has blanks.
+// The speed is quoted, as "17.3 GB/s" contains a space.
 std::string JsonLine(const Figure& f, const std::string& memory) {
   return absl::StrFormat(
       R"({"figure":"%s","value":%s,"unit":"%s","floor":%s,"ratio":%s,"rounds":%d,)"
@@ -31,7 +31,7 @@ std::string JsonLine(const Figure& f, const std::string& memory) {
       memory);
 }
 
-// kTurnCalls of a duel's side.
+// Calls one side of a duel kTurnCalls times.
 absl::Status TakeTurn(const Contestant& side, std::vector<double>* seconds) {
   for (int i = 0; i < kTurnCalls; ++i) {
     LARDER_ASSIGN_OR_RETURN(const double one, side());
@@ -143,7 +143,7 @@ absl::StatusOr<std::vector<std::vector<double>>> Interleave(
     Harness& harness, int rounds, std::span<const Contestant> contestants) {
   std::vector<std::vector<double>> results(contestants.size());
   harness.memory().Forget();
-  for (int round = -1; round < rounds; ++round) {  // -1 warms up
+  for (int round = -1; round < rounds; ++round) {  // round -1 warms up
     harness.memory().Measure();
     for (size_t c = 0; c < contestants.size(); ++c) {
       LARDER_ASSIGN_OR_RETURN(double result, contestants[c]());
@@ -174,8 +174,8 @@ absl::StatusOr<Duel> RunDuel(Harness& harness, int calls, const Contestant& ours
   harness.memory().Forget();
   for (int round = -1; round < harness.rounds(); ++round) {
     harness.memory().Measure();
-    // A turn of each that does not count: the memory's turn has emptied the caches, and let the
-    // others fall asleep.
+    // One turn of each side is not counted: measuring the memory has emptied the caches, and the
+    // processes on the other side have fallen asleep meanwhile.
     std::vector<double> seconds[2], unmeasured;
     for (const Contestant* side : {&ours, &floor}) {
       LARDER_RETURN_IF_ERROR(TakeTurn(*side, &unmeasured));

@@ -1,8 +1,8 @@
-// The names that the lookup server's index is filled with, so that its clients can ask for them.
+// The names that fill the lookup server's index, so that its clients can ask for them.
 //
-// Filler: entry i of N has a name made of i.  A chain is kLookupDigests of them: those that entered
-// one after the other, as the blocks of a prompt do, or every N / kLookupDigests-th, as far apart
-// in the index as they can be.
+// Entry i of N has a name made from i.  A chain consists of kLookupDigests names: of entries that
+// were inserted one after the other, as the blocks of a prompt are, or of every N /
+// kLookupDigests-th entry, so that they are as far apart in the index as they can be.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace larder::bench {
 
 inline constexpr uint32_t kLookupTokens = 131'072;
 inline constexpr size_t kLookupDigests = 500;
-inline constexpr char kLookupShape[] = "64kib";  // of bench/harness/blocks.h
+inline constexpr char kLookupShape[] = "64kib";  // of bench/harness/shapes.h
 
 [[nodiscard]] inline Digest FillerDigest(uint64_t i) {
   const auto mix = [](uint64_t x) {  // splitmix64
@@ -30,7 +30,7 @@ inline constexpr char kLookupShape[] = "64kib";  // of bench/harness/blocks.h
   return digest;
 }
 
-// Chain c of the entries / kLookupDigests that there are, packed.
+// Chain c, packed, of the entries / kLookupDigests chains.
 [[nodiscard]] inline std::string PackedFillerChain(uint64_t c, uint64_t entries, bool scattered) {
   const uint64_t chains = entries / kLookupDigests;
   std::string packed;

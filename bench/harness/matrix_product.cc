@@ -15,7 +15,7 @@
 namespace larder::bench {
 namespace {
 
-// Of cublas_v2.h, which many a toolkit leaves out; the numbers are its enums'.
+// From cublas_v2.h, which many toolkits lack; the numbers are those of its enums.
 struct Cublas {
   int (*create)(void** handle) = nullptr;
   int (*destroy)(void* handle) = nullptr;

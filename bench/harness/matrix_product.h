@@ -1,7 +1,7 @@
-// A bf16 matrix product that keeps a GPU busy, as an engine's prefill does: cuBLAS's, found at run
-// time.
+// A bf16 matrix product that keeps a GPU busy, as an engine's prefill does.  It is cuBLAS's, loaded
+// at run time.
 //
-// Ownership: its operands, and a stream of normal priority.  Thread-safety: none.
+// Ownership: owns its operands and a stream of normal priority.  Thread-safety: none.
 #pragma once
 
 #include <memory>
@@ -16,15 +16,15 @@ class MatrixProduct {
   static constexpr int kSide = 8192;
   static constexpr double kOperations = 2.0 * kSide * kSide * kSide;
 
-  // Unavailable: no libcublas of CUDA 12 or 13 here.
+  // Returns Unavailable if this machine has no libcublas of CUDA 12 or 13.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<MatrixProduct>> Make(Device& device);
   ~MatrixProduct();
   MatrixProduct(const MatrixProduct&) = delete;
   MatrixProduct& operator=(const MatrixProduct&) = delete;
 
-  // Queues `count` products; does not wait.
+  // Queues `count` products without waiting for them.
   [[nodiscard]] absl::Status Start(int count);
-  // All that were started are done.
+  // Whether all products that were started are done.
   [[nodiscard]] absl::StatusOr<bool> Done();
 
  private:

@@ -13,7 +13,7 @@
 namespace larder::bench {
 namespace {
 
-// 0: the system does not say.
+// Returns 0 if the system does not tell.
 size_t LastLevelCacheBytes() {
   const long bytes = std::max({sysconf(_SC_LEVEL4_CACHE_SIZE), sysconf(_SC_LEVEL3_CACHE_SIZE),
                                sysconf(_SC_LEVEL2_CACHE_SIZE), 0L});
@@ -26,8 +26,8 @@ MemorySpeed::~MemorySpeed() {
   if (!ring_.empty()) munmap(ring_.data(), ring_.size());
 }
 
-// Populated at once, so that no round pays for first touches; and not for children: after a fork
-// the next round would pay for taking each page back.
+// The ring is populated at once, so that no round pays for first touches.  Child processes do not
+// inherit it: after a fork, the next round would pay for taking each page back.
 void MemorySpeed::Map() {
   if (mapped_) return;
   mapped_ = true;
@@ -37,7 +37,7 @@ void MemorySpeed::Map() {
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (at == MAP_FAILED) return;
   ring_ = {static_cast<std::byte*>(at), bytes};
-  (void)madvise(at, bytes, MADV_DONTFORK);  // a wish
+  (void)madvise(at, bytes, MADV_DONTFORK);  // only a hint
 }
 
 void MemorySpeed::Measure() {
@@ -52,8 +52,8 @@ void MemorySpeed::Measure() {
   measured_at_ = SecondsNow();
 }
 
-// Of the next piece, to half a ring further on; so the whole ring goes by between two uses of the
-// same bytes.  From when the first thread begins until the last one ends.
+// Copies the next piece to half a ring further on, so that the whole ring is used before the same
+// bytes are used again.  Timed from when the first thread begins until the last one ends.
 double MemorySpeed::CopyPiece(const CopyKernel& kernel, size_t threads) {
   const size_t from = next_piece_;
   next_piece_ = (next_piece_ + kPieceBytes) % ring_.size();
@@ -63,7 +63,7 @@ double MemorySpeed::CopyPiece(const CopyKernel& kernel, size_t threads) {
   std::atomic<size_t> here{0};
   const auto copy = [&](size_t thread) {
     ++here;
-    while (here.load() < threads) std::this_thread::yield();  // for the others
+    while (here.load() < threads) std::this_thread::yield();  // wait for the others
     begun[thread] = SecondsNow();
     kernel.Copy(ring_.subspan(to + thread * share, share),
                 ring_.subspan(from + thread * share, share));

@@ -29,7 +29,7 @@ absl::Status Errno(const char* what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-// In the child: only calls that are safe after fork.
+// Runs in the child: only calls that are safe after fork.
 [[noreturn]] void Become(char* const* arguments, pid_t parent, int in, int out) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);
@@ -122,7 +122,7 @@ struct DaemonProcess::Admin {
     v1::StatsReply reply;
     const grpc::Status status = stub->Stats(&context, {}, &reply);
     if (!status.ok()) return absl::UnavailableError(status.error_message());
-    if (reply.tenants_size() == 0) return absl::InternalError("stats without a tenant");
+    if (reply.tenants_size() == 0) return absl::InternalError("Admin.Stats names no tenant");
     return reply;
   }
 };
@@ -134,7 +134,7 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Daemon
   daemon->dir_ = std::move(dir);
   const auto folder = std::filesystem::path(OwnProgram()).parent_path();
   std::filesystem::path program = folder.parent_path() / "server" / "larderd";
-  if (!std::filesystem::exists(program)) program = folder / "larderd";  // packed (tests/gpu.sh)
+  if (!std::filesystem::exists(program)) program = folder / "larderd";  // packed by tests/gpu.sh
   std::vector<std::string> arguments = {program.string(),
                                         "--socket-dir",
                                         daemon->socket_dir(),
@@ -149,7 +149,7 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Daemon
   daemon->admin_.reset(new Admin{v1::Admin::NewStub(
       grpc::CreateChannel(absl::StrCat("unix:", daemon->socket_dir(), "/admin.sock"),
                           grpc::InsecureChannelCredentials()))});
-  // A channel that finds no socket at first tries again a second later.
+  // Wait for the socket first: a gRPC channel that finds none tries again only a second later.
   const std::string admin = daemon->socket_dir() + "/admin.sock";
   while (!std::filesystem::exists(admin) && daemon->child_->Alive())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -163,7 +163,7 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Daemon
       return absl::UnavailableError("larderd ended; its message is above");
     if (std::chrono::steady_clock::now() > until) {
       return absl::UnavailableError(
-          absl::StrCat("larderd does not come up: ", reply.status().message()));
+          absl::StrCat("larderd does not serve after 60 s: ", reply.status().message()));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(config.whole_pool ? 20 : 2));
   }

@@ -1,8 +1,8 @@
 // Child processes of a benchmark: the daemon, the echo, workers.  None outlives its parent.
 //
-// Ownership: a handle kills and reaps its process when dropped.
+// Ownership: a handle kills and reaps its process when it is dropped.
 // Thread-safety: none; make children on the main thread (they die with the thread that made them).
-// Limits: a line of a worker's answer is at most 64 KiB.
+// Limits: a line of a worker's answer has at most 64 KiB.
 #pragma once
 
 #include <sys/types.h>
@@ -18,10 +18,10 @@
 
 namespace larder::bench {
 
-// A process that takes a line of text on stdin and answers each by one on stdout.
+// A process that reads lines of text from stdin and answers each with one line on stdout.
 class Child {
  public:
-  // `arguments[0]` is the program's file.
+  // `arguments[0]` is the path of the program.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Child>> Start(
       const std::vector<std::string>& arguments);
   ~Child();
@@ -29,9 +29,9 @@ class Child {
   Child& operator=(const Child&) = delete;
 
   [[nodiscard]] bool Alive() const;
-  [[nodiscard]] double CpuSeconds() const;  // that it took so far, of all its threads
+  [[nodiscard]] double CpuSeconds() const;  // used so far by all its threads
   [[nodiscard]] absl::Status Write(const std::string& line);
-  // Unavailable: the process ended instead.
+  // Returns Unavailable if the process ended instead.
   [[nodiscard]] absl::StatusOr<std::string> ReadLine();
 
  private:
@@ -41,16 +41,17 @@ class Child {
   std::string buffer_;
 };
 
-// This program's own file, to be started again as a child.
+// The path of this program, to start it again as a child.
 [[nodiscard]] std::string OwnProgram();
 
 struct DaemonConfig {
   ByteCount pool;
   std::vector<std::string> more_flags = {};  // "--check-fraction=0.1"
-  bool whole_pool = true;                    // wait until all of it is online
+  bool whole_pool = true;                    // wait until all of the pool is online
 };
 
-// A larderd of its own, whole pool online.
+// A larderd of the benchmark's own.  Start waits until it serves and, with `whole_pool`, until its
+// whole pool is online.
 class DaemonProcess {
  public:
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<DaemonProcess>> Start(
@@ -62,8 +63,8 @@ class DaemonProcess {
     uint64_t blocks = 0;            // in the index, of all tiers
   };
   [[nodiscard]] absl::StatusOr<Holdings> Stats() const;
-  // Of events since it started, by its name with label as /metrics has it.  NotFound: it has none
-  // of that name.
+  // The value of a counter of events since the start, by name and label as in /metrics.  Returns
+  // NotFound if there is no counter of that name.
   [[nodiscard]] absl::StatusOr<uint64_t> Counter(const std::string& name) const;
   [[nodiscard]] double CpuSeconds() const { return child_->CpuSeconds(); }
 
@@ -78,15 +79,15 @@ class DaemonProcess {
   std::unique_ptr<Admin, AdminDeleter> admin_;
 };
 
-// The same command to many children at once; one answer of each.
+// Sends the same command to many children at once; each gives one answer.
 class WorkerGroup {
  public:
-  // Starts `count` of this program with `arguments` and "--worker=I", and waits for "ready" from
-  // each.
+  // Starts `count` processes of this program with `arguments` and "--worker=I", and waits for
+  // "ready" from each.
   [[nodiscard]] static absl::StatusOr<WorkerGroup> Start(size_t count,
                                                          const std::vector<std::string>& arguments);
   [[nodiscard]] absl::StatusOr<std::vector<std::string>> Ask(const std::string& line);
-  // One after the other.
+  // Asks one after the other.
   [[nodiscard]] absl::Status AskInTurn(const std::string& line);
 
  private:

@@ -1,4 +1,5 @@
-// What blocks look like in benchmarks.  Knows neither client nor server: both sides include it.
+// The shapes of blocks in benchmarks.  Depends on neither client nor server, so that both sides
+// include it.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@
 namespace larder::bench {
 namespace {
 
-// Before a ping: how long both are.
+// Sent before the pings: the length of a ping and of a pong.
 struct Sizes {
   uint64_t ping = 0;
   uint64_t pong = 0;
@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<SocketEchoClient>> SocketEchoClient::Connect(cons
   const Sizes sizes{.ping = ping_bytes, .pong = pong_bytes};
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       !WriteAll(fd.get(), &sizes, sizeof sizes)) {
-    return absl::UnavailableError(absl::StrCat("nobody listens at ", path));
+    return absl::UnavailableError(absl::StrCat("no server listens at ", path));
   }
   return std::unique_ptr<SocketEchoClient>(
       new SocketEchoClient(std::move(fd), ping_bytes, pong_bytes));

@@ -1,8 +1,9 @@
-// The floor of a round trip on a session socket: bytes that go and come on a bare UNIX socket, both
-// ends looking for a while before they sleep, as a session's do.  No frames, no messages, nothing
-// done in between.
+// The floor of a round trip on a session socket: bytes sent both ways over a bare UNIX socket.
+// Both ends spin for a while before they sleep, as a session's do.  No frames, no messages, no work
+// in between.
 //
-// Ownership: SocketEchoServer serves until dropped, one client at a time.  Thread-safety: none.
+// Ownership: a SocketEchoServer serves until it is dropped, one client at a time.  Thread-safety:
+// none.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@ namespace larder::bench {
 
 class SocketEchoServer {
  public:
-  // Unavailable: the socket file cannot be made.
+  // Returns Unavailable if the socket file cannot be made.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SocketEchoServer>> Start(
       const std::string& path);
   ~SocketEchoServer();
@@ -31,7 +32,7 @@ class SocketEchoServer {
 
 class SocketEchoClient {
  public:
-  // Unavailable: nobody listens.
+  // Returns Unavailable if no server listens.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SocketEchoClient>> Connect(
       const std::string& path, size_t ping_bytes, size_t pong_bytes);
   [[nodiscard]] absl::Status Ping();

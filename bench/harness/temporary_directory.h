@@ -1,4 +1,4 @@
-// A directory of a benchmark, removed with all that is in it at the end.
+// A temporary directory of a benchmark, removed with all its contents at the end.
 //
 // Ownership: owns the directory.  Thread-safety: const after it is made.
 #pragma once
@@ -22,7 +22,7 @@ class TempDir {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TempDir>> Make() {
     return MakeIn(std::filesystem::temp_directory_path());
   }
-  // Beside the program, so on the disk of the build tree and below build/.
+  // Beside the program, and so on the disk of the build tree and below build/.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TempDir>> MakeOnDisk() {
     return MakeIn(std::filesystem::read_symlink("/proc/self/exe").parent_path());
   }

@@ -18,15 +18,15 @@ struct WorkerArguments {
   size_t index = 0;
   std::vector<std::string> rest;  // as WorkerGroup::Start got them
 };
-// nullopt: this process is no worker.
+// Returns nullopt if this process is no worker.
 [[nodiscard]] std::optional<WorkerArguments> ParseWorker(int argc, char** argv);
 
-// Says "ready", then answers each command (numbers with blanks between) until stdin ends.  Answers
-// the exit code; the first error ends it, on stderr.
+// Prints "ready", then answers each command (numbers with blanks between) until stdin ends.
+// Returns the exit code; the first error, printed on stderr, ends the loop.
 int ServeWorker(
     const absl::Status& setup,
     const std::function<absl::StatusOr<std::string>(const std::vector<double>& command)>& handle);
 
-void SleepUntil(double seconds);  // of SecondsNow(), which all processes of a host share
+void SleepUntil(double seconds);  // by SecondsNow(), which all processes of a host share
 
 }  // namespace larder::bench

@@ -1,11 +1,11 @@
 // Row 12: a restore beside a burst of other users' requests, in the setting of Cake's Figure 6.
 //
-// An A100, LongAlpaca-7B, steps of 512 tokens: a stored prefix of 16k comes first, then 22
-// requests of 32 to 448 tokens in spikes while it is restored; each decodes 16 tokens.  Default,
-// as vLLM of that time: in order of arrival, the restore to its end; then whole prompts, as many
-// as fit into a step, and steps that decode where no prompt waits.  Packed: the same order, but
-// every step is filled.  Adaptive: decoding, prefill, and the restore in what is left of each step,
-// which lasts no longer than those who decode were promised.
+// An A100, LongAlpaca-7B, steps of 512 tokens: a stored prefix of 16k comes first, then, while it
+// is restored, 22 requests of 32 to 448 tokens in spikes; each decodes 16 tokens.  Default, as vLLM
+// did at that time: in order of arrival, the restore to its end, then whole prompts, as many as fit
+// into a step, and steps that decode when no prompt waits.  Packed: the same order, but every step
+// is filled.  Adaptive: decoding, then prefill, and the restore in what is left of each step, which
+// lasts no longer than the decoding users were promised.
 #include <algorithm>
 #include <deque>
 #include <numeric>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr uint32_t kPrefixTokens = 16'384, kStep = 512, kBlock = 128, kDecoded = 16;
 constexpr size_t kOthers = 22, kSpikes = 5, kInFlight = 2;
-// Of Table 2, for Figure 6 names none: the bar is at the SSD's.
+// From Table 2, as Figure 6 names none: the bar is at the SSD's.
 constexpr double kGbps[] = {32, 56, 100};
 constexpr double kBarGbps = 56;
 constexpr RequestId kRestore{1};
@@ -32,11 +32,12 @@ enum class Order { kDefault, kPacked, kAdaptive };
 struct Setting {
   Machine machine = {};
   RequestSpec restore = {};
-  double decode_step_s = 0;  // promised to whoever decodes
-  double alone_s = 0;        // the restore, undisturbed; the others come meanwhile
+  double decode_step_s = 0;  // promised to users that decode
+  double alone_s = 0;        // of the undisturbed restore; the others arrive meanwhile
 };
 
-// An engine's step costs its weights' bytes once, and each token its operations and its attention.
+// A step of an engine costs its weights' bytes once, and each token its operations and its
+// attention.
 Setting Figure6(const CakeFit& fit, double gbps) {
   const ModelShape& shape = ShapeOf("7B");
   const Hardware& card = fit.hardware.at("A100");
@@ -53,7 +54,7 @@ Setting Figure6(const CakeFit& fit, double gbps) {
   setting.restore.stages = {
       {{0, machine.layers},
        {{std::vector(kPrefixTokens / kBlock, ChannelId{1}), kBlock * shape.kv_bytes_per_token}}}};
-  // As long as a full step in the middle of the prefix.
+  // The promise is the length of a full step in the middle of the prefix.
   setting.decode_step_s = machine.compute.Seconds({kPrefixTokens / 2, kPrefixTokens / 2 + kStep});
   return setting;
 }
@@ -78,11 +79,11 @@ std::vector<Arrival> DrawOthers(const Setting& setting, std::mt19937_64& random)
 
 struct BurstResult {
   double end_s = 0, restored_s = 0;
-  std::vector<double> first_token_s = {};   // of the others, from their arrival
-  std::vector<double> decode_steps_s = {};  // those in which somebody decodes
+  std::vector<double> first_token_s = {};   // of the other requests, from their arrival
+  std::vector<double> decode_steps_s = {};  // the steps in which a user decodes
 };
 
-// One engine that computes step by step, one link, and users who decode what they were prefilled.
+// One engine that computes step by step, one link, and users that decode after their prefill.
 class Burst {
  public:
   Burst(const Setting& setting, const std::vector<Arrival>& others, const Profile& profile,
@@ -97,7 +98,7 @@ class Burst {
     while (true) {
       Arrive();
       Ask();
-      // Who has come already waits for the end of a step.
+      // A request that has already arrived waits for the end of the step.
       const double come_s = ArrivalAt() > now_s_ ? ArrivalAt() : kNoDeadline;
       const double next_s = std::min({step_end_s_, load_end_s_, come_s});
       if (next_s == kNoDeadline) break;
@@ -121,7 +122,7 @@ class Burst {
   [[nodiscard]] double ArrivalAt() const {
     return others_.empty() || !Admits() ? kNoDeadline : std::max(others_.front().at_s, now_s_);
   }
-  // By default a step's prompts are whole.
+  // By default, a step takes only whole prompts.
   void Arrive() {
     uint32_t room = kStep;
     if (order_ == Order::kDefault && step_end_s_ != kNoDeadline) return;
@@ -151,7 +152,7 @@ class Burst {
     if (order_ == Order::kAdaptive && !users_.empty()) room.seconds = setting_.decode_step_s;
     steps_ = scheduler_.NextStep(0, room, now_s_);
     if (steps_.empty() && users_.empty()) return;
-    const bool alone = order_ == Order::kDefault && !steps_.empty();  // nobody decodes beside it
+    const bool alone = order_ == Order::kDefault && !steps_.empty();  // the step does not decode
     decoding_ = alone ? 0 : room.decode_tokens;
     const ComputeCost& cost = setting_.machine.compute;
     step_s_ = cost.fixed_s;
@@ -208,7 +209,7 @@ class Burst {
   std::vector<Arrival> arrived_;
   const Order order_;
   Scheduler scheduler_;
-  std::vector<User> users_;  // who decode; the first `decoding_` of them in the step under way
+  std::vector<User> users_;  // decode; the step under way has the first `decoding_` of them
   std::vector<ComputeStep> steps_;
   std::deque<Load> loads_;
   uint32_t decoding_ = 0;
@@ -223,10 +224,10 @@ double RestoreAlone(const Setting& setting) {
   return Burst(setting, {}, profile, Order::kDefault).Run().restored_s;
 }
 
-// Of many bursts, per order.
+// Of many bursts; arrays have one value per order.
 struct Sums {
   double end_s[3] = {}, first_token_s[3] = {}, least_gain = kNoDeadline;
-  size_t steps = 0, beyond = 0;  // those of the adaptive order that decode
+  size_t steps = 0, beyond = 0;  // steps of the adaptive order that decode
 };
 
 Sums RunBursts(const Setting& setting, uint64_t first_seed, uint64_t bursts) {
@@ -254,7 +255,7 @@ Sums RunBursts(const Setting& setting, uint64_t first_seed, uint64_t bursts) {
   return sums;
 }
 
-// `part`: of the figures' names.
+// `part` is a part of the figures' names.
 void ReportBursts(Reporter& report, const std::string& part, uint64_t first_seed) {
   const uint64_t bursts = report.quick() ? 40 : 400;
   const CakeFit fit = FitCake();
@@ -267,7 +268,7 @@ void ReportBursts(Reporter& report, const std::string& part, uint64_t first_seed
     if (gbps == kBarGbps)
       report.Bar("restore_adaptive_" + part + "throughput", gain, Sense::kAtLeast, 1.2);
     report.Note(absl::StrFormat(
-        "%.0f Gbps: %.3f; all through in %.3f s, default order %.3f s, that with filled steps %.3f "
+        "%.0f Gbps: %.3f; all done in %.3f s, in default order %.3f s, with filled steps %.3f "
         "s, the restore alone %.3f s; least of %d bursts %.3f; others' first token after %.3f s, "
         "default %.3f s; steps that decode are promised %.1f ms",
         gbps, gain, sums.end_s[2], sums.end_s[0], sums.end_s[1], setting.alone_s, bursts,

@@ -42,7 +42,7 @@ RequestSpec Request(uint64_t id, double tokens, uint16_t channel) {
 
 enum class Way { kOurs, kAlgorithmOne, kOldestFirst, kLoadOnly, kComputeOnly };
 
-// One engine as vLLM is: it computes whole chunks.
+// One engine that computes whole chunks, as vLLM does.
 RunResult Serve(const Machine& machine, const std::vector<Arrival>& arrivals, Way way) {
   SchedulerOptions options;
   options.computes = way != Way::kLoadOnly;
@@ -79,7 +79,7 @@ constexpr BatchBar kBatchBars[] = {{1, 2, 1.3, 1.05},  {1, 4, 1.6, 1.05}, {1, 8,
                                    {1, 16, 2.0, 1.05}, {4, 2, 1.0, 1.15}, {4, 4, 1.0, 1.15},
                                    {4, 8, 1.3, 1.15},  {4, 16, 1.6, 1.15}};
 
-// `held_out`: of seeds that nothing was tuned on.
+// `held_out`: with seeds on which nothing was tuned.
 std::string BatchFigure(const BatchBar& bar, const char* what, bool held_out) {
   return absl::StrFormat("restore_batch%d_%s%s%s", bar.batch, what,
                          bar.channels == 1 ? "" : "_4_channels", held_out ? "_held_out" : "");
@@ -116,7 +116,7 @@ void Batch(Reporter& report, const BatchBar& bar, bool held_out) {
   report.Bar(BatchFigure(bar, "mean_vs_cacheflow", held_out), over(Way::kAlgorithmOne),
              Sense::kAtLeast, bar.mean);
   report.Note(
-      absl::StrFormat("%d batches; all through in %.3f of Algorithm 1's time; oldest first %.3f",
+      absl::StrFormat("%d batches; all done in %.3f of Algorithm 1's time; oldest first %.3f",
                       seeds, ends[0] / ends[1], over(Way::kOldestFirst)));
   report.Bar(BatchFigure(bar, "p99_vs_cacheflow", held_out),
              Quantile(waits[0], 0.99) / Quantile(waits[1], 0.99), Sense::kAtMost, bar.p99);
@@ -154,7 +154,7 @@ double ParetoTokens(std::mt19937_64& random) {
   return kLow / std::pow(1 - u * (1 - std::pow(kLow / kHigh, kAlpha)), 1 / kAlpha);
 }
 
-// Both resources, perfectly divided: what a request takes with everything to itself.
+// How long a request takes with both resources to itself, perfectly divided.
 double Alone(const Machine& machine, double tokens) {
   const double load = kBytesPerToken / kLinkBytesPerSecond, quadratic = machine.compute.quadratic_s;
   const double slope = machine.compute.linear_s + machine.compute.fixed_s / kChunk + load;
@@ -163,9 +163,10 @@ double Alone(const Machine& machine, double tokens) {
   return load * (tokens - computed);
 }
 
-// How long each takes where all that are there share both resources alike at every instant.
+// How long each request takes if, at every instant, the requests present share both resources
+// equally.
 std::vector<double> ProcessorSharing(const Machine& machine, const std::vector<Arrival>& arrivals) {
-  using Due = std::pair<double, size_t>;  // in service received by each so far
+  using Due = std::pair<double, size_t>;  // the service that each has received when this one ends
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due;
   std::vector<double> waits(arrivals.size());
   double now_s = 0, served_s = 0;
@@ -202,7 +203,7 @@ std::vector<Arrival> DrawArrivals(const Machine& machine, double load, size_t co
   return arrivals;
 }
 
-// `part`: of the figures' names.
+// `part` is a part of the figures' names.
 void ReportArrivals(Reporter& report, const std::string& part, size_t count, uint64_t seed) {
   const Machine machine = L40s(1);
   double worst_share = 0, worst_cacheflow_p99 = 0, worst_oldest_p99 = 0;

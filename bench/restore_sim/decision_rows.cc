@@ -1,5 +1,5 @@
-// Row 11: what one decision costs, with 64 requests of 512 blocks under way, and with one, whose
-// last few cells are searched for the best staircase.
+// Row 11: what one decision costs, with 64 requests of 512 blocks under way, and with one request,
+// whose last few cells are searched for the best staircase.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -25,7 +25,7 @@ std::unique_ptr<Scheduler> MakeScheduler() {
   return std::make_unique<Scheduler>(options, CostModel(profile), FinishFirst());
 }
 
-// As many requests as there should be; whoever is through has a successor.
+// Keeps `count` requests under way: a new one replaces each that ends.
 class Requests {
  public:
   explicit Requests(uint32_t count) : count_(count) {}

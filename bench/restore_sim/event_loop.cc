@@ -12,7 +12,7 @@ namespace larder::bench {
 namespace {
 
 constexpr uint64_t kEventsMax = 200'000'000;
-constexpr size_t kInFlight = 2;  // loads given to a channel
+constexpr size_t kInFlight = 2;  // loads that a channel has at a time
 constexpr uint32_t kAnyBudget = 1 << 30;
 
 struct Event {
@@ -21,7 +21,7 @@ struct Event {
   uint64_t order = 0;
   Kind kind = Kind::kArrival;
   size_t index = 0;      // arrival, stage or channel
-  uint64_t version = 0;  // of the stage or channel; an older one has been overtaken
+  uint64_t version = 0;  // of the stage or channel; an event with an older one is obsolete
   friend bool operator>(const Event& a, const Event& b) {
     return a.at_s != b.at_s ? a.at_s > b.at_s : a.order > b.order;
   }
@@ -73,7 +73,7 @@ class Loop {
     events_.push({at_s, ++order_, kind, index, version});
   }
 
-  // False: it was overtaken.
+  // Returns false if the event is obsolete.
   bool Handle(const Event& event) {
     switch (event.kind) {
       case Event::Kind::kArrival: {
@@ -120,7 +120,7 @@ class Loop {
     return true;
   }
 
-  // The channel's first load begins, if there is one.
+  // Begins the channel's first load, if there is one.
   void Serve(size_t index) {
     Channel& channel = channels_[index];
     ++channel.version;
@@ -135,7 +135,7 @@ class Loop {
     Post(end_s, Event::Kind::kLoadEnd, index, channel.version);
   }
 
-  // Whatever the scheduler makes of it later.
+  // Takes each deadline once: it stays, even if the scheduler changes its mind later.
   void TakeDeadlines() {
     for (Channel& channel : channels_) {
       if (channel.loads.empty() || channel.due_version == channel.version) continue;
@@ -143,7 +143,7 @@ class Loop {
       channel.due_s = scheduler_.DeadlineOf(channel.loads.front().id);
     }
   }
-  // The first load of the channel never ends; nobody waits for it any more.
+  // The channel's first load never ends, and the scheduler has given up waiting for it.
   void GaveUp(const Channel& channel) {
     result_.stalled_s = std::max(result_.stalled_s, now_s_ - channel.due_s);
     result_.stalled_since_given_s =
@@ -165,7 +165,7 @@ class Loop {
     }
   }
 
-  // An engine drops a step behind the layer that it is at.
+  // An engine drops a step at the end of the layer that it is computing.
   void Drop(StepId id) {
     for (size_t i = 0; i < stages_.size(); ++i) {
       Stage& stage = stages_[i];

@@ -1,12 +1,12 @@
-// Drives a Scheduler with an engine and channels that exist in numbers only: discrete events, no
-// clock but its own.
+// Drives a Scheduler with an engine and channels that are simulated: discrete events, with a clock
+// of their own.
 //
-// Each stage computes one step at a time; each channel serves its loads one after the other, two of
-// them given to it. What things really cost is the machine's; the scheduler has a cost model of its
+// Each stage computes one step at a time; each channel has up to two loads and serves them one
+// after the other.  The machine's costs are the true ones; the scheduler has a cost model of its
 // own, right or wrong.
-// Ownership: values.  Thread-safety: none; any number may run at once.
-// Limits: kEventsMax events; a run that needs more, or that stands still with work left, ends the
-// process.
+// Ownership: values.  Thread-safety: none; several loops may run at once.
+// Limits: kEventsMax events; a run that needs more, or that has work left when no event is due,
+// ends the process.
 #pragma once
 
 #include <functional>
@@ -19,16 +19,16 @@ namespace larder::bench {
 
 enum class Fate : uint8_t { kLands, kFails, kGone, kStalls };
 
-// What is true.
+// The true machine.
 struct Machine {
   uint16_t layers = 1;
   ComputeCost compute = {};
   std::vector<double> rates = {};  // B/s, of ChannelId 1, 2, ...
   uint16_t stages = 1;
   Speed compute_speed = {};
-  std::vector<Speed> channel_speeds = {};  // none: all constant
+  std::vector<Speed> channel_speeds = {};  // empty: all constant
   std::function<Fate(const Load&)> fate = nullptr;
-  std::function<void(const Load&)> placed = nullptr;  // told of each whose bytes were of use
+  std::function<void(const Load&)> placed = nullptr;  // called for each load whose bytes were used
 
   [[nodiscard]] double ComputeSeconds(TokenRange tokens, uint16_t step_layers) const {
     return compute.Seconds(tokens) * step_layers / layers;
@@ -43,10 +43,11 @@ struct Arrival {
 struct RunResult {
   std::vector<Outcome> outcomes = {};  // in the order in which they ended
   double end_s = 0;
-  std::vector<double> compute_busy_s = {};  // per stage, until the last restore was through
+  std::vector<double> compute_busy_s = {};  // per stage, until the last restore ended
   std::vector<double> channel_busy_s = {};
-  // The longest that a load that never ends was still waited for after its deadline: the one that
-  // it had when its channel got to it, and the one that it was given with.
+  // How long, at most, a load that never ends was waited for after its deadline: after the deadline
+  // that it had when its channel began it, and after the one with which it was given to the
+  // channel.
   double stalled_s = 0, stalled_since_given_s = 0;
   uint64_t decisions = 0;
 };

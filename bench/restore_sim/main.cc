@@ -1,5 +1,5 @@
-// The scheduler in a simulator: the rows of bench/restore_sim/README.md, each figure beside its
-// bar.
+// Runs the scheduler in a simulator: the rows of bench/restore_sim/README.md, with each figure
+// beside its bar.
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -14,13 +14,14 @@ namespace {
 constexpr char kUsage[] =
     R"(usage: bench_restore_sim [--row N]... [--quick] [--json FILE] [--plots DIR] [--seed-base N]
                          [FIGURE...]
-Restores prefixes in a simulator, with the scheduler of client/restore; each figure beside its bar.
-  --row N      only this row (1, 2, 3, 4, 5, 5b, 6, 6b, 7, 11, 12, 13); may be repeated.  What they
-               are: bench/restore_sim/README.md
-  --quick      a tenth of the regimes
+Restores prefixes in a simulator, with the scheduler of client/restore, and prints each figure
+beside its bar.
+  --row N      only this row (1, 2, 3, 4, 5, 5b, 6, 6b, 7, 11, 12, 13); may be repeated;
+               bench/restore_sim/README.md describes the rows
+  --quick      runs a tenth of the regimes
   --json FILE  appends a line per figure
   --plots DIR  writes pictures (SVG) and their numbers (JSON) there
-  --seed-base N  where held-out seeds begin (rows 3, 4, 5, 5b, 12, 13)
+  --seed-base N  the first of the held-out seeds (rows 3, 4, 5, 5b, 12, 13)
   --list       prints the names of all figures
 )";
 

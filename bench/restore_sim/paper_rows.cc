@@ -16,10 +16,10 @@ constexpr double kFarOff = 0.15;
 
 const char* WhyFarOff(const Cell& cell) {
   if (cell.kv_bits < 16)
-    return "quantized KV has to be decoded, which the paper's link model leaves out";
-  if (cell.tokens <= 4096) return "few steps: the first token's own costs show";
+    return "quantized KV must be decoded, which the paper's link model leaves out";
+  if (cell.tokens <= 4096) return "few steps: the first token's own costs are visible";
   if (cell.model == "70B") return "FP8 weights on hardware without FP8";
-  return "a step of few of our tokens costs what the others' attention makes it";
+  return "a step with few tokens of the restore costs what the other requests' attention costs";
 }
 
 void PublishedCake(Reporter& report) {
@@ -28,7 +28,7 @@ void PublishedCake(Reporter& report) {
     report.Note(absl::StrFormat("%s: %.0f Tflop/s, %.2f TB/s", name, hardware.flops_per_s / 1e12,
                                 hardware.bytes_per_s / 1e12));
   }
-  report.Note(absl::StrFormat("others' attention in a step of theirs, 13B: %.1f ms",
+  report.Note(absl::StrFormat("attention in a step of the other requests alone, 13B: %.1f ms",
                               fit.others_s_13b * 1e3));
   double sum[8] = {}, count[8] = {};
   Plot plot{"Cake, published and simulated", "speedup, printed", "speedup, simulated", true, true};
@@ -68,14 +68,14 @@ Regime RegimeOf(const CakeFit& fit, const Cell& cell) {
   RequestSpec& spec = regime.spec;
   spec.id = RequestId{1};
   spec.chunk_tokens = StepTokens(cell);
-  // Blocks as the paper fetches them, but where steps are no multiple.
+  // Blocks as the paper fetches them, except where the steps are no multiple of them.
   spec.block_tokens = spec.chunk_tokens % 128 == 0 || 128 % spec.chunk_tokens == 0 ? 128 : 64;
   spec.tokens = cell.tokens;
   const double bytes = spec.block_tokens * BytesPerToken(cell);
   spec.stages = {{{0, regime.machine.layers},
                   {{std::vector(spec.tokens / spec.block_tokens, ChannelId{1}), bytes}}}};
   Complete(&regime);
-  regime.truth.splits_layers = false;  // vLLM
+  regime.truth.splits_layers = false;  // as in vLLM
   return regime;
 }
 
@@ -86,7 +86,7 @@ double Restore(const Regime& regime, const Profile& profile) {
   return Run(regime.machine, {{0, regime.spec}}, scheduler).outcomes[0].restored_s;
 }
 
-// What a cell makes of a profile whose compute and link are wrong by these factors.
+// The worst cells, with a profile whose compute and link are wrong by given factors.
 struct Worst {
   double optimum = 0, single = 0;
   Cell optimum_cell = {}, single_cell = {};

@@ -39,7 +39,7 @@ Profile ProfileOf(const Machine& machine, double compute_error) {
 
 struct StagesCase {
   uint16_t stages;
-  bool shared;       // one channel for all of them
+  bool shared;       // one channel for all stages
   double load_over;  // loading all of the KV over one channel / computing all of it on one stage
 };
 
@@ -69,16 +69,16 @@ Pipeline MakePipeline(const StagesCase& c) {
   return p;
 }
 
-// Tokens that a stage computes in `seconds`, at most all.
+// The tokens that a stage computes in `seconds`, at most all of them.
 double Computed(const StagesCase& c, double seconds) {
   const double linear = kLinear / c.stages, quadratic = kQuadratic / c.stages;
   const double tokens = (std::sqrt(linear * linear + 2 * quadratic * seconds) - linear) / quadratic;
   return std::min<double>(tokens, kTokens);
 }
 
-// No schedule is faster: each stage computes from when its first chunk's activations can be there,
-// each channel loads the rest and the activations that computing starts from, fractions of tokens
-// allowed.
+// No schedule is faster: each stage computes from the time when its first chunk's activations can
+// be there, each channel loads the rest and the activations that computing starts from, and
+// fractions of tokens are allowed.
 double StagesOptimum(const StagesCase& c, double rate) {
   const double kv_s = kKvBytesPerToken / c.stages / rate;
   const double act_s = std::min(kActivationBytesPerToken / rate, kv_s);
@@ -119,10 +119,10 @@ void Stages(Reporter& report) {
 
 // ---- row 6b
 
-// By the driver's own books: [rank][block], the layers that it was brought.
+// By the driver's own records: [rank][block] is the set of layers that the rank received.
 using Received = std::vector<std::vector<LayerSet>>;
 
-// Every rank was brought all that was not computed.
+// Whether every rank received everything that was not computed.
 bool MeetsAlike(const Received& received, const std::vector<uint16_t>& depths) {
   for (const std::vector<LayerSet>& rank : received) {
     for (size_t b = 0; b < depths.size(); ++b) {
@@ -132,7 +132,8 @@ bool MeetsAlike(const Received& received, const std::vector<uint16_t>& depths) {
   return true;
 }
 
-// Of what a rank was brought, the share that was computed in the end: others had not got as far.
+// Of what a rank received, the share that was computed in the end all the same, because other ranks
+// had not got as far; the worst rank's.
 double InVain(const Received& received, const std::vector<uint16_t>& depths) {
   double worst = 0;
   for (const std::vector<LayerSet>& rank : received) {
@@ -180,7 +181,7 @@ void Ranks(Reporter& report) {
       worst = std::max(worst, seconds / optimum);
       report.Note(absl::StrFormat(
           "%d ranks, rates apart by %.1f: meet at block %d on all, %.4f s, / optimum of the "
-          "slowest %.4f; loaded in vain by one rank at most %.4f",
+          "slowest %.4f; loaded without use by one rank at most %.4f",
           ranks, spread, meet, seconds, seconds / optimum, InVain(received, depths)));
     }
   }

@@ -11,10 +11,10 @@
 
 namespace larder::bench {
 
-// "FOLDER/NAME.svg", and beside it "NAME.json" with the numbers.
+// Writes "FOLDER/NAME.svg" and beside it "NAME.json" with the numbers.
 [[nodiscard]] absl::Status Write(const Plot& plot, const std::string& folder,
                                  const std::string& name);
-// Values in order, each with its share of all.
+// The values in order, each with its share of all values.
 [[nodiscard]] Series Distribution(const std::string& name, std::vector<double> values);
 
 }  // namespace larder::bench

@@ -17,7 +17,7 @@ struct Computed {
   uint32_t tokens;
 };
 
-// COMPUTEKV: stops when the next chunk is there.
+// COMPUTEKV: stops when the next chunk has been fetched already.
 std::vector<Computed> ComputeThread(const ComputeCost& cost, uint32_t tokens, uint32_t step,
                                     double fetch_s) {
   std::vector<Computed> computed;
@@ -33,7 +33,7 @@ std::vector<Computed> ComputeThread(const ComputeCost& cost, uint32_t tokens, ui
   return computed;
 }
 
-// FETCHKV: ends when its pointer has met the other.
+// FETCHKV: ends when its pointer meets the other thread's.
 double FetchThread(const std::vector<Computed>& computed, uint32_t tokens, double fetch_s) {
   double now_s = 0;
   size_t next = 0;
@@ -45,15 +45,15 @@ double FetchThread(const std::vector<Computed>& computed, uint32_t tokens, doubl
   return now_s;
 }
 
-// Of the cards, as their maker says.
+// Memory bandwidth of the cards, as their maker states it.
 double MemoryBytesPerSecond(const std::string& hardware) {
   static const std::map<std::string, double> published = {
       {"A100", 2.039e12}, {"2xA100", 4.078e12}, {"H100", 2.0e12}};
   return published.at(hardware);
 }
 
-// Mean error; and as Table 3, of steps of one size, hardly tells a slow memory from a slow engine,
-// a small price for a memory that is not what its maker says.
+// The mean error on Table 3.  All its steps have one size, so it hardly distinguishes a slow memory
+// from a slow engine; a small penalty keeps the memory near what its maker states.
 double Table3Error(const CakeFit& fit) {
   double sum = 0, count = 0, price = 0;
   for (const auto& [name, hardware] : fit.hardware) {
@@ -90,7 +90,7 @@ double BytesPerToken(const Cell& cell) {
 }
 double BytesPerSecond(const Cell& cell) { return cell.gbps * 1e9 / 8; }
 
-// A step is full whoever's tokens fill it.
+// A step is always full, also with other users' tokens.
 ComputeCost CostOf(const CakeFit& fit, const Cell& cell) {
   const ModelShape& shape = ShapeOf(cell.model);
   const Hardware& hardware = fit.hardware.at(cell.hardware);
@@ -120,7 +120,8 @@ CakeTimes RunPublishedCake(const CakeFit& fit, const Cell& cell) {
   return times;
 }
 
-// Random steps that grow smaller, from each of a few beginnings; always the same ones.
+// A random search with steps that become smaller, from several starting points; always the same
+// random numbers.
 CakeFit FitCake() {
   std::mt19937_64 random(1);
   CakeFit best;

@@ -1,9 +1,11 @@
-// Cake as it is published: its two threads (Appendix A, Algorithm 1) on hardware of two numbers.
+// Cake as published: its two threads (Appendix A, Algorithm 1) on hardware that is described by two
+// numbers.
 //
 // A step costs its floating-point operations at one rate and its bytes, weights and KV read, at
-// another.  Both rates, and what the attention of other users' tokens adds to a step that they fill
-// (of the 13B model), are fitted on Table 3. Everything else is the models' published shapes.
-// Values.  Thread-safety: functions without state.
+// another.  Both rates are fitted on Table 3, and so is what the attention of other users' tokens
+// adds to a step that they fill (for the 13B model).  Everything else is the models' published
+// shapes.
+// Ownership: values.  Thread-safety: functions without state.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +27,12 @@ struct Hardware {
 };
 struct CakeFit {
   std::map<std::string, Hardware> hardware = {};
-  double others_s_13b = 0;  // a step that is theirs alone; of other models by their attention
+  double others_s_13b = 0;  // in a step of other users alone; scaled by attention for other models
 };
-// Least mean error on Table 3.
+// The fit with the least mean error on Table 3.
 [[nodiscard]] CakeFit FitCake();
 
-// What the engine of a cell costs for steps of `StepTokens(cell)`, and what its link does.
+// What the engine of a cell costs for steps of `StepTokens(cell)`, and the rate of its link.
 [[nodiscard]] ComputeCost CostOf(const CakeFit& fit, const Cell& cell);
 [[nodiscard]] uint32_t StepTokens(const Cell& cell);
 [[nodiscard]] double BytesPerToken(const Cell& cell);

@@ -39,8 +39,8 @@ struct Ratios {
   }
 };
 
-// Two seeds each: even ones are tiny and set against the best of all staircases, odd ones against
-// the bound.
+// Two seeds each: even seeds give tiny regimes, which are compared with the best of all staircases;
+// odd ones are compared with the bound.
 struct RandomResult {
   Ratios optimum = {}, bound = {}, single = {}, filled = {};
 };
@@ -53,7 +53,7 @@ RandomResult RunRandom(uint64_t first_seed, uint64_t regimes, double second_chan
     const double seconds = Restore(regime).outcomes[0].restored_s;
     if (tiny) result.optimum.Take(seconds / BestStaircase(regime.truth)->seconds, seed);
     if (!tiny) result.bound.Take(seconds / LowerBound(regime.truth), seed);
-    // With a hole no restore is by loading alone.
+    // A regime with a hole cannot be restored by loading alone.
     const bool hole = HasHole(regime);
     const double better_s = std::min(regime.compute_only_s, regime.load_only_s);
     result.single.Take(seconds / (hole ? regime.compute_only_s : better_s), seed);
@@ -62,7 +62,7 @@ RandomResult RunRandom(uint64_t first_seed, uint64_t regimes, double second_chan
   return result;
 }
 
-// `part`: of the figures' names.
+// `part` is a part of the figures' names.
 void ReportRandom(Reporter& report, const std::string& part, const RandomResult& result) {
   const std::string name = "restore_sim_random_" + part;
   const auto worst = [](const Ratios& ratios) {
@@ -76,8 +76,8 @@ void ReportRandom(Reporter& report, const std::string& part, const RandomResult&
   report.Note(worst(result.bound));
   report.Bar(name + "better_single", result.single.worst, Sense::kAtMost, 1.01);
   report.Note(absl::StrFormat(
-      "worst is seed %d; %d regimes have holes: over loading what is there and computing the "
-      "rest behind it p99 %.4f, worst %.4f",
+      "worst is seed %d; %d regimes have holes: over loading what is stored and computing "
+      "the rest after it p99 %.4f, worst %.4f",
       result.single.seed, result.filled.values.size(), Quantile(result.filled.values, 0.99),
       result.filled.worst));
 }
@@ -86,11 +86,11 @@ void RandomRegimes(Reporter& report) {
   const uint64_t regimes = report.quick() ? 1'000 : 10'000, held_out = report.seed_base();
   report.Note(absl::StrFormat(
       "%d regimes; half of at most 12 chunks and 6 layers, against the best of all staircases; "
-      "the others against a bound that none passes",
+      "the others against a bound that no schedule passes",
       regimes));
   const RandomResult result = RunRandom(0, regimes, 0);
   ReportRandom(report, "", result);
-  report.Note(absl::StrFormat("the same from seed %d, which nothing was tuned on", held_out));
+  report.Note(absl::StrFormat("the same from seed %d, on which nothing was tuned", held_out));
   ReportRandom(report, "held_out_", RunRandom(held_out, regimes, 0));
   report.Note("blocks on two channels, whose rates differ by up to five times");
   ReportRandom(report, "two_channels_", RunRandom(held_out + regimes, regimes, 1));
@@ -116,10 +116,12 @@ std::vector<std::string> RandomFigures() {
 
 // ---- row 4
 
-// Of what is shorter, one load that stalls is the most: no deadline is below a millisecond.
+// Shorter regimes are left out: a single stalled load would dominate them, as no deadline is below
+// a millisecond.
 constexpr double kVolatileSecondsMin = 0.05;
 
-// Whoever knows which blocks are gone computes their chunks; the scheduler is not told.
+// The bound's model knows which blocks are gone and computes their chunks; the scheduler is not
+// told.
 void LoseBlocks(const std::vector<bool>& gone, Regime* regime) {
   RequestSpec known = regime->spec;
   auto& channels = known.stages[0].ranks[0].channel_of_block;
@@ -129,7 +131,8 @@ void LoseBlocks(const std::vector<bool>& gone, Regime* regime) {
   regime->truth = Truth(regime->machine, known, 0);
 }
 
-// Engine and link change by up to ten times every few blocks; some loads fail, some never end.
+// The speeds of engine and link change by up to ten times every few blocks; some loads fail, some
+// never end.
 Regime DrawVolatile(uint64_t seed, double gone_share) {
   Regime regime = DrawRegime(seed, {.tokens_min = 2048, .holes = 0});
   std::mt19937_64 random(seed + 99);
@@ -150,8 +153,8 @@ Regime DrawVolatile(uint64_t seed, double gone_share) {
   for (size_t i = 0; i < regime.machine.rates.size(); ++i) {
     regime.machine.channel_speeds.push_back(wander(regime.load_only_s));
   }
-  // A block fails in 2 of 100 cases and stalls in 1; a part of it as much less often.  One in 100
-  // is gone, whoever asks.
+  // Of 100 loads of a whole block, 2 fail and 1 stalls; loads of a part of it do so proportionally
+  // less often.  Blocks that are gone fail every load.
   std::vector<bool> gone(regime.spec.tokens / regime.spec.block_tokens);
   for (auto&& block : gone) block = uniform(0, 1) < gone_share;
   LoseBlocks(gone, &regime);
@@ -179,7 +182,7 @@ double ClairvoyantBound(const Regime& regime) {
 
 struct VolatileResult {
   Ratios ratios = {};
-  // RunResult's, and the latter as a share of the restore.
+  // As in RunResult; the share is that of the latter in the restore.
   double stalled_s = 0, stalled_since_given_s = 0, stalled_share = 0;
 };
 
@@ -213,7 +216,7 @@ void VolatileRegimes(Reporter& report) {
   const VolatileResult result = RunVolatile(0, regimes, 0);
   ReportVolatile(report, "", result);
   report.Note(
-      absl::StrFormat("the same from seed %d, which nothing was tuned on", report.seed_base()));
+      absl::StrFormat("the same from seed %d, on which nothing was tuned", report.seed_base()));
   const VolatileResult held_out = RunVolatile(report.seed_base(), regimes, 0);
   ReportVolatile(report, "held_out_", held_out);
   report.Note("and one block in 100 is gone, which the bound knows beforehand");
@@ -223,9 +226,9 @@ void VolatileRegimes(Reporter& report) {
              std::max({result.stalled_s, held_out.stalled_s, gone.stalled_s}), Sense::kAtMost, 0,
              "s");
   report.Note(absl::StrFormat(
-      "for a load that never ends, beyond the deadline that it had when its channel got to it; "
-      "beyond the one that it was given with, when those ahead of it turned out slower, %.3f s, "
-      "%.3f of that restore at most",
+      "for a load that never ends, beyond the deadline that it had when its channel began it; "
+      "beyond the one with which it was given, when loads ahead of it turned out slower, %.3f s, "
+      "at most %.3f of that restore",
       std::max({result.stalled_since_given_s, held_out.stalled_since_given_s,
                 gone.stalled_since_given_s}),
       std::max({result.stalled_share, held_out.stalled_share, gone.stalled_share})));
@@ -257,7 +260,7 @@ void Utilization(Reporter& report) {
     for (const double value : values) sum += value;
     return sum / static_cast<double>(values.size());
   };
-  report.Note(absl::StrFormat("%d regimes; their mean, and the hundredth that is least busy",
+  report.Note(absl::StrFormat("%d regimes; the mean of all, and the hundredth that is least busy",
                               compute.size()));
   const auto show = [&](const std::string& name, const std::vector<double>& values) {
     report.Bar(name, mean(values), Sense::kAtLeast, 0.9);
@@ -291,7 +294,7 @@ double FirstToken(const Regime& regime, bool overlaps) {
   return Restore(regime, options).outcomes[0].first_token_s;
 }
 
-// Computing takes as long as loading, the suffix half of either.
+// Computing takes as long as loading; the suffix takes half as long as either.
 Regime BalancedRegime() {
   Regime regime = DrawRegime(1, {});
   regime.machine.compute = {0, 1e-4, 0};
@@ -323,7 +326,7 @@ SuffixResult RunSuffixes(uint64_t first_seed, uint64_t regimes) {
     regime = WithSuffix(std::move(regime), share * DivisibleBound(compute_s, load_s));
     const double suffix_s = SuffixSeconds(regime), overlapped_s = FirstToken(regime, true);
     if (suffix_s > 1.2 * DivisibleBound(compute_s, load_s))
-      continue;  // one step is longer than that already
+      continue;  // a single step is longer than that
     result.ratios.Take(
         overlapped_s / OverlapBound(compute_s, load_s, suffix_s, regime.machine.layers), seed);
     result.gains.push_back(FirstToken(regime, false) / overlapped_s);

@@ -18,8 +18,8 @@ T OneOf(std::mt19937_64& random, const T (&values)[N]) {
   return values[std::uniform_int_distribution<size_t>(0, N - 1)(random)];
 }
 
-// From a small model on a fast machine to a large one on a slow; the attention from nothing to most
-// of it.
+// From a small model on a fast machine to a large one on a slow machine; attention from no cost to
+// most of it.
 void DrawMachine(std::mt19937_64& random, const RegimeOptions& options, Machine* machine) {
   constexpr uint16_t kLayers[] = {16, 28, 32, 40, 80};
   machine->layers =
@@ -61,8 +61,8 @@ void DrawRequest(std::mt19937_64& random, const RegimeOptions& options, Regime* 
   spec.stages = {{{0, regime->machine.layers}, {copy}}};
 }
 
-// Loads in ascending order as fast as their channels go; a chunk with a hole is computed when all
-// before it is there.
+// Every channel loads in ascending order at full speed; a chunk with a hole is computed when
+// everything before it is there.
 double LoadAndFill(const Regime& regime) {
   double compute_s = 0;
   std::vector<double> channels(regime.machine.rates.size(), 0);

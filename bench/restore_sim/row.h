@@ -1,4 +1,4 @@
-// What every row of the benchmark shares: how a figure is set beside its bar.
+// What all rows of the benchmark share: figures are reported beside their bars.
 //
 // Ownership: the Reporter borrows the harness.  Thread-safety: none.
 #pragma once
@@ -16,23 +16,23 @@ enum class Sense { kAtMost, kAtLeast };
 
 class Reporter {
  public:
-  // Far from every seed that the scheduler was tuned on.
+  // Far from all seeds on which the scheduler was tuned.
   static constexpr uint64_t kSeedBase = 1'000'000'000;
 
   explicit Reporter(Harness& harness, std::string plots = {}, uint64_t seed_base = kSeedBase)
       : harness_(harness), plots_(std::move(plots)), seed_base_(seed_base) {}
 
-  // A line of the table and of the JSON file, and below it whether the bar is held.
+  // Reports a line of the table and of the JSON file, and below it whether the bar is met.
   void Bar(const std::string& figure, double value, Sense sense, double bar,
            const std::string& unit = "fraction");
-  // The same without a bar.
+  // Reports the same without a bar.
   void Show(const std::string& figure, double value, const std::string& unit = "fraction");
   void Note(const std::string& text) { harness_.Note(text); }
   [[nodiscard]] bool Wants(const std::vector<std::string>& figures) const;
   [[nodiscard]] bool quick() const { return harness_.quick(); }
-  // Where pictures go; empty: none are wanted.
+  // Where pictures are written; empty if none are wanted.
   [[nodiscard]] const std::string& plots() const { return plots_; }
-  // Where the seeds begin that nothing was tuned on.
+  // The first of the seeds on which nothing was tuned.
   [[nodiscard]] uint64_t seed_base() const { return seed_base_; }
   [[nodiscard]] int missed() const { return missed_; }
 
@@ -49,7 +49,7 @@ struct Row {
   void (*run)(Reporter&);
 };
 
-// Each in the file that is named after its subject.
+// Each is defined in the file that is named after it.
 [[nodiscard]] std::vector<Row> PaperRows();
 [[nodiscard]] std::vector<Row> RegimeRows();
 [[nodiscard]] std::vector<Row> BatchRows();

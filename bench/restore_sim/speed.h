@@ -1,6 +1,6 @@
-// How fast something runs over time: a factor, constant in pieces.
+// How fast something runs over time: a piecewise constant factor.
 //
-// A value.  Thread-safety: reading is safe.
+// Ownership: a value.  Thread-safety: concurrent reads are safe.
 #pragma once
 
 #include <limits>
@@ -10,8 +10,9 @@ namespace larder::bench {
 
 class Speed {
  public:
-  Speed() = default;  // 1, always
-  // From `begin_s` on, until the next.  REQUIRES: in order of time; factor > 0.
+  Speed() = default;  // always 1
+  // Sets the factor from `begin_s` until the next piece.
+  // REQUIRES: calls in order of time; factor > 0.
   void From(double begin_s, double factor) { pieces_.push_back({begin_s, factor}); }
 
   [[nodiscard]] double At(double now_s) const {
@@ -22,7 +23,7 @@ class Speed {
     }
     return factor;
   }
-  // When work that takes `seconds` at factor 1 is done, if it begins at `now_s`.
+  // When work ends that takes `seconds` at factor 1 and begins at `now_s`.
   [[nodiscard]] double End(double now_s, double seconds) const {
     double factor = 1;
     for (const Piece& piece : pieces_) {
@@ -36,7 +37,7 @@ class Speed {
     }
     return now_s + seconds / factor;
   }
-  // Work done between the two, in seconds at factor 1.
+  // The work done between the two times, in seconds at factor 1.
   [[nodiscard]] double Work(double begin_s, double end_s) const {
     double work = 0, factor = 1, from = begin_s;
     for (const Piece& piece : pieces_) {

@@ -50,7 +50,7 @@ absl::StatusOr<ComputeCost> MeasureCompute(std::span<const Token> text, Engine* 
 
 absl::StatusOr<double> MeasurePool(std::span<const Token> text, PromptCache* cache,
                                    Engine* engine) {
-  LARDER_ASSIGN_OR_RETURN(const PromptCache::Stored stored, cache->Store(text, 0, engine));
+  LARDER_RETURN_IF_ERROR(cache->Store(text, 0, engine).status());
   double best = 0;
   for (uint32_t i = 0; i < kGets; ++i) {
     const TimePoint begin = std::chrono::steady_clock::now();

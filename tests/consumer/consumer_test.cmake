@@ -1,5 +1,6 @@
-# Installs BUILD into an empty prefix under WORK, then configures, builds and runs PROJECT against that prefix alone.
-# From scratch each time: what is no longer installed must be missed.
+# Installs BUILD into an empty prefix under WORK, then configures, builds and runs PROJECT against
+# that prefix alone.  It starts from scratch each time, so that a file that is no longer installed
+# is missed.
 
 function(run)
   execute_process(COMMAND ${ARGN} COMMAND_ECHO STDOUT COMMAND_ERROR_IS_FATAL ANY)
@@ -16,7 +17,8 @@ run(${CMAKE_COMMAND} -S ${PROJECT} -B ${WORK}/build -G ${GENERATOR} -DCMAKE_MAKE
 run(${CMAKE_COMMAND} --build ${WORK}/build)
 run(${WORK}/build/consumer ${WORK}/empty)
 
-# The programs run where they were installed, and the wire contract is there for other languages.
+# The programs run where they were installed, and the wire contract is installed for other
+# languages.
 run(${prefix}/bin/larderd --version)
 run(${prefix}/bin/larderctl --help)
 foreach(page man/man1/larderctl.1 man/man8/larderd.8 bash-completion/completions/larderctl

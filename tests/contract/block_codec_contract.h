@@ -1,4 +1,4 @@
-// What every codec promises (storage/codec/block_codec.h), as tests: a codec's test instantiates
+// What every codec promises (storage/codec/block_codec.h), as tests.  A codec's test instantiates
 // them with its kind.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace larder {
 
 class BlockCodecContract : public ::testing::TestWithParam<Codec> {
  protected:
-  // nullopt: it was not worth it.
+  // Returns nullopt if encoding does not make the bytes smaller.
   [[nodiscard]] std::optional<Bytes> Encode(const Bytes& raw, size_t element_bytes = 2) {
     Bytes to(raw.size() + kGuard, std::byte{0xEE});
     const auto size = codec_->Encode(raw, element_bytes, std::span(to).first(raw.size()));
@@ -47,13 +47,13 @@ class BlockCodecContract : public ::testing::TestWithParam<Codec> {
   const std::unique_ptr<BlockCodec> codec_ = MakeHostCodec(GetParam());
 };
 
-TEST_P(BlockCodecContract, SaysWhatItIs) {
+TEST_P(BlockCodecContract, ReportsItsId) {
   ASSERT_NE(codec_, nullptr);
   EXPECT_EQ(codec_->id(), GetParam());
 }
 
-// All small lengths, so that all of what is left over is met; and some large ones.
-TEST_P(BlockCodecContract, GivesBackWhatItWasGiven) {
+// All small lengths, so that every remainder occurs, and some large ones.
+TEST_P(BlockCodecContract, DecodingReturnsTheEncodedBytes) {
   std::vector<size_t> sizes;
   for (size_t size = 1; size < 300; ++size) sizes.push_back(size);
   for (const size_t size : {4095, 8191, 8192, 8193, 24'576, 100'003, 1 << 20})
@@ -74,12 +74,12 @@ TEST_P(BlockCodecContract, GivesBackWhatItWasGiven) {
   }
 }
 
-TEST_P(BlockCodecContract, LeavesNoiseAlone) {
+TEST_P(BlockCodecContract, DoesNotEncodeNoise) {
   for (const size_t size : {1, 2, 15, 16, 100, 4096, 65'537}) EXPECT_FALSE(Encode(Noise(size)));
 }
 
-// In turn and again: nothing of a segment is left for the next.
-TEST_P(BlockCodecContract, IsUsedAgain) {
+// Segments are encoded in turn and repeatedly: nothing of one segment affects the next.
+TEST_P(BlockCodecContract, CanBeReused) {
   const Bytes large = Floats(1 << 20), small = Floats(5'000, 2);
   const auto first = Encode(small);
   (void)Encode(large);
@@ -88,8 +88,8 @@ TEST_P(BlockCodecContract, IsUsedAgain) {
   EXPECT_EQ(*Decode(*first), small);
 }
 
-// Whatever was flipped, cut or added is an error, or changes nothing of what comes out.
-TEST_P(BlockCodecContract, DamageIsSeen) {
+// Any bytes that are flipped, cut or added cause an error, or do not change the output.
+TEST_P(BlockCodecContract, DamageIsDetected) {
   const Bytes raw = Floats(20'000);
   const std::optional<Bytes> encoded = Encode(raw);
   if (!encoded) return;
@@ -102,7 +102,7 @@ TEST_P(BlockCodecContract, DamageIsSeen) {
     } else if (i % 4 == 1) {
       damaged.resize(damaged.size() + 1 + random() % 100);
     } else {
-      // Every byte of the front, where the lengths are; then anywhere.
+      // First each byte of the front, where the lengths are, then any byte.
       const size_t at = i < 1'000 ? static_cast<size_t>(i) % 200 : random() % damaged.size();
       damaged[at] ^= static_cast<std::byte>(1u << random() % 8);
     }
@@ -117,7 +117,7 @@ TEST_P(BlockCodecContract, DamageIsSeen) {
   EXPECT_GT(seen, 3'900u);
 }
 
-TEST_P(BlockCodecContract, GarbageIsNoCrash) {
+TEST_P(BlockCodecContract, GarbageIsRefused) {
   EXPECT_FALSE(codec_->DecodedBytes({}).ok());
   for (uint32_t seed = 0; seed < 2'000; ++seed) {
     Bytes garbage = Noise(1 + seed % 300, seed);

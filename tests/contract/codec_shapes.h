@@ -1,4 +1,4 @@
-// Segments that a codec may meet.  For tests only.
+// Segments that a codec may be given.  For tests only.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ inline Bytes Noise(size_t size, uint32_t seed = 1) {
   for (std::byte& b : bytes) b = static_cast<std::byte>(random());
   return bytes;
 }
-// 16-bit floats as KV has them: random signs and mantissas, few exponents.
+// 16-bit floats as in a KV cache: random signs and mantissas, few exponents.
 inline Bytes Floats(size_t size, uint32_t seed = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> values(0, 1);

@@ -1,5 +1,6 @@
-// The contract on a GPU where libcuda finds one, or on a driver of tests/cuda/fake_libcuda.cc that
-// LD_LIBRARY_PATH names.  LARDER_TEST_CUDA_REQUIRED=1: none is a failure, not a reason to skip.
+// The contract on a GPU if libcuda finds one, or on a driver of tests/cuda/fake_libcuda.cc that
+// LD_LIBRARY_PATH names.  With LARDER_TEST_CUDA_REQUIRED=1, a missing GPU is a failure and not a
+// reason to skip.
 #include <cstdlib>
 
 #include "cuda/cuda_device.h"

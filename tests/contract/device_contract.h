@@ -1,5 +1,5 @@
-// What every device promises (cuda/device.h), as tests: a device's test instantiates them with how
-// it is opened.
+// What every device promises (cuda/device.h), as tests.  A device's test instantiates them with a
+// function that opens it.
 #pragma once
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ using Bytes = std::vector<std::byte>;
 
 struct DeviceMaker {
   std::string name;
-  // Unavailable: the tests are skipped, with its sentence.
+  // If `make` returns Unavailable, the tests are skipped with its message.
   std::function<absl::StatusOr<std::unique_ptr<Device>>()> make;
 };
 
@@ -47,7 +47,8 @@ inline Bytes RandomBytes(size_t size, uint64_t seed) {
   return bytes;
 }
 
-// Pages of a memfd, which is what the pool's slabs are; mapped again to be read only.
+// Pages of a memfd, as the pool's slabs are; mapped a second time, read-only if `writable` is
+// false.
 class SharedPages {
  public:
   SharedPages(size_t bytes, bool writable) : bytes_(bytes) {
@@ -63,7 +64,7 @@ class SharedPages {
   }
   SharedPages(const SharedPages&) = delete;
   SharedPages& operator=(const SharedPages&) = delete;
-  // As the device gets to see it.
+  // The mapping that the device is given.
   [[nodiscard]] std::span<const std::byte> shown() const {
     return {static_cast<const std::byte*>(shown_), bytes_};
   }
@@ -136,12 +137,12 @@ class DeviceContract : public ::testing::TestWithParam<DeviceMaker> {
   std::unique_ptr<DeviceQueue> queue_;
 };
 
-TEST_P(DeviceContract, SaysWhatItIs) {
+TEST_P(DeviceContract, ReportsItsNameAndLimits) {
   EXPECT_FALSE(device_->info().name.empty());
   for (const std::string& limit : device_->info().limits) EXPECT_GT(limit.size(), 20u);
 }
 
-TEST_P(DeviceContract, BytesComeBack) {
+TEST_P(DeviceContract, BytesAreCopiedToAndFromTheDevice) {
   for (const size_t size : {1u, 15u, 4096u, 1u << 20, (9u << 20) + 3}) {
     const auto memory = Allocate(size);
     EXPECT_EQ(memory->bytes().value(), size);
@@ -151,7 +152,7 @@ TEST_P(DeviceContract, BytesComeBack) {
   }
 }
 
-TEST_P(DeviceContract, ABatchMovesEachPiece) {
+TEST_P(DeviceContract, ABatchCopiesEachPiece) {
   constexpr size_t kPiece = 4096, kPieces = 500;
   const auto memory = Allocate(kPiece * kPieces);
   const auto pinned = AllocatePinned(kPiece * kPieces);
@@ -176,7 +177,7 @@ TEST_P(DeviceContract, ABatchMovesEachPiece) {
   EXPECT_TRUE(queue_->CopyBatch(CopyDirection::kToDevice, {}).ok());
 }
 
-TEST_P(DeviceContract, CopiesWithin) {
+TEST_P(DeviceContract, CopiesWithinTheDevice) {
   const auto memory = Allocate(1 << 20);
   const Bytes bytes = RandomBytes(1 << 19, 2);
   Upload(bytes, memory->address());
@@ -184,8 +185,9 @@ TEST_P(DeviceContract, CopiesWithin) {
   EXPECT_EQ(Download(memory->address() + (1 << 19), 1 << 19), bytes);
 }
 
-// Memory as the pool's slabs are mapped, in small pieces, before and after they are registered.
-TEST_P(DeviceContract, PinnedMemoryServesFromTheStart) {
+// Memory that is mapped like the pool's slabs, in small pieces, before and after they are
+// registered.
+TEST_P(DeviceContract, PinnedMemoryCanBeUsedAtOnce) {
   constexpr size_t kBytes = 1 << 20;
   const SharedPages pages(kBytes, /*writable=*/true);
   const Bytes bytes = RandomBytes(kBytes, 3);
@@ -195,7 +197,7 @@ TEST_P(DeviceContract, PinnedMemoryServesFromTheStart) {
   const auto memory = Allocate(kBytes);
   for (const bool decided : {false, true}) {
     if (decided) (*pinned)->WaitDecided();
-    // Begins and ends inside pieces.
+    // The copy begins and ends inside pieces.
     Copy(CopyDirection::kToDevice, memory->address() + 1000, pages.address() + 1000, kBytes - 2000);
     ASSERT_TRUE(queue_->Wait().ok());
     const Bytes there = Download(memory->address() + 1000, kBytes - 2000);
@@ -203,7 +205,7 @@ TEST_P(DeviceContract, PinnedMemoryServesFromTheStart) {
   }
   EXPECT_EQ((*pinned)->path(), PinPath::kRegistered) << (*pinned)->refusal();
   EXPECT_EQ((*pinned)->registered().value(), kBytes);
-  // And back.
+  // The reverse direction.
   std::memset(pages.writable().data(), 0, kBytes);
   Copy(CopyDirection::kFromDevice, pages.address() + 1000, memory->address() + 1000, kBytes - 2000);
   ASSERT_TRUE(queue_->Wait().ok());
@@ -212,8 +214,8 @@ TEST_P(DeviceContract, PinnedMemoryServesFromTheStart) {
   EXPECT_EQ(pages.writable()[kBytes - 1000], std::byte{0});
 }
 
-TEST_P(DeviceContract, MemoryMappedReadOnlyIsRead) {
-  constexpr size_t kBytes = (17 << 20) + 4096;  // more than a staging buffer
+TEST_P(DeviceContract, ReadOnlyMemoryCanBeRead) {
+  constexpr size_t kBytes = (17 << 20) + 4096;  // more than one staging buffer
   const SharedPages pages(kBytes, /*writable=*/false);
   const Bytes bytes = RandomBytes(kBytes, 4);
   std::memcpy(pages.writable().data(), bytes.data(), kBytes);
@@ -246,7 +248,7 @@ TEST_P(DeviceContract, MemoryThatIsNotPinnedIsRefused) {
     EXPECT_TRUE(absl::IsInvalidArgument(copy(1, 4096)));
     EXPECT_TRUE(absl::IsInvalidArgument(copy(4096, 1)));
     ASSERT_TRUE(queue_->Wait().ok());
-    // Pinned twice, not from a page, nothing.
+    // Memory that is pinned already, that does not begin at a page, and of size zero.
     EXPECT_TRUE(absl::IsAlreadyExists(device_->Pin(pages.shown(), {}).status()));
     EXPECT_TRUE(absl::IsInvalidArgument(device_->Pin(pages.shown().subspan(5), {}).status()));
     EXPECT_TRUE(absl::IsInvalidArgument(device_->Pin({}, {}).status()));
@@ -254,7 +256,7 @@ TEST_P(DeviceContract, MemoryThatIsNotPinnedIsRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(copy(0, 1)));
 }
 
-TEST_P(DeviceContract, WorkOfAQueueIsInOrder) {
+TEST_P(DeviceContract, WorkInOneQueueIsDoneInOrder) {
   constexpr size_t kBytes = 1 << 20;
   const auto memory = Allocate(2 * kBytes);
   const Bytes bytes = RandomBytes(kBytes, 5);
@@ -293,7 +295,7 @@ TEST_P(DeviceContract, QueuesAreOrderedByEvents) {
   }
 }
 
-TEST_P(DeviceContract, AnEventIsWaitedForNoLongerThanUntilTheDeadline) {
+TEST_P(DeviceContract, AWaitForAnEventEndsAtItsDeadline) {
   constexpr size_t kBytes = 64 << 20;
   const auto memory = Allocate(kBytes);
   for (int i = 0; i < 20; ++i)
@@ -330,12 +332,12 @@ TEST_P(DeviceContract, MemoryIsSharedByDescriptor) {
   const Bytes bytes = RandomBytes(kBytes, 6);
   Upload(bytes, (*owned)->address());
   EXPECT_EQ(Download((*imported)->address(), kBytes), bytes);
-  owned->reset();  // what is imported lives on
+  owned->reset();  // the import outlives the owner
   *exported = DeviceExport();
   EXPECT_EQ(Download((*imported)->address(), kBytes), bytes);
 }
 
-TEST_P(DeviceContract, WhatIsNoExportIsRefused) {
+TEST_P(DeviceContract, InvalidExportsAreRefused) {
   const auto memory = Allocate(4096);
   EXPECT_TRUE(absl::IsFailedPrecondition(device_->Export(*memory).status()));
   EXPECT_FALSE(device_->Import(DeviceExport()).ok());
@@ -354,11 +356,11 @@ TEST_P(DeviceContract, WhatIsNoExportIsRefused) {
   if (!owned.ok()) return;
   auto exported = device_->Export(**owned);
   ASSERT_TRUE(exported.ok());
-  exported->bytes = MiB(64);  // says more than there is
+  exported->bytes = MiB(64);  // more than there is
   EXPECT_FALSE(device_->Import(*exported).ok());
 }
 
-// ---- gather and scatter
+// ---- Gather and scatter.
 
 struct PagedCase {
   EngineKind kind = EngineKind::kLayerFirstNhd;
@@ -371,7 +373,7 @@ struct PagedCase {
   std::vector<uint32_t> first_slots;
 };
 
-// Anything that the limits allow, small.
+// Draws a small case within the limits.
 inline PagedCase RandomCase(EngineKind kind, uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto any = [&random](std::initializer_list<uint32_t> of) {
@@ -396,7 +398,7 @@ inline PagedCase RandomCase(EngineKind kind, uint64_t seed) {
                 any({1, 1, 2, 3}));
   c.layers.first = static_cast<uint32_t>(random() % c.shape.layers);
   c.layers.count = 1 + static_cast<uint32_t>(random() % (c.shape.layers - c.layers.first));
-  // Every part of a page belongs to one block at most.
+  // Each part of a page belongs to at most one block.
   std::vector<uint32_t> parts(c.shape.pages * std::max(1u, page / block_tokens));
   std::iota(parts.begin(), parts.end(), 0u);
   std::shuffle(parts.begin(), parts.end(), random);
@@ -418,7 +420,7 @@ class PagedMoveContract : public DeviceContract {
  protected:
   static constexpr size_t kGuard = 256;
 
-  // Both directions of one case, every byte of both sides.
+  // Runs both directions of one case and compares every byte on both sides.
   void RunCase(PagedCase c, const std::string& name) {
     SCOPED_TRACE(name);
     const auto engine = Allocate(c.engine_bytes + kGuard);
@@ -443,7 +445,7 @@ class PagedMoveContract : public DeviceContract {
                   c.engine.row_bytes);
     });
     const Bytes gathered = Download(payloads->address(), before.size());
-    EXPECT_TRUE(gathered == expected) << "gather";
+    EXPECT_TRUE(gathered == expected) << "gather wrote wrong payloads";
     EXPECT_TRUE(Download(engine->address(), kv.size()) == kv) << "gather wrote to the engine";
 
     const Bytes fresh = RandomBytes(kv.size(), 13);
@@ -454,7 +456,7 @@ class PagedMoveContract : public DeviceContract {
       std::memcpy(expected.data() + in_engine, gathered.data() + b * block_bytes + in_payload,
                   c.engine.row_bytes);
     });
-    EXPECT_TRUE(Download(engine->address(), kv.size()) == expected) << "scatter";
+    EXPECT_TRUE(Download(engine->address(), kv.size()) == expected) << "scatter wrote wrong pages";
     CheckRuns(c, *plan, blocks, kv, gathered, engine->address(), payloads->address());
   }
 
@@ -466,7 +468,7 @@ class PagedMoveContract : public DeviceContract {
                    visit(b, in_engine - engine_at, in_payload);
                  });
   }
-  // The same move said as copies has the same bytes in the same places.
+  // The same move expressed as copies moves the same bytes to the same places.
   static void CheckRuns(const PagedCase& c, const PagedPlan& plan,
                         std::span<const PagedBlock> blocks, const Bytes& kv, const Bytes& gathered,
                         uint64_t engine_at, uint64_t payloads_at) {
@@ -481,7 +483,7 @@ class PagedMoveContract : public DeviceContract {
   }
 };
 
-TEST_P(PagedMoveContract, IsWhatTheOracleSays) {
+TEST_P(PagedMoveContract, AgreesWithTheOracle) {
   const int cases = static_cast<int>(testing::Scaled(400));
   for (const EngineKind kind : kEngineKinds)
     for (int seed = 0; seed < cases && !HasFailure(); ++seed)

@@ -1,7 +1,7 @@
 // What every DiskTier must do, as disk_tier.h says.
 //
-// A test program instantiates the suite with a DiskTierMaker of its own: one that can make tiers
-// one after the other over the same medium, as processes follow each other over a disk.
+// A test program instantiates the suite with its DiskTierMaker, which can make tiers one after
+// another over the same medium, like processes that use one disk in turn.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ class DiskTierMaker {
  public:
   static constexpr ByteCount kLimit = MiB(128);
   virtual ~DiskTierMaker() = default;
-  // Over what the former left.  REQUIRES: the former tier is gone.
+  // Makes a tier over what the previous one left.  REQUIRES: the previous tier is destroyed.
   [[nodiscard]] virtual std::unique_ptr<DiskTier> Make() = 0;
 };
 
@@ -32,7 +32,7 @@ class DiskTierContract
  protected:
   void SetUp() override { Reopen(); }
 
-  // As another process would find it; what it tells is in entries_.
+  // Opens the medium as the next process would.  The blocks that it reports are in entries_.
   void Reopen() {
     tier_.reset();
     tier_ = maker_->Make();
@@ -56,7 +56,7 @@ class DiskTierContract
   std::map<BlockKey, DiskTier::Entry, KeyLess> entries_;
 };
 
-TEST_P(DiskTierContract, GivesBackWhatWasPut) {
+TEST_P(DiskTierContract, ReturnsBlocksThatWerePut) {
   const DiskBlock block(1, 16, 64 << 10);
   const DiskTier::PutResult put = PutOne(*tier_, block);
   ASSERT_EQ(put.status, DiskTier::PutStatus::kOk);
@@ -65,7 +65,7 @@ TEST_P(DiskTierContract, GivesBackWhatWasPut) {
   EXPECT_EQ(tier_->stats().blocks, 1u);
 }
 
-TEST_P(DiskTierContract, BlocksOfAllSizesInOnePut) {
+TEST_P(DiskTierContract, OnePutTakesBlocksOfAllSizes) {
   std::vector<DiskBlock> blocks;
   uint64_t number = 0;
   for (const uint32_t bytes : {1u, 63u, 64u, 65u, 4095u, 4096u, 4097u, 300'000u}) {
@@ -82,7 +82,7 @@ TEST_P(DiskTierContract, BlocksOfAllSizesInOnePut) {
   }
 }
 
-TEST_P(DiskTierContract, GivesRangesOfSegments) {
+TEST_P(DiskTierContract, ReturnsRangesOfSegments) {
   const DiskBlock block(1, 30, 5000);
   const DiskTier::PutResult put = PutOne(*tier_, block);
   for (const auto& [first, count] : {std::pair(0u, 1u), {0u, 7u}, {1u, 1u}, {13u, 9u}, {29u, 1u}}) {
@@ -95,7 +95,7 @@ TEST_P(DiskTierContract, GivesRangesOfSegments) {
   }
 }
 
-TEST_P(DiskTierContract, TellsTheNextProcessWhatIsThere) {
+TEST_P(DiskTierContract, ReportsItsBlocksToTheNextProcess) {
   const DiskBlock a(1, 4, 70'000), b(2, 1, 100);
   ASSERT_EQ(PutOne(*tier_, a).status, DiskTier::PutStatus::kOk);
   ASSERT_EQ(PutOne(*tier_, b).status, DiskTier::PutStatus::kOk);
@@ -111,14 +111,14 @@ TEST_P(DiskTierContract, TellsTheNextProcessWhatIsThere) {
   EXPECT_EQ(tier_->stats().blocks, 2u);
 }
 
-TEST_P(DiskTierContract, SaysHowLargeAnEncodedBlockIsOnceDecoded) {
+TEST_P(DiskTierContract, ReportsTheDecodedSizeOfEncodedBlocks) {
   constexpr uint32_t kRawBytes = 100'000;
   DiskBlock block(1, 4, 7'000);
   block.SetEncoded(kRawBytes);
   const DiskTier::PutResult put = PutOne(*tier_, block);
   ASSERT_EQ(put.status, DiskTier::PutStatus::kOk);
   const ByteCount used = tier_->stats().used;
-  EXPECT_LT(used, ByteCount(kRawBytes)) << "what lies there counts, not what it becomes";
+  EXPECT_LT(used, ByteCount(kRawBytes)) << "the encoded size counts, not the decoded one";
   Reopen();
   const DiskTier::Entry& entry = entries_.at(block.key());
   EXPECT_EQ(entry.payload_bytes, block.header().table.PayloadBytes());
@@ -127,8 +127,8 @@ TEST_P(DiskTierContract, SaysHowLargeAnEncodedBlockIsOnceDecoded) {
   EXPECT_EQ(tier_->stats().used, used);
 }
 
-// As a block is encoded or decoded there.
-TEST_P(DiskTierContract, ABlockIsWrittenAnewUnderItsName) {
+// As when a block is encoded or decoded on disk.
+TEST_P(DiskTierContract, ABlockCanBeRewrittenUnderItsName) {
   const DiskBlock raw(1, 4, 70'000);
   DiskBlock smaller(1, 4, 7'000);
   smaller.SetEncoded(70'000);
@@ -137,7 +137,7 @@ TEST_P(DiskTierContract, ABlockIsWrittenAnewUnderItsName) {
   const ByteCount used = tier_->stats().used;
   const DiskTier::PutResult put = PutOne(*tier_, smaller);
   ASSERT_EQ(put.status, DiskTier::PutStatus::kOk);
-  EXPECT_GT(tier_->stats().used, used) << "both, until the older one is erased";
+  EXPECT_GT(tier_->stats().used, used) << "both records take space until the older one is erased";
   EraseOne(*tier_, former);
   EXPECT_LT(tier_->stats().used, used);
   EXPECT_TRUE(Has(*tier_, smaller, put.location));
@@ -159,8 +159,9 @@ TEST_P(DiskTierContract, ErasedBlocksAreGone) {
   EXPECT_EQ(entries_.count(b.key()), 1u);
 }
 
-// A reader goes on; a crash does not bring it back, and its room is free when it is erased.
-TEST_P(DiskTierContract, ForgottenBlocksAreReadOnUntilTheyAreErased) {
+// A reader can continue.  A crash does not bring the block back, and its space is freed when it is
+// erased.
+TEST_P(DiskTierContract, ForgottenBlocksAreReadableUntilTheyAreErased) {
   const DiskBlock block(1, 4, 70'000), other(2, 4, 70'000);
   const DiskAddress forgotten{block.key(), PutOne(*tier_, block).location};
   const ByteCount used = tier_->stats().used;
@@ -172,10 +173,11 @@ TEST_P(DiskTierContract, ForgottenBlocksAreReadOnUntilTheyAreErased) {
   EXPECT_EQ(tier_->stats().used, used);
   const DiskTier::PutResult again = PutOne(*tier_, block);
   ASSERT_EQ(again.status, DiskTier::PutStatus::kOk);
-  EXPECT_TRUE(Has(*tier_, block, again.location)) << "published anew";
+  EXPECT_TRUE(Has(*tier_, block, again.location))
+      << "the block must be readable after it is published again";
   EraseOne(*tier_, forgotten);
   EXPECT_TRUE(Has(*tier_, block, again.location));
-  EXPECT_EQ(tier_->stats().used, used) << "the former one's room is free";
+  EXPECT_EQ(tier_->stats().used, used) << "the former record's space must be freed";
   const DiskAddress later{other.key(), PutOne(*tier_, other).location};
   ASSERT_TRUE(tier_->Forget({&later, 1}).ok());
   Reopen();
@@ -183,7 +185,8 @@ TEST_P(DiskTierContract, ForgottenBlocksAreReadOnUntilTheyAreErased) {
   EXPECT_EQ(entries_.count(block.key()), 1u);
 }
 
-// As when a block was dropped, published again and spilled before its former room was given back.
+// As when a block was dropped, published again and spilled before the space of its former record
+// was freed.
 TEST_P(DiskTierContract, ErasingAnOlderCopyKeepsTheNewerOne) {
   const DiskBlock block(1, 4, 70'000);
   const DiskAddress older{block.key(), PutOne(*tier_, block).location};
@@ -196,9 +199,9 @@ TEST_P(DiskTierContract, ErasingAnOlderCopyKeepsTheNewerOne) {
   EXPECT_TRUE(Has(*tier_, block, entries_.at(block.key()).location));
 }
 
-// As when a block is dropped while it is read, and its name given to other bytes: a start finds
-// those, wherever most room was.
-TEST_P(DiskTierContract, TheNewerRecordIsFoundThoughTheOlderIsNotErased) {
+// As when a block is dropped while it is read, and its name is given to other bytes: a start finds
+// the newer record, whichever shard had the most space.
+TEST_P(DiskTierContract, TheNewerRecordIsFoundEvenIfTheOlderIsNotErased) {
   constexpr uint64_t kNames = 8;
   for (uint64_t number = 1; number <= kNames; ++number) {
     for (const uint32_t segments : {4u, 3u, 2u})
@@ -216,8 +219,9 @@ TEST_P(DiskTierContract, TheNewerRecordIsFoundThoughTheOlderIsNotErased) {
   }
 }
 
-// In so many copies that two lie in one shard: whichever goes first, each gives its room back.
-TEST_P(DiskTierContract, EveryCopyGivesItsRoomBack) {
+// There are so many copies that two lie in one shard.  Each frees its space, in whichever order
+// they are erased.
+TEST_P(DiskTierContract, EachErasedCopyFreesItsSpace) {
   constexpr size_t kCopies = 10;
   const DiskBlock block(1, 4, 70'000);
   const auto put = [&] {
@@ -243,8 +247,8 @@ TEST_P(DiskTierContract, EveryCopyGivesItsRoomBack) {
   EXPECT_EQ(tier_->stats().used, ByteCount(0));
 }
 
-// A room that is another's by now, whatever became of the name that it had.
-TEST_P(DiskTierContract, ARoomOfAnotherIsPassedOver) {
+// The space belongs to another record by now, whatever happened to the name that it had.
+TEST_P(DiskTierContract, ErasingReusedSpaceIsANoOp) {
   const DiskBlock block(1, 4, 70'000);
   std::vector<DiskAddress> former;
   for (int i = 0; i < 10; ++i) former.push_back({block.key(), PutOne(*tier_, block).location});
@@ -263,7 +267,7 @@ TEST_P(DiskTierContract, ARoomOfAnotherIsPassedOver) {
     EXPECT_TRUE(Has(*tier_, DiskBlock(number, 4, 70'000), location)) << number;
 }
 
-TEST_P(DiskTierContract, UnknownAddressesArePassedOver) {
+TEST_P(DiskTierContract, ErasingUnknownAddressesIsANoOp) {
   const DiskBlock block(1, 4, 70'000);
   const DiskAddress gone{block.key(), PutOne(*tier_, block).location};
   EraseOne(*tier_, gone);
@@ -277,7 +281,7 @@ TEST_P(DiskTierContract, UnknownAddressesArePassedOver) {
   EXPECT_EQ(tier_->stats().used, ByteCount(0));
 }
 
-TEST_P(DiskTierContract, ErasesWhatTheOwnerDoesNotWant) {
+TEST_P(DiskTierContract, ErasesBlocksThatTheOwnerRefuses) {
   const DiskBlock a(1, 4, 70'000), b(2, 4, 70'000);
   ASSERT_EQ(PutOne(*tier_, a).status, DiskTier::PutStatus::kOk);
   ASSERT_EQ(PutOne(*tier_, b).status, DiskTier::PutStatus::kOk);
@@ -293,8 +297,8 @@ TEST_P(DiskTierContract, ErasesWhatTheOwnerDoesNotWant) {
   EXPECT_EQ(entries_.size(), 1u);
 }
 
-// No want of room in memory costs a block that was promised to be durable.
-TEST_P(DiskTierContract, KeepsWhatCannotBePlacedNowAndTellsItAgain) {
+// A lack of memory costs no block that was promised to be durable.
+TEST_P(DiskTierContract, KeepsUnplacedBlocksAndReportsThemAgain) {
   const DiskBlock a(1, 4, 70'000), b(2, 4, 70'000), c(3, 4, 70'000);
   ASSERT_EQ(PutOne(*tier_, a).status, DiskTier::PutStatus::kOk);
   ASSERT_EQ(PutOne(*tier_, b).status, DiskTier::PutStatus::kOk);
@@ -317,10 +321,10 @@ TEST_P(DiskTierContract, KeepsWhatCannotBePlacedNowAndTellsItAgain) {
   for (int times = 0; times < 2; ++times) {
     EXPECT_EQ(tier_->stats().unplaced, 1u);
     ASSERT_TRUE(recover().ok());
-    ASSERT_EQ(told.size(), 1u) << "that one again";
+    ASSERT_EQ(told.size(), 1u) << "the unplaced block must be reported again";
     EXPECT_EQ(told[0].key, b.key());
   }
-  EXPECT_EQ(PutOne(*tier_, c).status, DiskTier::PutStatus::kOk) << "others go on";
+  EXPECT_EQ(PutOne(*tier_, c).status, DiskTier::PutStatus::kOk) << "other blocks must be accepted";
   owner_of_b = 7;
   ASSERT_TRUE(recover().ok());
   ASSERT_EQ(told.size(), 1u);
@@ -332,8 +336,8 @@ TEST_P(DiskTierContract, KeepsWhatCannotBePlacedNowAndTellsItAgain) {
   EXPECT_EQ(entries_.size(), 3u);
 }
 
-// And what is not placed in this process is there in the next.
-TEST_P(DiskTierContract, WhatWasNeverPlacedIsToldToTheNextProcess) {
+// A block that is not placed in this process is reported to the next one.
+TEST_P(DiskTierContract, UnplacedBlocksAreReportedToTheNextProcess) {
   const DiskBlock block(1, 4, 70'000);
   ASSERT_EQ(PutOne(*tier_, block).status, DiskTier::PutStatus::kOk);
   tier_.reset();
@@ -347,8 +351,8 @@ TEST_P(DiskTierContract, WhatWasNeverPlacedIsToldToTheNextProcess) {
   EXPECT_TRUE(Has(*tier_, block, entries_.at(block.key()).location));
 }
 
-// The record that is there unplaced is the block: it gets no second one, and keeps its bytes.
-TEST_P(DiskTierContract, APutOfWhatIsUnplacedWritesNoSecondRecord) {
+// The unplaced record on disk is the block: it gets no second record and keeps its bytes.
+TEST_P(DiskTierContract, APutOfAnUnplacedBlockWritesNoSecondRecord) {
   const DiskBlock block(1, 4, 70'000), other(1, 2, 50'000);
   DiskBlock says_more(1, 4, 70'000);
   says_more.SetContent(DigestOf(99));
@@ -369,21 +373,21 @@ TEST_P(DiskTierContract, APutOfWhatIsUnplacedWritesNoSecondRecord) {
   EXPECT_EQ(PutOne(*tier_, other).status, DiskTier::PutStatus::kTaken);
   EXPECT_EQ(tier_->stats().unplaced, 1u);
   const auto found = Untold(block.key());
-  ASSERT_TRUE(found) << "it has its name still";
+  ASSERT_TRUE(found) << "the unplaced record must keep its name";
   EXPECT_EQ(found->header, block.header());
   EXPECT_FALSE(Untold(DiskBlock(2, 1, 100).key()));
   const DiskTier::PutResult put = PutOne(*tier_, says_more);
-  EXPECT_EQ(put.status, DiskTier::PutStatus::kOk) << "the same bytes, as an older daemon put them";
+  EXPECT_EQ(put.status, DiskTier::PutStatus::kOk) << "an older daemon may have put the same bytes";
   EXPECT_EQ(put.location, there);
   EXPECT_EQ(tier_->stats().unplaced, 0u);
-  EXPECT_FALSE(Untold(block.key())) << "its putter knows it";
+  EXPECT_FALSE(Untold(block.key())) << "a block that was put must not be reported";
   EXPECT_EQ(tier_->stats().used, used);
   Reopen();
   ASSERT_EQ(entries_.size(), 1u);
   EXPECT_TRUE(Has(*tier_, block, entries_.at(block.key()).location));
 }
 
-TEST_P(DiskTierContract, StopsLookingWhenTold) {
+TEST_P(DiskTierContract, RecoveryStopsWhenAsked) {
   ASSERT_EQ(PutOne(*tier_, DiskBlock(1, 1, 100)).status, DiskTier::PutStatus::kOk);
   tier_.reset();
   tier_ = maker_->Make();
@@ -391,20 +395,20 @@ TEST_P(DiskTierContract, StopsLookingWhenTold) {
       tier_->Recover([](const DiskTier::Entry&) { return 1u; }, [] { return true; })));
 }
 
-TEST_P(DiskTierContract, TakesNothingBeforeItHasLooked) {
+TEST_P(DiskTierContract, RefusesPutsBeforeRecovery) {
   tier_.reset();
   tier_ = maker_->Make();
   EXPECT_EQ(PutOne(*tier_, DiskBlock(1, 1, 100)).status, DiskTier::PutStatus::kFailed);
   EXPECT_EQ(tier_->free_bytes(), ByteCount(0));
-  EXPECT_FALSE(tier_->Erase({}).ok()) << "nothing that may be erased gives room";
+  EXPECT_FALSE(tier_->Erase({}).ok()) << "nothing can be erased before the recovery";
 }
 
-TEST_P(DiskTierContract, AnswersForNamesThatItHasYetToTell) {
+TEST_P(DiskTierContract, FindsNamesThatItHasNotReportedYet) {
   const DiskBlock there(1, 4, 70'000), erased(2, 1, 100), other(3, 1, 100);
   ASSERT_EQ(PutOne(*tier_, there).status, DiskTier::PutStatus::kOk);
   const DiskAddress gone{erased.key(), PutOne(*tier_, erased).location};
   ASSERT_TRUE(tier_->Erase({&gone, 1}).ok());
-  EXPECT_FALSE(Untold(there.key())) << "its putter knows it";
+  EXPECT_FALSE(Untold(there.key())) << "a block that was put must not be reported";
   tier_.reset();
   tier_ = maker_->Make();
   const auto found = Untold(there.key());
@@ -413,10 +417,10 @@ TEST_P(DiskTierContract, AnswersForNamesThatItHasYetToTell) {
   EXPECT_FALSE(Untold(erased.key()));
   EXPECT_FALSE(Untold(other.key()));
   EXPECT_EQ(RecoverAll(*tier_).size(), 1u);
-  EXPECT_FALSE(Untold(there.key())) << "it has told it";
+  EXPECT_FALSE(Untold(there.key())) << "the block was reported by the recovery";
 }
 
-TEST_P(DiskTierContract, SaysWhenThereIsNoRoomAndWhenThereIsAgain) {
+TEST_P(DiskTierContract, ReportsWhenSpaceRunsOutAndWhenItIsFreeAgain) {
   std::vector<std::pair<uint64_t, DiskLocation>> held;
   for (uint64_t number = 1;; ++number) {
     const DiskBlock block(number, 16, 128 << 10);
@@ -424,7 +428,7 @@ TEST_P(DiskTierContract, SaysWhenThereIsNoRoomAndWhenThereIsAgain) {
     if (put.status == DiskTier::PutStatus::kNoRoom) break;
     ASSERT_EQ(put.status, DiskTier::PutStatus::kOk);
     held.emplace_back(number, put.location);
-    ASSERT_LT(number, 1000u) << "no limit";
+    ASSERT_LT(number, 1000u) << "the tier must have a limit";
     ASSERT_LE(tier_->stats().allocated, DiskTierMaker::kLimit);
   }
   EXPECT_GE(held.size() * MiB(2).value(), DiskTierMaker::kLimit.value() / 2);
@@ -436,13 +440,13 @@ TEST_P(DiskTierContract, SaysWhenThereIsNoRoomAndWhenThereIsAgain) {
   EXPECT_TRUE(Has(*tier_, next, put.location));
 }
 
-TEST_P(DiskTierContract, RefusesWhatNeverFits) {
+TEST_P(DiskTierContract, RefusesBlocksThatNeverFit) {
   const auto bytes = static_cast<uint32_t>(tier_->block_bytes_max().value() + (1 << 20));
   EXPECT_EQ(PutOne(*tier_, DiskBlock(1, 1, bytes)).status, DiskTier::PutStatus::kTooLarge);
   EXPECT_EQ(tier_->stats().used, ByteCount(0));
 }
 
-TEST_P(DiskTierContract, AnotherHeaderThanItsOwnGivesNothing) {
+TEST_P(DiskTierContract, ReadsWithAnotherBlocksHeaderFail) {
   const DiskBlock a(1, 4, 64 << 10), b(2, 4, 64 << 10);
   const DiskTier::PutResult put = PutOne(*tier_, a);
   EXPECT_NE(GetRange(*tier_, {a.key(), put.location}, b.header(), b.all()).status,
@@ -480,8 +484,9 @@ TEST_P(DiskTierContract, KeepsManyFactsAtOnce) {
   EXPECT_EQ(there, facts.size() / 2);
 }
 
-// Each kind has its part: the others', and blocks, find room though it is used up.
-TEST_P(DiskTierContract, FactsOfAKindHaveTheirPart) {
+// Each kind of facts has its own part: the other kinds, and blocks, find space even if that part is
+// used up.
+TEST_P(DiskTierContract, EachKindOfFactsHasItsOwnLimit) {
   absl::Status status;
   for (int i = 0; i < 100'000 && status.ok(); ++i)
     status = tier_->PutFact(absl::StrCat("registration/", i), std::string(10'000, 'x'));
@@ -520,7 +525,7 @@ TEST_P(DiskTierContract, ManyThreadsPutGetAndErase) {
   EXPECT_EQ(entries_.size(), kThreads * 7u);
 }
 
-// Random puts, gets, erasures and processes, against a map.
+// Random puts, gets, erasures and restarts, compared with a map.
 TEST_P(DiskTierContract, AgreesWithAMap) {
   const uint64_t seed = TestSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));

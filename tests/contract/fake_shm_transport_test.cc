@@ -1,4 +1,4 @@
-// ShmTransport over a daemon that is a few maps and a thread.
+// ShmTransport over a fake daemon, which consists of a few maps and a thread.
 #include "client/session/session_core.h"
 #include "client/transport/copy_pool.h"
 #include "client/transport/shm_transport.h"
@@ -74,11 +74,11 @@ INSTANTIATE_TEST_SUITE_P(
                                               .encodes = true})),
     [](const auto& road) { return road.param.name; });
 
-// A daemon that says other lengths or hashes than those of what lies there, or gives what nobody
-// accepted.
+// A daemon that announces wrong lengths or hashes, or grants a codec that the client did not
+// accept.
 class EncodedGrants : public ::testing::Test {
  protected:
-  // What becomes of a Get after `tamper` saw the grant.
+  // Returns the status of a Get after `tamper` has changed the grant.
   BlockStatus Get(bool accept, std::function<void(SegmentTable&)> tamper) {
     FakeShmWorld world({.encodes = true}, 1, accept);
     Transport& transport = world.transport();
@@ -109,12 +109,13 @@ class EncodedGrants : public ::testing::Test {
   }
 };
 
-TEST_F(EncodedGrants, AreBelievedAsFarAsTheyHold) {
+TEST_F(EncodedGrants, AreCheckedBeforeTheyAreDecoded) {
   const auto segment = [](auto change) {
     return [change](SegmentTable& table) { change(table.segments.at(0)); };
   };
   EXPECT_EQ(Get(true, [](SegmentTable&) {}), BlockStatus::kOk);
-  EXPECT_EQ(Get(false, [](SegmentTable&) {}), BlockStatus::kInvalid) << "nobody accepted it";
+  EXPECT_EQ(Get(false, [](SegmentTable&) {}), BlockStatus::kInvalid)
+      << "the client did not accept the codec";
   EXPECT_EQ(Get(true, [](SegmentTable& table) { table.hashed = false; }), BlockStatus::kInvalid);
   EXPECT_EQ(Get(true, segment([](Segment& s) { ++s.raw_bytes; })), BlockStatus::kInvalid);
   EXPECT_EQ(Get(true, segment([](Segment& s) { ++s.bytes; })), BlockStatus::kInvalid);

@@ -1,10 +1,10 @@
-// What every Transport promises, as tests.  An implementation brings a TransportWorld (the road and
-// whatever stands behind it) and instantiates:
+// What every Transport promises, as tests.  An implementation provides a TransportWorld (the
+// transport and everything that it talks to) and instantiates:
 //
 //   INSTANTIATE_TEST_SUITE_P(Loopback, TransportContract,
 //                            ::testing::Values(TransportRoad{"loopback", MakeLoopback}));
 //
-// A world is fresh for each test and holds at least 16 MiB.
+// Each test gets a new world, which holds at least 16 MiB.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@ class TransportWorld {
  public:
   virtual ~TransportWorld() = default;
   virtual Transport& transport() = 0;
-  // Registers `spec` under `content` (whose tenant the world fills in); `seed` becomes the
+  // Registers `spec` under `content`, whose tenant the world fills in.  `seed` receives the
   // content's id.
   virtual VariantHandle Register(ContentSpec content, const VariantSpec& spec, Digest* seed) = 0;
 };
@@ -36,7 +36,7 @@ struct TransportRoad {
   friend void PrintTo(const TransportRoad& road, std::ostream* out) { *out << road.name; }
 };
 
-// A block with everything that it needs, owned.
+// A block that owns everything it needs.
 struct OwnedBlock {
   Digest digest, parent;
   std::vector<uint32_t> tokens;
@@ -49,7 +49,7 @@ struct OwnedBlock {
   }
 };
 
-// Room to read `sizes` bytes per layer into.
+// Memory into which `sizes` bytes per layer can be read.
 struct OwnedSpace {
   std::vector<std::vector<std::byte>> layers;
   std::vector<std::span<std::byte>> views;
@@ -78,7 +78,8 @@ class TransportContract : public ::testing::TestWithParam<TransportRoad> {
     spec.layers = layers;
     return world_->Register(content, spec, &seed_);
   }
-  // Block `index` of a chain: digest, parent and tokens fit; bytes depend on `index` and `salt`.
+  // Makes block `index` of a chain.  Its digest, parent and tokens are consistent; its bytes depend
+  // on `index` and `salt`.
   OwnedBlock Block(const VariantHandle& variant, uint32_t index, std::span<const size_t> sizes,
                    uint32_t salt = 0) {
     std::vector<uint32_t> tokens((index + 1) * variant.spec.block_tokens);
@@ -123,8 +124,8 @@ class TransportContract : public ::testing::TestWithParam<TransportRoad> {
   Digest seed_;
 };
 
-TEST_P(TransportContract, ReadsBackWhatWasPut) {
-  const std::vector<size_t> sizes = {1, 63, 64, 65, 4096, 70'001};  // padding of every kind
+TEST_P(TransportContract, ReadsBackBlocksThatWerePut) {
+  const std::vector<size_t> sizes = {1, 63, 64, 65, 4096, 70'001};  // every kind of padding
   const VariantHandle variant = Variant(6);
   for (const bool hash : {true, false}) {
     OwnedBlock block = Block(variant, hash ? 0 : 1, sizes);
@@ -143,7 +144,7 @@ TEST_P(TransportContract, AbsentBlockIsMissing) {
   EXPECT_EQ(GetOne(variant, space.ToGet(block.digest)), BlockStatus::kMissing);
 }
 
-TEST_P(TransportContract, AnotherVariantIsAnotherBlock) {
+TEST_P(TransportContract, TheSameDigestOfAnotherVariantIsAnotherBlock) {
   const std::vector<size_t> sizes = {128};
   const VariantHandle one = Variant(1);
   const VariantHandle other = Variant(1, 16, "test/2");
@@ -181,7 +182,7 @@ TEST_P(TransportContract, WrongShapesAreInvalid) {
   too_few_tokens.tokens.pop_back();
   EXPECT_EQ(PutOne(variant, too_few_tokens), BlockStatus::kInvalid);
   OwnedBlock other_tokens = good;
-  other_tokens.tokens[3] ^= 1;  // digest no longer follows
+  other_tokens.tokens[3] ^= 1;  // the digest no longer follows
   EXPECT_EQ(PutOne(variant, other_tokens), BlockStatus::kInvalid);
 
   EXPECT_EQ(PutOne(variant, good), BlockStatus::kOk);
@@ -212,7 +213,7 @@ TEST_P(TransportContract, ReadsRangesOfLayers) {
   }
 }
 
-TEST_P(TransportContract, EmptyBatchIsFine) {
+TEST_P(TransportContract, AnEmptyBatchIsAccepted) {
   const VariantHandle variant = Variant(1);
   EXPECT_TRUE(Put(variant, {}).empty());
   EXPECT_TRUE(Get(variant, {}).empty());
@@ -228,7 +229,7 @@ TEST_P(TransportContract, TooManyBlocksAreRefused) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_P(TransportContract, ManySegments) {
+TEST_P(TransportContract, ABlockMayHaveTheMaximumOfSegments) {
   std::vector<size_t> sizes(kSegmentsMax);
   for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = 1 + i % 200;
   const VariantHandle variant = Variant(kSegmentsMax);
@@ -274,7 +275,7 @@ TEST_P(TransportContract, EveryBlockOfABatchHasItsOwnStatus) {
   }
 }
 
-TEST_P(TransportContract, SameBlockTwiceInABatch) {
+TEST_P(TransportContract, ABatchMayNameABlockTwice) {
   const std::vector<size_t> sizes = {777};
   const VariantHandle variant = Variant(1);
   OwnedBlock block = Block(variant, 0, sizes);

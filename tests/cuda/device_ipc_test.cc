@@ -1,7 +1,7 @@
-// Memory of a device in two processes: an owner that is killed at any moment, and an importer that
-// gets right bytes or an error, and lives on.
+// Device memory in two processes: an owner that is killed at any moment, and an importer that must
+// get right bytes or an error, and must survive.
 //
-// Without a GPU the host device does it, and the fake driver of LD_LIBRARY_PATH.
+// Without a GPU, the host device and the fake driver in LD_LIBRARY_PATH are tested.
 #include <sys/socket.h>
 
 #include <cstring>
@@ -34,7 +34,7 @@ struct Case {
 
 // What an importer answers.
 enum Answer : uint64_t { kRight = 1, kError = 2, kWrong = 3, kPoisoned = 4 };
-// What it is told: to take the next export, or to read again what it has.
+// What an importer is asked to do: take the next export, or read again what it has.
 enum Order : uint64_t { kImport = 1, kRead = 2 };
 
 struct Packet {
@@ -45,7 +45,7 @@ struct Packet {
 
 uint64_t WordOf(uint64_t seed, uint64_t i) { return (seed + i) * 0x9E3779B97F4A7C15; }
 
-// Allocates, fills, hands over, and waits to be killed.
+// Allocates and fills memory, exports it, and waits to be killed.
 void Own(const Case& c, int socket, uint64_t seed, const Line& line) {
   auto device = c.make();
   CHILD_CHECK(device.ok());
@@ -80,7 +80,7 @@ class Importer {
     pinned_ = *std::move(pinned);
     queue_ = *std::move(queue);
   }
-  // Until the parent is gone, or the device is of no use any more.
+  // Serves until the parent is gone, or the device cannot be used any longer.
   void Serve(const Line& line) {
     for (std::optional<uint64_t> order = line.Hear(); order; order = line.Hear()) {
       const Answer answer = *order == kImport ? Import() : Read();
@@ -118,7 +118,7 @@ class Importer {
       if (words[i] != WordOf(seed_, i)) return kWrong;
     return kRight;
   }
-  // An error of the driver's may be of this memory alone, or of the whole context.
+  // An error of the driver may concern this memory alone, or the whole context.
   Answer Explain(const absl::Status& status) {
     std::fprintf(stderr, "importer: %s\n", status.ToString().c_str());
     memory_.reset();
@@ -136,13 +136,14 @@ class Importer {
 class DeviceIpc : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    // In a child, since CUDA does not survive a fork.
+    // Runs in a child, because CUDA does not survive a fork.
     ChildProcess probe([](const Line& line) {
       auto device = GetParam().make();
       line.Tell(device.ok() && (*device)->Allocate(MiB(2), GetParam().path).ok() ? 1 : 2);
     });
     if (probe.line().Hear() != 1)
-      GTEST_SKIP() << GetParam().name << ": no such device here, or it cannot be shared so";
+      GTEST_SKIP() << GetParam().name
+                   << ": no such device here, or it cannot share memory this way";
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     owners_end_ = FileDescriptor(ends[0]);
@@ -152,7 +153,7 @@ class DeviceIpc : public ::testing::TestWithParam<Case> {
     importer_ = std::make_unique<ChildProcess>(
         [this](const Line& line) { Importer(GetParam(), importers_end_.get()).Serve(line); });
   }
-  // nullopt: it died.
+  // Returns nullopt if the importer died.
   std::optional<uint64_t> Ask(Order order) {
     importer_->line().Tell(order);
     return importer_->line().Hear();
@@ -162,7 +163,7 @@ class DeviceIpc : public ::testing::TestWithParam<Case> {
   std::unique_ptr<ChildProcess> importer_;
 };
 
-TEST_P(DeviceIpc, AnOwnerThatDiesLeavesRightBytesOrAnError) {
+TEST_P(DeviceIpc, TheDeathOfAnOwnerLeavesRightBytesOrAnError) {
   std::mt19937 random(testing::TestSeed());
   const uint64_t rounds = testing::Scaled(200);
   uint64_t right = 0, errors = 0, poisoned = 0;
@@ -171,16 +172,16 @@ TEST_P(DeviceIpc, AnOwnerThatDiesLeavesRightBytesOrAnError) {
     auto owner = std::make_unique<ChildProcess>([this, round](const Line& line) {
       Own(GetParam(), owners_end_.get(), round * kWords, line);
     });
-    ASSERT_EQ(owner->line().Hear(), 1u) << "the owner failed";
+    ASSERT_EQ(owner->line().Hear(), 1u) << "the owner must export its memory";
     const auto reads_before = static_cast<uint32_t>(random() % 5);
     for (uint32_t i = 0; i < reads_before + 3; ++i) {
-      if (i == reads_before) owner.reset();  // kill -9, and gone
+      if (i == reads_before) owner.reset();  // killed by SIGKILL and reaped
       const std::optional<uint64_t> answer = Ask(i == 0 ? kImport : kRead);
-      ASSERT_TRUE(answer.has_value()) << "the importer died";
+      ASSERT_TRUE(answer.has_value()) << "the importer must survive";
       ASSERT_NE(*answer, kWrong) << "round " << round << ", read " << i << " of " << reads_before;
       right += *answer == kRight;
       if (*answer == kRight) continue;
-      EXPECT_GE(i, reads_before) << "an error though the owner lives";
+      EXPECT_GE(i, reads_before) << "an error may occur only after the owner has died";
       ++errors;
       if (*answer == kPoisoned) {
         ++poisoned;

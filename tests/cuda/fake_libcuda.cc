@@ -1,13 +1,15 @@
 // A libcuda.so.1 without a GPU: device memory is memory of the process, streams do their work at
-// once, and a kernel is its host twin.  It lets cuda_device pass the contract suite on any machine,
-// and refuses what the real driver refuses: copies from memory that is not registered as one piece,
-// registering read-only memory, sizes beyond an allocation.
+// once, and a kernel is its host twin.  With it cuda_device passes the contract suite on any
+// machine.  It refuses what the real driver refuses: copies from memory that is not registered as
+// one piece, registering read-only memory, sizes beyond an allocation.
 //
-// Compiled three times: as CUDA 13's driver; FAKE_CUDA_12: with the older batch call; FAKE_CUDA_11:
-// without descriptors, handles and batches; FAKE_CUDA_BROKEN: without a function that is needed.
-// LARDER_TEST_CUDA_READ_ONLY=1: it can register read-only memory.
-// LARDER_TEST_CUDA_NO_DEVICE=1: cuInit finds none.
-// A program that ends with something not freed ends with kLeaked.
+// It is compiled four times:
+//   default            as CUDA 13's driver
+//   FAKE_CUDA_12       with the older batch call
+//   FAKE_CUDA_11       without descriptors, handles and batches
+//   FAKE_CUDA_BROKEN   without a function that is needed
+// LARDER_TEST_CUDA_READ_ONLY=1 lets it register read-only memory.  LARDER_TEST_CUDA_NO_DEVICE=1
+// makes cuInit find no device. A program that exits without freeing everything exits with kLeaked.
 #include <cuda.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -46,7 +48,7 @@ struct Kernel {
   uint32_t access_bytes;
 };
 
-// All that is alive; one lock for all of it.
+// Everything that is alive, under one lock.
 struct State {
   std::mutex mu;
   std::map<uint64_t, size_t> device;      // address -> bytes
@@ -77,7 +79,7 @@ bool IsSet(const char* name) {
   return value != nullptr && std::string(value) == "1";
 }
 
-// Whether this process may write there, by its own map of memory.
+// Returns true if this process may write there, according to its map of memory.
 bool IsWritable(uint64_t at) {
   FILE* maps = std::fopen("/proc/self/maps", "r");
   char line[512];
@@ -305,7 +307,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned
 
 #if !defined(FAKE_CUDA_11)
 
-// An allocation is a memfd; its handle is the descriptor.
+// An allocation is a memfd, and its handle is the descriptor.
 CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
                                        CUmemAllocationGranularity_flags) {
   *bytes = kGranularity;
@@ -376,7 +378,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   return CUDA_SUCCESS;
 }
 
-// Nobody has memory by handle here: the driver's memory of another process cannot be faked.
+// No process gets memory by handle here, because another process's driver memory cannot be faked.
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr at) {
   std::memset(handle, 0, sizeof *handle);
   std::memcpy(handle, &at, sizeof at);

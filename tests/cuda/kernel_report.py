@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""What ptxas said of each kernel: registers, spills, and how many of a multiprocessor's warps can be resident.
+"""Reports what ptxas printed about each kernel: registers, spills, and how many warps a multiprocessor can hold.
 
     kernel_report.py FATBIN.log THREADS_PER_BLOCK ARCH...
 
-Ends with 1 when a kernel spills, uses a stack, does not fit at all, or is missing for one of ARCH (sm_80, ...).
-Occupancy by the rules of the CUDA C++ Programming Guide, "Compute Capabilities": a block's registers are given out per
-warp, in units of 256, among the 65,536 of a multiprocessor; shared memory is not used.
+Exits with 1 if a kernel spills, uses a stack, does not fit at all, or is missing for one of ARCH (sm_80, ...).
+Occupancy follows the CUDA C++ Programming Guide, "Compute Capabilities": registers are allocated per warp, in units of
+256, from the 65,536 of a multiprocessor; shared memory is not used.
 """
 import re
 import sys
 
 REGISTERS, REGISTER_UNIT, WARP = 65536, 256, 32
-# Of a multiprocessor: warps, blocks.
+# Maximum warps and blocks of a multiprocessor.
 LIMITS = {"sm_80": (64, 32), "sm_90": (64, 32)}
 
 
@@ -30,7 +30,7 @@ def kernels(log):
 
 
 def occupancy(registers, threads, arch):
-    """Of a multiprocessor's warps, the share that can be resident; and its blocks."""
+    """Returns the share of a multiprocessor's warps that can be resident, and the number of its blocks."""
     warps_max, blocks_max = LIMITS[arch]
     warps = -(-threads // WARP)
     per_warp = -(-registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
@@ -45,8 +45,8 @@ def main():
     names = {kernel[0] for kernel in found}
     wrong = [f"{name}: not compiled for {arch}" for arch in wanted for name in sorted(names)
              if (name, arch) not in {kernel[:2] for kernel in found}]
-    wrong += [] if names else [f"{path}: no kernel in it"]
-    wrong += [f"{arch}: what fits a multiprocessor of it is not known here" for arch in wanted if arch not in LIMITS]
+    wrong += [] if names else [f"{path}: contains no kernel"]
+    wrong += [f"{arch}: the limits of its multiprocessors are not known; add them to LIMITS" for arch in wanted if arch not in LIMITS]
     found = [kernel for kernel in found if kernel[1] in LIMITS]
     print(f"blocks of {threads} threads\n{'kernel':24} {'arch':6} {'registers':>9} {'spills':>6} {'stack':>5} "
           f"{'occupancy':>9} {'blocks':>6}")

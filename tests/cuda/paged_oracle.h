@@ -1,5 +1,5 @@
-// What Gather and Scatter must do, said in the plainest way: five nested loops over single bytes'
-// addresses.  And random shapes of every kind of engine.
+// What Gather and Scatter must do, in the plainest way: five nested loops over the addresses of
+// single bytes.  Also random shapes of every kind of engine.
 #pragma once
 
 #include <cstring>
@@ -16,7 +16,7 @@ namespace larder {
 template <class Visit>
 void ForEachRow(const PagedLayout& engine, const PayloadLayout& payload, LayerRange layers,
                 std::span<const uint32_t> pages, uint32_t first_slot, Visit visit) {
-  // Where each layer begins in the payload, walking its segments.
+  // Where each layer begins in the payload, found by walking its segments.
   std::vector<uint64_t> layer_at;
   uint64_t at = 0;
   for (const Segment& segment : payload.table.segments) {
@@ -44,7 +44,7 @@ void ForEachRow(const PagedLayout& engine, const PayloadLayout& payload, LayerRa
 }
 
 enum class EngineKind {
-  kLayerFirstNhd,   // per layer K and V apart: [2][pages][slots][heads][dim]
+  kLayerFirstNhd,   // per layer K and V separately: [2][pages][slots][heads][dim]
   kLayerFirstHnd,   // [2][pages][heads][slots][dim]
   kPagedPlanesNhd,  // per layer [pages][2][slots][heads][dim]
   kFusedHeads,      // per layer [pages][slots][heads][2 * dim]: one plane
@@ -69,7 +69,7 @@ struct EngineShape {
   uint32_t layers = 1, heads = 1, row_bytes = 16, page_tokens = 16, pages = 1;
 };
 
-// How many bytes such a cache takes; `layout` has its bases relative to 0.
+// Returns how many bytes such a cache takes.  The bases in `layout` are relative to 0.
 [[nodiscard]] inline uint64_t LayOut(EngineKind kind, const EngineShape& shape,
                                      PagedLayout* layout) {
   const uint64_t row = shape.row_bytes, heads = shape.heads, slots = shape.page_tokens;
@@ -134,7 +134,8 @@ struct EngineShape {
                                                                    : l.page_stride * shape.pages;
 }
 
-// A payload whose segments have `layers_each` layers, the last what is left.
+// A payload whose segments have `layers_each` layers each; the last segment has the remaining
+// layers.
 [[nodiscard]] inline PayloadLayout PayloadOf(const PagedLayout& engine, uint32_t block_tokens,
                                              RowOrder order, uint32_t layers_each) {
   PayloadLayout payload{.block_tokens = block_tokens, .order = order, .table = {}};

@@ -1,6 +1,6 @@
-# Builds SOURCE once more, in WORK, as where there is no CUDA toolkit, and has TEST run with the engine of that build.
-# What was built is kept: the next run builds what has changed.
-unset(ENV{GTEST_OUTPUT})  # who counts tests by their files counts these in the build that has CUDA
+# Builds SOURCE once more, in WORK, as on a machine without a CUDA toolkit, and runs TEST with the
+# engine of that build. The build is kept, so that the next run builds only what has changed.
+unset(ENV{GTEST_OUTPUT})  # test results are counted by file, and these tests are counted in the build that has CUDA
 
 function(run)
   execute_process(COMMAND ${ARGN} COMMAND_ECHO STDOUT COMMAND_ERROR_IS_FATAL ANY)
@@ -11,7 +11,7 @@ run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK} -G ${GENERATOR} -DCMAKE_MAKE_PROGRA
     -DCMAKE_BUILD_TYPE=Release -DLARDER_CUDA=OFF -DLARDER_TESTS=ON -DLARDER_BENCH=OFF -DLARDER_LLAMA=OFF)
 run(${CMAKE_COMMAND} --build ${WORK} --target paged_engine host_device_test)
 run(${WORK}/tests/contract/host_device_test --gtest_brief=1)
-# Of another name: tests take programs that lie beside them.
+# It gets another name, because tests prefer programs that lie beside them.
 run(${CMAKE_COMMAND} -E create_symlink paged_engine ${WORK}/tests/e2e/paged_engine_without_cuda)
 run(${CMAKE_COMMAND} -E env LARDER_TEST_PAGED_ENGINE=${WORK}/tests/e2e/paged_engine_without_cuda
     ${TEST} --gtest_filter=*no_driver --gtest_brief=1)

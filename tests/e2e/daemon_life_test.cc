@@ -1,4 +1,4 @@
-// The daemon as a process: what it refuses to start with, and how it ends.
+// The daemon as a process: the conditions under which it refuses to start, and how it ends.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -23,13 +23,13 @@ namespace {
 using ::testing::HasSubstr;
 using Flags = std::vector<std::string>;
 
-// It does not start: this exit code, and a message with `words`.
+// Expects that the daemon does not start, exits with this code and logs a message with `words`.
 void ExpectRefused(const Flags& flags, int exit_code, const std::string& words,
                    DaemonProcess::Options options = {}) {
   options.wait = false;
   DaemonProcess daemon(flags, options);
   const std::optional<int> code = daemon.Wait();
-  ASSERT_TRUE(code.has_value()) << "it runs: " << daemon.errors();
+  ASSERT_TRUE(code.has_value()) << "the daemon runs: " << daemon.errors();
   EXPECT_EQ(*code, exit_code) << daemon.errors();
   EXPECT_THAT(daemon.errors(), HasSubstr(words));
 }
@@ -65,20 +65,21 @@ TEST(DaemonStart, RefusesATakenSocket) {
   ASSERT_EQ(bind(other.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   ASSERT_EQ(listen(other.get(), 1), 0);
   ExpectRefused({}, 3, "data.sock", {.folder = folder});
-  EXPECT_EQ(access(folder->File("data.sock").c_str(), F_OK), 0) << "another program's socket stays";
+  EXPECT_EQ(access(folder->File("data.sock").c_str(), F_OK), 0)
+      << "the other program's socket was removed";
 }
 
 TEST(DaemonStart, RefusesASecondDaemon) {
   DaemonProcess first;
   ASSERT_TRUE(first.serves());
   ExpectRefused({}, 3, "another larderd", {.folder = first.folder()});
-  EXPECT_TRUE(first.serves()) << "the first one does not mind";
+  EXPECT_TRUE(first.serves()) << "the second daemon disturbed the first";
   EXPECT_EQ(first.Terminate(), 0);
 }
 
 TEST(DaemonStart, RefusesAPoolThatDoesNotFitItsAddressSpace) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer takes terabytes of address space for itself";
+  GTEST_SKIP() << "a sanitizer needs terabytes of address space";
 #endif
   ExpectRefused({"--pool", "4GiB", "--slab", "64MiB"}, 3, "pool",
                 {.address_space_max = uint64_t{2} << 30});
@@ -94,14 +95,15 @@ TEST(DaemonStart, TakesOverWhatADeadDaemonLeft) {
   ASSERT_TRUE(first.serves()) << first.errors();
   const std::string boot = first.Stats().boot_id();
   first.Kill9();
-  ASSERT_EQ(access(folder->File("data.sock").c_str(), F_OK), 0) << "it could not clean up";
+  ASSERT_EQ(access(folder->File("data.sock").c_str(), F_OK), 0)
+      << "a killed daemon cannot remove its socket";
   DaemonProcess second({}, {.folder = folder});
   ASSERT_TRUE(second.serves()) << second.errors();
   EXPECT_NE(second.Stats().boot_id(), boot);
   EXPECT_EQ(second.Terminate(), 0);
 }
 
-// It calls itself every two seconds, first two seconds after its start.
+// The daemon calls itself every two seconds, for the first time two seconds after its start.
 TEST(DaemonLife, ItsCallToItselfLeavesNothingOpen) {
   DaemonProcess daemon(Flags{});
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
@@ -109,7 +111,7 @@ TEST(DaemonLife, ItsCallToItselfLeavesNothingOpen) {
   std::this_thread::sleep_for(std::chrono::milliseconds(2'500));
   EXPECT_TRUE(
       Eventually([&] { return daemon.OpenDescriptors() <= before; }, std::chrono::seconds(5)))
-      << before << " before:" << daemon.DescriptorTexts();
+      << before << " descriptors before, now these:" << daemon.DescriptorTexts();
 }
 
 TEST(DaemonEnd, DrainsUnderAnOpenSession) {
@@ -126,7 +128,7 @@ TEST(DaemonEnd, DrainsUnderAnOpenSession) {
   EXPECT_EQ(daemon.Wait(), 0) << daemon.errors();
 }
 
-// A session with a reservation holds the daemon back until it is given up.
+// A session with a reservation delays the daemon's end until it gives the reservation up.
 class DaemonEndHeld : public ::testing::Test {
  protected:
   void Hold(const Flags& flags) {
@@ -163,11 +165,11 @@ TEST_F(DaemonEndHeld, HealthTurnsFirst) {
   v1::Up up;
   up.add_aborts()->set_reservation_id(reservation_);
   session_->Send(up);
-  EXPECT_TRUE(session_->End().ok()) << "ended by the daemon, as nothing is held any more";
+  EXPECT_TRUE(session_->End().ok()) << "the daemon ends a session that holds nothing any more";
   EXPECT_EQ(daemon_->Wait(), 0) << daemon_->errors();
 }
 
-// Like a session, they may finish what was on its way.
+// Calls that are under way may finish, but new ones are refused.
 TEST_F(DaemonEndHeld, ByteStreamsAndPinsAreRefusedSoon) {
   Hold({});
   daemon_->Signal(SIGTERM);

@@ -1,5 +1,5 @@
-// How a daemon with a disk ends, and what the next one has: SIGTERM at any time, kill -9 at any
-// time.
+// The end of a daemon with a disk, by SIGTERM or kill -9 at any time, and the blocks that the next
+// daemon finds.
 #include <deque>
 
 #include "tests/e2e/support/disk_fixture.h"
@@ -33,7 +33,8 @@ TEST_F(DiskTest, StopsAtTheLimitOfADrainWhateverIsNotOnDisk) {
   EXPECT_THAT(daemon_->errors(), HasSubstr("not_spilled"));
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_TRUE(Eventually([&] { return Recovered(); }));
-  EXPECT_EQ(static_cast<double>(CountHits(0, kBlocks)), OnDisk()) << "all that is there is right";
+  EXPECT_EQ(static_cast<double>(CountHits(0, kBlocks)), OnDisk())
+      << "not every block on disk is a hit";
 }
 
 TEST_F(DiskTest, StopsWhileItRecovers) {
@@ -44,12 +45,13 @@ TEST_F(DiskTest, StopsWhileItRecovers) {
   for (const bool publishes : {false, true}) {
     SCOPED_TRACE(publishes);
     daemon_->Kill9();
-    // Ten seconds and more: it must not be over before this looks, however slow the machine is.
+    // Recovery takes at least ten seconds, so that it still runs below, however slow the machine
+    // is.
     ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", "catalog.scan=sleep:200ms"}));
     for (uint32_t i = 0; publishes && i < 8; ++i) ASSERT_EQ(Put(all++), BlockStatus::kOk);
     ASSERT_TRUE(Recovering());
     EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();
-    EXPECT_FALSE(Recovering() || Recovered()) << "it is gone and says nothing";
+    EXPECT_FALSE(Recovering() || Recovered()) << "a daemon that has ended answered";
     ASSERT_NO_FATAL_FAILURE(Start());
     ASSERT_TRUE(Eventually([&] { return Recovered(); }));
     EXPECT_EQ(OnDisk(), all);
@@ -73,8 +75,8 @@ TEST_F(DiskTest, StopsWhenWhatIsBeingReadIsThere) {
 
 // ---- kill -9
 
-// Killed at random while it is written to and read from, also before it has found what a former one
-// left: what it said is durable is there, name by name.
+// Kills the daemon at random while blocks are written and read, also before it has recovered the
+// blocks of the previous daemon.  Every block that a daemon reported as durable must be there.
 class DiskKillTest : public DiskTest {
  protected:
   static constexpr uint32_t kNumbers = 800;  // all of them fit the disk
@@ -87,15 +89,15 @@ class DiskKillTest : public DiskTest {
       return hit.tier == Tier::kDisk && hit.contiguous > TokenCount(0);
     });
   }
-  // The daemon went while a call was under way: nothing else is cancelled here.
+  // Whether the daemon ended during the call, which is the only reason for a cancelled call here.
   bool WentMeanwhile(const absl::StatusOr<BlockStatus>& status) {
     if (!status.ok()) return true;
     if (*status != BlockStatus::kCancelled) return false;
-    EXPECT_FALSE(client_->Lookup(QueryOf(0)).ok()) << "cancelled by a daemon that lives";
+    EXPECT_FALSE(client_->Lookup(QueryOf(0)).ok()) << "a live daemon cancelled the call";
     return true;
   }
-  // Puts one block after the other, reads one that is durable, and asks which are by now.  False:
-  // the daemon is gone.
+  // Puts the next block, asks which of the waiting blocks are durable by now, and reads one durable
+  // block.  Returns false if the daemon has ended.
   bool Work(std::mt19937& random, bool recovering) {
     const absl::StatusOr<BlockStatus> put = TryPut(next_);
     if (WentMeanwhile(put)) return false;
@@ -125,7 +127,7 @@ class DiskKillTest : public DiskTest {
   }
 
   uint32_t next_ = 0;
-  std::deque<uint32_t> waiting_;  // published, not known to be durable
+  std::deque<uint32_t> waiting_;  // published and not known to be durable
   std::vector<uint32_t> durable_;
 };
 
@@ -145,7 +147,8 @@ TEST_F(DiskKillTest, WhatWasDurableIsThere) {
       std::this_thread::sleep_for(after);
       kill(daemon_->pid(), SIGKILL);
     });
-    // What it said last counts; one that is dead, or was before anybody asked, says nothing.
+    // The daemon's last answer counts.  One that was killed before the first question counts as
+    // neither.
     bool recovered = !early, recovering = false;
     while (Work(random, /*recovering=*/!recovered)) {
       recovered = recovered || Recovered();
@@ -157,10 +160,11 @@ TEST_F(DiskKillTest, WhatWasDurableIsThere) {
   }
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(ExpectDurableThere());
-  EXPECT_EQ(static_cast<double>(CountHits(0, kNumbers)), OnDisk()) << "all that is there is right";
+  EXPECT_EQ(static_cast<double>(CountHits(0, kNumbers)), OnDisk())
+      << "not every block on disk is a hit";
   EXPECT_GT(durable_.size(), kills);
   EXPECT_GT(recovering_kills, 0u);
-  std::printf("%lu kills, %lu of them while it recovered; %zu blocks were durable\n", kills,
+  std::printf("%lu kills, %lu of them during recovery; %zu blocks were durable\n", kills,
               recovering_kills, durable_.size());
 }
 

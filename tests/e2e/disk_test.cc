@@ -1,5 +1,5 @@
-// The daemon with a disk, through the client library: what leaves the pool comes back, and a bad
-// disk is a miss and never an error.
+// The daemon with a disk, used through the client library: blocks that leave the pool are read from
+// disk, and what a bad disk cannot read is a miss and never an error.
 #include <filesystem>
 #include <functional>
 
@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 
 TEST_F(DiskTest, WhatLeftThePoolComesBackInEveryMode) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  constexpr uint32_t kBlocks = 600;  // more than twice the pool
+  constexpr uint32_t kBlocks = 600;  // more than twice as many as the pool holds
   for (uint32_t number = 0; number < kBlocks; ++number) {
     ASSERT_EQ(Put(number), BlockStatus::kOk);
     if (number % 100 == 99) {
@@ -48,7 +48,7 @@ TEST_F(DiskTest, SurvivesKill9) {
   }
 }
 
-// A router asks before any engine is back.
+// A router calls Lookup before any engine has attached to the new daemon.
 TEST_F(DiskTest, LookupKnowsTheEnginesOfTheFormerDaemon) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_EQ(Put(1), BlockStatus::kOk);
@@ -74,10 +74,12 @@ TEST_F(DiskTest, LookupKnowsTheEnginesOfTheFormerDaemon) {
   EXPECT_EQ(found->instances[0].tiers[0].contiguous, TokenCount(16));
 }
 
-// ---- while it recovers: tens of milliseconds a block, and what is found is told shard by shard
+// ---- during recovery, which takes tens of milliseconds per block and reports its blocks shard by
+// shard
 
-// They publish what the disk has and is not found yet, and what is new, and read all of it: what
-// they published is there, what is not found yet is a miss, and in the end nothing is lost.
+// The engine publishes blocks that the disk has and recovery has not found yet, and new blocks, and
+// reads all of them.  What it published is a hit, what has not been found yet is a miss, and in the
+// end no block is lost.
 TEST_F(DiskTest, EnginesWorkWhileItRecovers) {
   constexpr uint32_t kDurable = 150, kAll = 200;  // all of them fit the pool
   ASSERT_NO_FATAL_FAILURE(Start());
@@ -95,17 +97,18 @@ TEST_F(DiskTest, EnginesWorkWhileItRecovers) {
           << ToString(status);
     }
   });
-  // Some after each shard, so that blocks are published before, while and after they are found.
+  // Some are published after each shard, so that blocks are published before, while and after
+  // recovery finds them.
   uint32_t published = 0;
   for (double found = -1; Recovering() && published < kAll; found = OnDisk()) {
     for (uint32_t i = 0; i < kAll / 10 && published < kAll; ++i, ++published) {
-      const uint32_t number = published * 37 % kAll;  // all of them, in another order
+      const uint32_t number = published * 37 % kAll;  // visits all numbers, in another order
       EXPECT_TRUE(IsKept(Put(number)));
-      EXPECT_EQ(Get(number), BlockStatus::kOk) << "just published";
+      EXPECT_EQ(Get(number), BlockStatus::kOk) << "a block that was just published";
     }
     EXPECT_TRUE(Eventually([&] { return OnDisk() > found || Recovered(); }));
   }
-  EXPECT_GT(published, kAll / 4) << "it recovered sooner than anybody could work";
+  EXPECT_GT(published, kAll / 4) << "recovery ended before enough blocks were published";
   EXPECT_TRUE(Eventually([&] { return Recovered(); }));
   over = true;
   reader.join();
@@ -115,13 +118,13 @@ TEST_F(DiskTest, EnginesWorkWhileItRecovers) {
   EXPECT_EQ(CountHits(0, kAll), kAll);
   EXPECT_TRUE(Eventually([&] { return OnDisk() == kAll; })) << OnDisk();
   ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:1us"));
-  EXPECT_EQ(OnDisk(), kAll) << "each once";
+  EXPECT_EQ(OnDisk(), kAll) << "not every block is on disk once";
   EXPECT_EQ(CountHits(0, kAll), kAll);
   ExpectNothingHeld();
 }
 
-// What is found while the pool has it, too, leaves the pool before anything can be written to the
-// disk: its durable copy is all there is.
+// Blocks that recovery finds while they are also in the pool are evicted from the pool before
+// anything can be written to disk.  The durable copy is then the only one and must not be lost.
 TEST_F(DiskTest, EnginesPublishMoreThanThePoolWhileItRecovers) {
   constexpr uint32_t kDurable = 150, kAll = 750;
   constexpr uint32_t kMoreThanThePool = 320;
@@ -134,22 +137,22 @@ TEST_F(DiskTest, EnginesPublishMoreThanThePoolWhileItRecovers) {
   bool meanwhile = false;
   for (uint32_t number = kDurable; number < kAll; ++number) {
     EXPECT_TRUE(IsKept(Put(number)));
-    EXPECT_EQ(Get(number), BlockStatus::kOk) << "just published";
+    EXPECT_EQ(Get(number), BlockStatus::kOk) << "a block that was just published";
     const BlockStatus other = Get(number * 37 % kAll);
     EXPECT_TRUE(other == BlockStatus::kOk || other == BlockStatus::kMissing) << ToString(other);
     if (number == kMoreThanThePool) meanwhile = Recovering();
   }
-  EXPECT_TRUE(meanwhile) << "it recovered sooner than the pool was full";
+  EXPECT_TRUE(meanwhile) << "recovery ended before the pool was full";
   EXPECT_TRUE(Eventually([&] { return Recovered(); }));
-  EXPECT_EQ(CountHits(0, kDurable), kDurable) << "durable blocks are lost";
+  EXPECT_EQ(CountHits(0, kDurable), kDurable) << "durable blocks were lost";
   ExpectNothingHeld();
 }
 
-// ---- while blocks are read: some at a time, by four threads
+// ---- while blocks are read from disk, several at a time, by four threads
 
-// Another engine asks for the same blocks, and has them.
+// An engine that asks for the same blocks afterwards gets them.
 TEST_F(DiskTest, AnEngineIsKilledWhileItsBlocksAreRead) {
-  constexpr uint32_t kBlocks = 32;  // of a ChildEngine's calls
+  constexpr uint32_t kBlocks = 32;  // as many as a ChildEngine puts and wants
   ASSERT_NO_FATAL_FAILURE(Start());
   ChildEngine writer(*daemon_, "mapped", "put", 0);
   ASSERT_EQ(writer.Wait(), 0);
@@ -165,7 +168,7 @@ TEST_F(DiskTest, AnEngineIsKilledWhileItsBlocksAreRead) {
     EXPECT_GT(daemon_->Metric("larder_pool_bytes{part=\"leased\"}"), 0);
     (void)victim.KillAndProve();
     ExpectNothingHeld();
-    EXPECT_LT(Promoted(), kBlocks) << "what nobody wants any more was read to the last block";
+    EXPECT_LT(Promoted(), kBlocks) << "all blocks were read although no engine wants them any more";
     ChildEngine reader(*daemon_, mode, "want", 0);
     ASSERT_EQ(reader.Hear(), "ready");
     reader.Signal(SIGCONT);
@@ -175,7 +178,7 @@ TEST_F(DiskTest, AnEngineIsKilledWhileItsBlocksAreRead) {
   }
 }
 
-// One engine is killed while two wait for the same blocks: the other has them all.
+// Two engines wait for the same blocks, and one of them is killed.  The other gets all blocks.
 TEST_F(DiskTest, OneOfTwoEnginesIsKilledWhileTheirBlocksAreRead) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ChildEngine writer(*daemon_, "mapped", "put", 0);
@@ -186,14 +189,16 @@ TEST_F(DiskTest, OneOfTwoEnginesIsKilledWhileTheirBlocksAreRead) {
   ChildEngine other(*daemon_, "mapped", "want", 0);
   for (ChildEngine* engine : {&victim, &other}) ASSERT_EQ(engine->Hear(), "ready");
   for (const ChildEngine* engine : {&victim, &other}) engine->Signal(SIGCONT);
-  ASSERT_TRUE(Eventually([&] { return Promoting() > 32; })) << "both wait";
+  ASSERT_TRUE(Eventually([&] { return Promoting() > 32; })) << "only one engine waits";
   (void)victim.KillAndProve();
   EXPECT_EQ(other.Wait(), 0);
-  EXPECT_EQ(Promoted(), 32) << "each is read once";
+  EXPECT_EQ(Promoted(), 32) << "not every block was read once";
   ExpectNothingHeld();
 }
 
-// By the library: its caller's deadline passes, and the lease goes.
+// The deadline of Acquire passes while the library waits for the reads, and the caller then
+// releases
+// the lease.
 TEST_F(DiskTest, ALeaseIsReleasedBeforeItsBlocksAreThere) {
   constexpr uint32_t kBlocks = 32;
   std::vector<Digest> digests;
@@ -215,7 +220,7 @@ TEST_F(DiskTest, ALeaseIsReleasedBeforeItsBlocksAreThere) {
   ExpectNothingHeld();
 }
 
-// A session that says what it wants and takes it back at once, by each word there is for that.
+// A session acquires blocks and gives them up at once, by a release or by a bye.
 TEST_F(DiskTest, ASessionGivesBackWhatIsBeingRead) {
   constexpr uint32_t kBlocks = 32;
   ASSERT_NO_FATAL_FAILURE(Start());
@@ -244,7 +249,7 @@ TEST_F(DiskTest, ASessionGivesBackWhatIsBeingRead) {
     EXPECT_EQ(granted->grants(0).status_size(), static_cast<int>(kBlocks));
     for (const int status : granted->grants(0).status())
       EXPECT_EQ(status, v1::BLOCK_STATUS_PENDING);
-    // The grant comes before its reads begin.
+    // The daemon sends the grant before its reads begin.
     ASSERT_TRUE(Eventually([&] { return Promoting() > 0; }));
     if (bye) {
       EXPECT_TRUE(session.Bye().ok());
@@ -254,7 +259,8 @@ TEST_F(DiskTest, ASessionGivesBackWhatIsBeingRead) {
       ASSERT_TRUE(session.Send(up));
     }
     ExpectNothingHeld();
-    EXPECT_LT(Promoted(), kBlocks) << "what nobody wants any more was read to the last block";
+    EXPECT_LT(Promoted(), kBlocks)
+        << "all blocks were read although no session wants them any more";
     EXPECT_EQ(CountHits(0, kBlocks), kBlocks);
     if (!bye) {
       EXPECT_TRUE(session.Bye().ok());
@@ -265,7 +271,7 @@ TEST_F(DiskTest, ASessionGivesBackWhatIsBeingRead) {
 
 // ---- a bad disk
 
-// What cannot be read is a miss, and is there again as soon as the disk is.
+// A block that cannot be read is a miss, and is a hit again once the disk works again.
 TEST_F(DiskTest, ABadDiskIsAMissAndNeverAnError) {
   constexpr uint32_t kBlocks = 100;
   ASSERT_NO_FATAL_FAILURE(Start());
@@ -278,12 +284,14 @@ TEST_F(DiskTest, ABadDiskIsAMissAndNeverAnError) {
       EXPECT_EQ(Get(number), all_fail ? BlockStatus::kMissing : BlockStatus::kOk);
     EXPECT_EQ(ReadFailures() > 0, all_fail);
     ASSERT_NO_FATAL_FAILURE(StartAgain(""));
-    EXPECT_EQ(CountHits(0, kBlocks), kBlocks) << "dropped for a disk that could not be read";
+    EXPECT_EQ(CountHits(0, kBlocks), kBlocks)
+        << "blocks were dropped because the disk could not be read";
   }
 }
 
-// One read of three fails: the disk is asked again, and what fails four times while others can be
-// read is given up.
+// One read of three fails.  The daemon reads again, and gives up a block that fails four times
+// while
+// others can be read.
 TEST_F(DiskTest, ADiskThatFailsNowAndThenIsAskedAgain) {
   constexpr uint32_t kBlocks = 100;
   ASSERT_NO_FATAL_FAILURE(Start());
@@ -324,7 +332,7 @@ TEST_F(DiskTest, WritesThatFailCostTheDiskCopyOnly) {
   }
 }
 
-// Every operation of the disk takes seconds: the pool does not notice, in not one call.
+// Every operation of the disk takes seconds, but no call on the pool may wait for it.
 TEST_F(DiskTest, ASlowDiskDoesNotSlowThePool) {
   constexpr uint32_t kBlocks = 150;
   ASSERT_NO_FATAL_FAILURE(Start(

@@ -1,6 +1,8 @@
-// SIGTERM under load, again and again: whatever call had begun by then ends well, what is held
-// stays held until it is given back, health turns first, and the daemon is gone within its limit.
-// LARDER_TEST_SCALE of 200 times.
+// Sends SIGTERM to a daemon under load, many times.  Every call that had begun before the signal
+// succeeds, leases and reservations stay valid until they are given back, the daemon's health
+// turns to NOT_SERVING, and the daemon ends within its limit.
+//
+// LARDER_TEST_SCALE scales the 200 rounds.
 #include <algorithm>
 #include <atomic>
 #include <csignal>
@@ -23,9 +25,9 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::duration<double, std::milli>;
 
 constexpr size_t kLayerBytes = 100'000;
-constexpr uint32_t kNumbers = 40;  // blocks of an engine; those of all fit the pool
+constexpr uint32_t kNumbers = 40;  // blocks of an engine; the pool holds those of all engines
 
-// What is known of one daemon's end; written by all threads of the round.
+// The counts of one daemon's life and end, written by all threads of the round.
 struct Round {
   std::atomic<Clock::rep> asked{Clock::time_point::max().time_since_epoch().count()};  // SIGTERM
   std::atomic<bool> over{false};  // the daemon is gone
@@ -34,7 +36,9 @@ struct Round {
   [[nodiscard]] bool Asked(Clock::time_point at) const {
     return at.time_since_epoch().count() >= asked.load();
   }
-  // Of a call that ran since `begun`.  False: it was refused, as it may be after SIGTERM.
+  // Counts a call that ran since `begun`.  Returns false if it failed, which it may only if it
+  // began
+  // after SIGTERM: the daemon refused it.
   bool Took(Clock::time_point begun, bool ok, const std::string& what) {
     ++calls;
     const bool flew = !Asked(begun) && Asked(Clock::now());
@@ -50,7 +54,7 @@ struct Round {
   }
 };
 
-// One engine with a session of its own.
+// An engine with its own session.
 class Engine {
  public:
   Engine(const std::string& folder, WriteMode mode, uint32_t first, Round& round)
@@ -61,7 +65,7 @@ class Engine {
     EXPECT_EQ(session_->write_mode(), mode) << session_->write_mode_reason();
     variant_ = session_->Register({&maker_.content, 1}, {&maker_.variant, 1})->front();
   }
-  // Until the daemon refuses.
+  // Puts and gets until the daemon refuses a call.
   void Work() {
     std::mt19937 random(first_);
     uint32_t put = 0;
@@ -69,12 +73,13 @@ class Engine {
       going = put < kNumbers && (put == 0 || random() % 2 == 0)
                   ? Put(first_ + put++)
                   : Get(first_ + static_cast<uint32_t>(random() % put));
-      if (put == kNumbers) put = kNumbers / 2;  // again, as duplicates
+      if (put == kNumbers) put = kNumbers / 2;  // the next puts are duplicates
     }
     session_.reset();
   }
-  // Holds a lease and a reservation over SIGTERM, and gives them back, one used, one filled, only
-  // when it was told to finish.
+  // Holds a lease and a reservation across SIGTERM.  Only when the daemon tells the session to
+  // finish
+  // does it read through the lease, publish the reservation and give both back.
   void Hold() {
     ASSERT_TRUE(Put(first_));
     const TestBlock held = maker_.Block(first_), filled = maker_.Block(first_ + 1);
@@ -96,12 +101,12 @@ class Engine {
     const auto published = reservation->Publish(variant_, {&block, 1}, {});
     if (!published.ok() || published->front() != BlockStatus::kOk) {
       ++round_.failed;
-      ADD_FAILURE() << "publish of what was reserved: " << published.status();
+      ADD_FAILURE() << "Publish of the reservation failed: " << published.status();
     }
     lease->Release();
     session_.reset();
   }
-  // As a router does, all the time.
+  // Calls Lookup all the time, as a router does, until the daemon refuses.
   void LookUp() {
     wire::LookupQuery query;
     query.content = maker_.content;
@@ -201,9 +206,9 @@ TEST(DrainTest, SigtermUnderLoad) {
     refused += round.refused;
   }
   std::printf(
-      "%llu times SIGTERM: %llu calls, %llu in flight at it, %llu of both failed; %llu after it "
-      "refused; "
-      "health turned after %.1f ms (p50), %.1f (most); gone after %.0f ms (p50), %.0f (most)\n",
+      "%llu times SIGTERM: %llu calls, %llu of them in flight at the signal; %llu calls failed; "
+      "%llu calls after the signal were refused; health turned after %.1f ms (p50), %.1f ms (max); "
+      "the daemon had ended after %.0f ms (p50), %.0f ms (max)\n",
       static_cast<unsigned long long>(exit_ms.size()), static_cast<unsigned long long>(calls),
       static_cast<unsigned long long>(in_flight), static_cast<unsigned long long>(failed),
       static_cast<unsigned long long>(refused), At(health_ms, 0.5), At(health_ms, 1),

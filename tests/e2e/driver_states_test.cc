@@ -1,9 +1,10 @@
-// An engine with a paged cache where there is no CUDA driver, an old one, one that lacks what is
-// needed, one without a GPU: it starts all the same, moves right bytes, and engine, daemon and
-// larderctl say what it has, what that does not do, and why.
+// An engine with a paged cache on machines with different CUDA drivers: none, an old one, one that
+// lacks required functions, one without a GPU.  The engine must start with each of them and move
+// the right bytes, and engine, daemon and larderctl must report which device it has, what that
+// device cannot do, and why.
 //
-// The drivers are those of tests/cuda/fake_libcuda.cc.  LARDER_TEST_PAGED_ENGINE: an engine of
-// another build, which has no CUDA (tests/cuda/without_cuda_test.cmake).
+// The drivers are those of tests/cuda/fake_libcuda.cc.  LARDER_TEST_PAGED_ENGINE names an engine of
+// another build, without CUDA (tests/cuda/without_cuda_test.cmake).
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -26,13 +27,13 @@ constexpr std::chrono::milliseconds kCallLimit{10'000};
 
 struct DriverState {
   const char* name;
-  const char* driver = "";  // of FAKE_CUDA_DIR; empty: none
+  const char* driver = "";  // suffix of a driver in FAKE_CUDA_DIR; empty: no driver
   const char* kind;
-  const char* reason = "";                // a part of it; empty: there is none
-  std::vector<const char*> limits = {};   // a part of each
-  std::vector<const char*> without = {};  // parts of none
-  bool stages_reads = false;              // what it cannot register, as it is mapped read-only
-  const char* environment = nullptr;      // set to 1
+  const char* reason = "";                // a part of the reported reason; empty: no reason
+  std::vector<const char*> limits = {};   // each is a part of a reported limit
+  std::vector<const char*> without = {};  // none is a part of a reported limit
+  bool stages_reads = false;              // copies slabs mapped read-only through pinned memory
+  const char* environment = nullptr;      // a variable to set to 1
   friend void PrintTo(const DriverState& state, std::ostream* out) { *out << state.name; }
 };
 
@@ -82,10 +83,10 @@ class DriverStates : public ::testing::TestWithParam<DriverState> {
 #ifdef FAKE_CUDA_DIR
       Set("LD_LIBRARY_PATH", absl::StrCat(FAKE_CUDA_DIR, "/fake_cuda_", state.driver));
 #else
-      GTEST_SKIP() << "built without a CUDA toolkit, so there is no stand-in of a driver either";
+      GTEST_SKIP() << "built without a CUDA toolkit, so there is no fake driver";
 #endif
     } else if (dlopen("libcuda.so.1", RTLD_LAZY) != nullptr) {
-      GTEST_SKIP() << "this machine has a driver";
+      GTEST_SKIP() << "this machine has a CUDA driver";
     }
     if (state.environment != nullptr) Set(state.environment, "1");
   }
@@ -96,7 +97,7 @@ class DriverStates : public ::testing::TestWithParam<DriverState> {
     setenv(name.c_str(), value.c_str(), 1);
     set_.push_back(name);
   }
-  // Runs until it is destroyed.
+  // Starts an engine, which runs until the returned object is destroyed.
   std::unique_ptr<ChildEngine> Start(const char* wish, const char* verb) {
     Set("LARDER_TEST_DEVICE", wish);
     const char* const other = EngineOfAnotherBuild();
@@ -108,7 +109,7 @@ class DriverStates : public ::testing::TestWithParam<DriverState> {
   std::vector<std::string> set_;
 };
 
-// What the engine says of its device, by the first word of the line.
+// Returns the lines in which the engine describes its device, by the first word of the line.
 std::multimap<std::string, std::string> Heard(ChildEngine& engine) {
   std::multimap<std::string, std::string> said;
   for (;;) {
@@ -136,7 +137,7 @@ TEST_P(DriverStates, AnEngineThatTakesWhatThereIsStartsAndSaysWhatItHas) {
   const std::unique_ptr<ChildEngine> engine = Start("auto", "tell");
   const auto said = Heard(*engine);
   ASSERT_EQ(said.count("ready"), 1u);
-  EXPECT_EQ(said.find("done")->second, "96");  // every byte of them was right
+  EXPECT_EQ(said.find("done")->second, "96");  // loaded blocks; the engine checked their bytes
   EXPECT_EQ(said.find("kind")->second, state.kind);
   EXPECT_EQ(said.find("wish")->second, "auto");
   EXPECT_TRUE(absl::StrContains(said.find("reason")->second, state.reason));
@@ -144,7 +145,7 @@ TEST_P(DriverStates, AnEngineThatTakesWhatThereIsStartsAndSaysWhatItHas) {
   std::vector<std::string> limits;
   for (auto [at, end] = said.equal_range("limit"); at != end; ++at) limits.push_back(at->second);
   ExpectLimits(state, limits);
-  // Slabs that the session writes, and those that it reads.
+  // The session maps slabs to write and slabs to read.
   EXPECT_GE(std::stoull(said.find("registered")->second), 16u << 20);
   EXPECT_EQ(std::stoull(said.find("staged")->second) > 0, state.stages_reads);
   EXPECT_EQ(std::stoull(said.find("read-only")->second) > 0, !state.stages_reads);

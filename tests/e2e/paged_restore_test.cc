@@ -1,8 +1,9 @@
-// A prefix brought back into pages of a device, computed and loaded at once, from a real daemon and
-// whatever becomes of it: every byte of every page is right, and once the restore has ended nothing
-// writes to the pages any more.  On the host device; LARDER_TEST_DEVICE=cuda: on a GPU.
+// Restores a prefix into pages of a device, computing and loading at the same time, from a real
+// daemon that may be stopped or killed meanwhile.  Every byte of every page must be right, and once
+// the restore has ended nothing may write to the pages any more.  The device is the host device, or
+// a GPU with LARDER_TEST_DEVICE=cuda.
 //
-// LARDER_TEST_SCALE (default 0.1) of 100 restores that are cancelled at random.
+// LARDER_TEST_SCALE (default 0.1) scales the 100 restores that are cancelled at random.
 #include "client/paged_restore.h"
 
 #include <csignal>
@@ -23,10 +24,10 @@ namespace {
 constexpr uint32_t kLayers = 3, kHeads = 4, kBlockTokens = 16, kBlocks = 128, kChunk = 64;
 constexpr LayerRange kAllLayers{0, kLayers};
 constexpr ChannelId kPool{1};
-constexpr double kChunk_s = 4e-3;  // that a chunk takes to compute
-constexpr size_t kChunks = 8;      // of the first, which are computed: half of all would be
+constexpr double kChunk_s = 4e-3;  // the time to compute a chunk
+constexpr size_t kChunks = 8;      // chunks in which a restore is cancelled; about 16 are computed
 
-// A cache on a device, block b of the prefix in page kBlocks - 1 - b.
+// A cache on a device.  Block b of the prefix is in page kBlocks - 1 - b.
 class Pages {
  public:
   explicit Pages(Device& device) : queue_(*device.MakeQueue()) {
@@ -50,7 +51,7 @@ class Pages {
     return {&numbers_[block], 1};
   }
 
-  // What computing these blocks puts there, row by row.
+  // Writes blocks [begin, end) to their pages row by row, as computing them would.
   void Compute(std::span<const Digest> blocks, uint32_t begin, uint32_t end) {
     std::vector<DeviceCopy> rows;
     for (uint32_t b = begin; b < end; ++b) {
@@ -142,7 +143,8 @@ class PagedRestoreTest : public ::testing::Test {
     blocks_ = Chain(session_->Seed(maker_.content), tokens_);
     ASSERT_NO_FATAL_FAILURE(Store());
   }
-  // By way of the pages, as the engine that computed them would.
+  // Stores the prefix from the pages, as the engine that computed it would, and overwrites the
+  // pages.
   void Store() {
     pages_->Compute(blocks_, 0, kBlocks);
     std::vector<PagedPut> puts;
@@ -174,11 +176,12 @@ class PagedRestoreTest : public ::testing::Test {
       const double takes_s = kChunk_s * (tokens.end - tokens.begin) / kChunk;
       const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(takes_s);
       pages_->Compute(blocks_, tokens.begin / kBlockTokens, tokens.end / kBlockTokens);
-      std::this_thread::sleep_until(until);  // the device computes
+      std::this_thread::sleep_until(until);  // as if the device computed
       return absl::OkStatus();
     });
   }
-  // A load takes as long as it takes to compute its block, over an emulated link.
+  // Restores the prefix over an emulated link, on which a block takes as long to load as to
+  // compute.
   [[nodiscard]] absl::StatusOr<Restorer::Restored> Restore(bool hedges = false) {
     const std::vector<ByteCount> layer_bytes(kLayers, ByteCount(pages_->layer_bytes()));
     const RestorePrefix prefix{.blocks = blocks_,
@@ -259,11 +262,12 @@ TEST_F(PagedRestoreTest, ADaemonThatStandsStillIsNotWaitedFor) {
   daemon_.Signal(SIGCONT);
   EXPECT_TRUE(stopped);
   ASSERT_TRUE(restored.ok()) << restored.status();
-  EXPECT_LT(restored->restore_s, 5) << "a call lasts 10 s at most, computing all 0.13";
+  EXPECT_LT(restored->restore_s, 5)
+      << "it waited for the daemon: a call lasts up to 10 s, computing everything takes 0.13 s";
   pages_->ExpectRight(blocks_);
 }
 
-// Pages that an engine gives to somebody else are not written to.
+// After a cancelled restore the engine may give the pages to another request.
 TEST_F(PagedRestoreTest, NothingLandsAfterARestoreThatWasCancelled) {
   std::mt19937 random(testing::TestSeed());
   uint64_t cancelled = 0;
@@ -286,7 +290,7 @@ TEST_F(PagedRestoreTest, NothingLandsAfterARestoreThatWasCancelled) {
       ++cancelled;
     }
     std::this_thread::sleep_for(
-        std::chrono::milliseconds(5));  // would show what is still on its way
+        std::chrono::milliseconds(5));  // lets a load that is still under way write to the pages
     ASSERT_TRUE(pages_->IsFull(std::byte{0x77})) << "cancelled at " << at;
   }
   EXPECT_GT(cancelled, 0u);

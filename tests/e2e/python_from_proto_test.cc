@@ -1,4 +1,4 @@
-// Runs clients that know the .proto files only (python_from_proto.py, python_verbs.py) against the
+// Runs clients that know only the .proto files (python_from_proto.py, python_verbs.py) against the
 // real daemon.
 #include <cstdlib>
 
@@ -14,18 +14,18 @@ TEST(PythonFromProto, SpeaksTheWholeContract) {
   const std::string command = "/usr/bin/python3 -B " LARDER_PYTHON_CLIENT " " LARDER_PROTO_DIR " " +
                               daemon.folder()->path();
   ASSERT_EQ(std::system(command.c_str()), 0)
-      << "deploy/install-deps.sh installs what the script needs";
-  EXPECT_EQ(daemon.Wait(), 0) << "the script drained it: " << daemon.errors();
+      << "the script failed; deploy/install-deps.sh installs the packages that it needs";
+  EXPECT_EQ(daemon.Wait(), 0) << "the script drains the daemon: " << daemon.errors();
 }
 
-// It starts, kills and starts again a daemon of its own.
+// The script starts its own daemon, kills it and starts it again.
 TEST(PythonFromProto, DrivesEveryVerb) {
   ASSERT_EQ(
       std::system("/usr/bin/python3 -B " LARDER_PYTHON_VERBS " " LARDER_PROTO_DIR " " LARDERD_PATH),
       0);
 }
 
-// On what a real model's engine stored.
+// The script drives the verbs on blocks that the engine of a real model has stored.
 TEST(PythonFromProto, DrivesEveryVerbOnTheKvOfARealModel) {
 #ifndef LARDER_LLAMA_PATH
   GTEST_SKIP() << "built without llama.cpp; tests/run.sh builds with it";

@@ -1,5 +1,7 @@
-// A prefix brought back by computing and loading at once, from a real daemon, whatever becomes of
-// it: the engine's cache is what computing all of it would have made.
+// Restores a prefix by computing and loading at the same time, from a real daemon that may be
+// stopped or killed meanwhile.  The engine's cache must be the same as if all of the prefix had
+// been
+// computed.
 #include "client/restorer.h"
 
 #include <csignal>
@@ -24,7 +26,7 @@ class OracleEngine final : public RestoreEngine {
       : maker_(maker), blocks_(blocks) {}
 
   absl::Status Compute(TokenRange tokens) override {
-    EXPECT_EQ(tokens.begin, cached_) << "what is before it is not there";
+    EXPECT_EQ(tokens.begin, cached_) << "the tokens before it are not in the cache";
     if (before_compute) before_compute(tokens);
     for (uint32_t b = tokens.begin / Block(); b < tokens.end / Block(); ++b) {
       std::vector<std::byte>& block = cache_.emplace_back(maker_.variant.layers * kLayerBytes);
@@ -52,7 +54,7 @@ class OracleEngine final : public RestoreEngine {
     ++between;
     return decodes;
   }
-  // Every byte of it.
+  // Checks every byte of the cache.
   void ExpectRight() const {
     ASSERT_EQ(cache_.size(), blocks_.size());
     for (size_t b = 0; b < cache_.size(); ++b)
@@ -63,7 +65,7 @@ class OracleEngine final : public RestoreEngine {
   }
 
   std::function<void(TokenRange)> before_compute;
-  uint32_t work = 1;  // times that a block is computed, so that it takes longer than to load one
+  uint32_t work = 1;  // how often a block is computed, to make computing slower than loading
   bool fails = false;
   bool decodes = false;
   uint32_t between = 0;
@@ -78,20 +80,21 @@ class OracleEngine final : public RestoreEngine {
   uint32_t cached_ = 0;
 };
 
-// An engine in which loads land, those of the last blocks only when they are told to stop: as of a
-// daemon that hangs in the middle of them.
+// An engine in whose cache loads land directly.  Loads of the blocks from `hangs_from` on return
+// only when they are told to stop, as if the daemon hung in the middle of them.
 class LandingEngine final : public RestoreEngine {
  public:
   explicit LandingEngine(uint32_t block_tokens) : block_tokens_(block_tokens) {}
 
   absl::Status Compute(TokenRange tokens) override {
-    // Loads are given out while it computes.
+    // A load must be under way while the engine computes.
     if (hangs_from < UINT32_MAX) {
       EXPECT_TRUE(Eventually([&] { return hung > 0; }));
     }
     const MutexLock lock(mu_);
     for (uint32_t b = tokens.begin / block_tokens_; b * block_tokens_ < tokens.end; ++b) {
-      EXPECT_FALSE(landing_.contains(b)) << "block " << b << " is computed and lands at once";
+      EXPECT_FALSE(landing_.contains(b))
+          << "block " << b << " is computed while a load writes to it";
       if ((b + 1) * block_tokens_ <= tokens.end) there_.insert(b);
     }
     return absl::OkStatus();
@@ -118,7 +121,7 @@ class LandingEngine final : public RestoreEngine {
     const bool hangs = std::ranges::any_of(blocks, [&](uint32_t b) { return b >= hangs_from; });
     if (hangs) ++hung;
     if (hangs && !Eventually([&] { return call.stop.stop_requested(); }))
-      ADD_FAILURE() << "nobody stops it";
+      ADD_FAILURE() << "the restorer did not stop the load";
     const MutexLock lock(mu_);
     if (!hangs) there_.insert(blocks.begin(), blocks.end());
     for (const uint32_t b : blocks) landing_.erase(b);
@@ -135,7 +138,7 @@ class LandingEngine final : public RestoreEngine {
 
   uint32_t hangs_from = UINT32_MAX;
   absl::Status fails = {};
-  BlockStatus answers = BlockStatus::kOk;  // of all
+  BlockStatus answers = BlockStatus::kOk;  // the status that every load returns
   std::atomic<int> hung{0};
 
  private:
@@ -152,7 +155,7 @@ class LandingEngine final : public RestoreEngine {
 
 class RestorerTest : public VerbTest {
  protected:
-  // The chain's blocks are stored, but for some.
+  // Starts the daemon and stores the blocks of the chain, except `holes`.
   void StoreChain(const std::set<uint32_t>& holes = {}) {
     ASSERT_NO_FATAL_FAILURE(Start());
     std::vector<uint32_t> tokens(kBlocks * maker_.variant.block_tokens);
@@ -173,7 +176,8 @@ class RestorerTest : public VerbTest {
       ASSERT_TRUE(status.ok() && status->front() == BlockStatus::kOk) << status.status();
     }
   }
-  // As somebody sees it who believes that all blocks are stored, but for these.
+  // Returns the prefix as an engine sees it that believes that all blocks except `holes` are
+  // stored.
   RestorePrefix Prefix(const std::set<uint32_t>& holes = {}) {
     layer_bytes_.assign(maker_.variant.layers, ByteCount(kLayerBytes));
     RestorePrefix prefix{.blocks = blocks_,
@@ -183,7 +187,8 @@ class RestorerTest : public VerbTest {
     for (const uint32_t b : holes) prefix.channel_of_block[b] = ChannelId::kNowhere;
     return prefix;
   }
-  // A chunk takes 10 ms to compute, or so it is believed; a block 120 KB / rate to load.
+  // Returns a profile that says that a chunk takes 10 ms to compute, and that the pool loads
+  // `bytes_per_s`; a block has 120 KB.
   static Profile Believed(double bytes_per_s) {
     return {.model = "oracle",
             .layers = 2,
@@ -225,8 +230,8 @@ TEST_F(RestorerTest, HolesAreComputed) {
   engine.ExpectRight();
 }
 
-// Where loading takes no time, all but the holes are loaded: only they are computed, with what a
-// cut has besides.
+// The profile says that loading takes no time, so all blocks except the holes are loaded.  Only the
+// holes are computed, together with the rest of the 32 tokens that cut_tokens makes of a step.
 TEST_F(RestorerTest, WhereChunksAreCutNoMoreIsComputedThanIsMissing) {
   const std::set<uint32_t> holes = {5, 6, 31, 63};
   ASSERT_NO_FATAL_FAILURE(StoreChain(holes));
@@ -251,14 +256,14 @@ TEST_F(RestorerTest, WhereChunksAreCutNoMoreIsComputedThanIsMissing) {
   EXPECT_THAT(cuts, ::testing::ElementsAre(2, 3, 15, 31));
 }
 
-// A chunk of 64 tokens takes 10 ms, or so it is believed, and a step may last 4.
+// The profile says that a chunk of 64 tokens takes 10 ms, and a step may take 4 ms.
 TEST_F(RestorerTest, AnEngineThatDecodesMeanwhileGetsShortSteps) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   OracleEngine engine(maker_, blocks_);
   engine.decodes = true;
   std::vector<uint32_t> steps;
   engine.before_compute = [&](TokenRange tokens) {
-    EXPECT_THAT(engine.between, Gt(steps.size())) << "no turn since the step before";
+    EXPECT_THAT(engine.between, Gt(steps.size())) << "Between was not called since the last step";
     steps.push_back(tokens.end - tokens.begin);
   };
   const auto restored = Restore(Prefix(), engine, 1e6, {.step_s_max = 4e-3});
@@ -304,7 +309,7 @@ TEST_F(RestorerTest, WhatHangsOnItsWayToItsPlaceIsCalledBackBeforeItIsComputed) 
   EXPECT_EQ(engine.There(), kBlocks);
 }
 
-// A step computes a part of a block, all of which may still be written to.
+// A step computes a part of a block.  The load must be stopped before, as it may write to any part.
 TEST_F(RestorerTest, WhatHangsIsCalledBackBeforeAPartOfItIsComputed) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   LandingEngine engine(maker_.variant.block_tokens);
@@ -346,7 +351,7 @@ TEST_F(RestorerTest, AnEngineInWhichNothingCanLandSaysSo) {
   EXPECT_EQ(restored.status(), engine.fails);
 }
 
-// Or it would be in the scheduler's way from then on.
+// A request that stayed in the scheduler would count towards its limit, kRequestsMax.
 TEST_F(RestorerTest, ASuffixThatIsTheEnginesOwnLeavesNothingBehind) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   RestorePrefix prefix = Prefix();
@@ -387,7 +392,7 @@ TEST_F(RestorerTest, WhereNothingMayBeComputedAHoleIsAnError) {
             absl::StatusCode::kFailedPrecondition);
 }
 
-// It is asked for a few times, and ends: not with all of it, and not never.
+// The restorer loads such blocks a few times and then gives up with an error.
 TEST_F(RestorerTest, WhereNothingMayBeComputedWhatDoesNotComeIsAnError) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   const Restorer::Options options{.scheduler = {.computes = false, .hedges = false}};
@@ -406,7 +411,7 @@ TEST_F(RestorerTest, WhereNothingMayBeComputedWhatDoesNotComeIsAnError) {
   EXPECT_EQ(engine.There(), 0u);
 }
 
-// Neither the restore nor its end waits for a daemon that does not answer.
+// Neither the restore nor the restorer's destructor waits for a daemon that does not answer.
 TEST_F(RestorerTest, ADaemonThatStandsStillHoldsNobody) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   OracleEngine engine(maker_, blocks_);
@@ -423,7 +428,7 @@ TEST_F(RestorerTest, ADaemonThatStandsStillHoldsNobody) {
   engine.ExpectRight();
 }
 
-// Lookup spoke of them, and they have left since.
+// The lookup listed the blocks, but they are not stored any more.
 TEST_F(RestorerTest, WhatHasLeftIsComputed) {
   ASSERT_NO_FATAL_FAILURE(StoreChain({2, 20, 40, 62, 63}));
   OracleEngine engine(maker_, blocks_);
@@ -449,7 +454,7 @@ TEST_F(RestorerTest, AnEngineThatFailsEndsIt) {
   OracleEngine engine(maker_, blocks_);
   engine.fails = true;
   EXPECT_EQ(Restore(Prefix(), engine, 1e6).status().code(), absl::StatusCode::kInternal);
-  // And the next one begins anew.
+  // The next restore begins with an empty cache.
   OracleEngine well(maker_, blocks_);
   ASSERT_TRUE(restorer_->Restore(Prefix(), well).ok());
   well.ExpectRight();

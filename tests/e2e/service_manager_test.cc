@@ -1,5 +1,5 @@
-// The daemon under a service manager, whom the test plays: what it is told, its watchdog, and
-// sockets that it listened on before the daemon was there.
+// The daemon under a service manager, whose part the test plays: the daemon's notifications, its
+// watchdog, and sockets on which the manager listened before the daemon started.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -36,12 +36,12 @@ FileDescriptor Bind(const std::string& path, int type) {
   return fd;
 }
 
-// The socket on which a daemon says how it is.
+// The service manager's notification socket.
 class Manager {
  public:
   Manager() : path_(folder_.File("notify")), socket_(Bind(path_, SOCK_DGRAM | SOCK_NONBLOCK)) {}
 
-  // What it said since the last call.
+  // Returns the notifications since the last call.
   std::vector<std::string> Hear() {
     std::vector<std::string> heard;
     char text[4096];
@@ -56,7 +56,7 @@ class Manager {
       return false;
     });
   }
-  // Nothing more can be told to it until it hears what it has.
+  // Fills the socket's queue, so that it accepts no notification until Hear has emptied it.
   void FillQueue() const {
     const FileDescriptor other(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     sockaddr_un address{};
@@ -90,7 +90,8 @@ TEST(ServiceManagerTest, HearsOfReadinessAndOfTheDrain) {
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
   EXPECT_TRUE(manager.HearsSoon("READY=1"));
   EXPECT_EQ(daemon.Terminate(), 0) << daemon.errors();
-  // More than the limit of the drain, whatever the unit's TimeoutStopSec says.
+  // The daemon asks for more time than the limit of the drain, whatever the unit's TimeoutStopSec
+  // is.
   EXPECT_THAT(manager.Hear(),
               Contains(AllOf(HasSubstr("STOPPING=1"), HasSubstr("EXTEND_TIMEOUT_USEC=55000000"))));
 }
@@ -100,7 +101,7 @@ TEST(ServiceManagerTest, OneThatDoesNotListenHoldsUpNothing) {
   manager.FillQueue();
   DaemonProcess daemon({}, {.in_child = [&] { manager.SetEnvironment(200'000); }});
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
-  EXPECT_TRUE(manager.HearsSoon("READY=1")) << "once there is room";
+  EXPECT_TRUE(manager.HearsSoon("READY=1")) << "not sent once the queue had capacity again";
   EXPECT_TRUE(manager.HearsSoon("WATCHDOG=1"));
   manager.FillQueue();
   EXPECT_EQ(daemon.Terminate(), 0) << daemon.errors();
@@ -112,8 +113,8 @@ class WatchdogTest : public ::testing::Test {
     ASSERT_TRUE(daemon_.serves()) << daemon_.errors();
     ASSERT_TRUE(manager_.HearsSoon("WATCHDOG=1")) << daemon_.errors();
   }
-  // With these threads stopped it says no more that it is alive, and says why; then it is well
-  // again.
+  // Stops these threads.  The daemon must send no watchdog notification and must log the part that
+  // hangs.  Once the threads run again it must send notifications again.
   void ExpectNoticed(const std::string& part,
                      const std::function<bool(const std::string& name)>& which) {
     const std::string words = "parts=" + part;
@@ -151,7 +152,7 @@ TEST_F(WatchdogTest, AGrpcThatHangsIsNoticed) {
   });
 }
 
-// Connections that are there work, and new ones wait.
+// While the accept thread hangs, open connections work and new ones wait.
 TEST_F(WatchdogTest, AnAcceptLoopThatHangsIsNoticed) {
   ExpectNoticed("\"accept grpc\"", [](const std::string& name) { return name == "accept"; });
 }
@@ -170,7 +171,7 @@ class InheritedSocketsTest : public ::testing::Test {
   }
   [[nodiscard]] DaemonProcess::Options Options(bool wait = true) {
     return {.folder = folder_, .wait = wait, .in_child = [this] {
-              // Out of the way of the numbers that they are to have, first.
+              // First to numbers that are out of the way of the final ones.
               constexpr int kFirst = 3, kAway = 200;
               const int count = static_cast<int>(listeners_.size());
               for (int i = 0; i < count; ++i)
@@ -189,14 +190,14 @@ class InheritedSocketsTest : public ::testing::Test {
 TEST_F(InheritedSocketsTest, WhoConnectsBeforeTheDaemonIsThereIsServed) {
   DaemonProcess first({}, Options(/*wait=*/false));
   {
-    ChildEngine early(first, "mapped", "put", 0);  // the daemon may not even have begun
+    ChildEngine early(first, "mapped", "put", 0);  // the daemon may not have started yet
     EXPECT_EQ(early.Hear(), "done") << first.errors();
   }
   ASSERT_TRUE(Eventually([&] { return first.serves(); })) << first.errors();
   EXPECT_EQ(first.Stats().version().empty(), false);
   EXPECT_EQ(first.Terminate(), 0) << first.errors();
 
-  // The files are the manager's, and so serve the next one.
+  // The socket files belong to the manager, so they stay and serve the next daemon.
   for (const char* name : {"data.sock", "control.sock", "admin.sock", "sideband.sock"})
     EXPECT_TRUE(std::filesystem::is_socket(folder_->File(name))) << name;
   DaemonProcess second({}, Options());

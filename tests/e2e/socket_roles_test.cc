@@ -300,7 +300,7 @@ TEST(SocketRolesTest, AGroupThatTheDaemonIsNotIn) {
   EXPECT_EQ(code, 3);
   EXPECT_THAT(daemon.errors(),
               ::testing::AllOf(HasSubstr("control.sock cannot be given to group 64002"),
-                               HasSubstr("run larderd by a user of that group")));
+                               HasSubstr("run larderd as a user that is in that group")));
 }
 
 }  // namespace

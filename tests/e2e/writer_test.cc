@@ -1,5 +1,6 @@
-// Who stored a block, as the kernel says it: blocks of two users, found and cleared by user and by
-// engine, and by user also when the daemon that took them is gone.
+// The writer of a block, whose user comes from the kernel: blocks of two users are found and
+// cleared
+// by user and by engine, and by user also after the daemon that stored them has been killed.
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,16 +26,16 @@ using ::testing::Each;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
-constexpr char kStore[] = "--store";  // the first word: this process is an engine, see main
+constexpr char kStore[] = "--store";  // as the first argument: run as an engine, see main
 
-// ---- an engine: a process of its own, since its user is its own
+// ---- an engine, in a separate process because it has another user
 
 int Failed(const absl::Status& status) {
   std::fprintf(stderr, "writer_test %s: %s\n", kStore, status.ToString().c_str());
   return 1;
 }
 
-// Stores blocks from .. to-1 and ends.
+// Stores blocks from .. to-1.  Returns the exit code of the process.
 int StoreAs(const std::string& folder, uid_t uid, const std::string& engine, uint32_t from,
             uint32_t to) {
   BecomeUser(uid, static_cast<gid_t>(uid));
@@ -60,7 +61,7 @@ int StoreAs(const std::string& folder, uid_t uid, const std::string& engine, uin
   return 0;
 }
 
-// This program once more; its exit code.
+// Runs this program as an engine and returns its exit code.
 int RunEngine(const std::string& folder, uid_t uid, const std::string& engine, uint32_t from,
               uint32_t to) {
   std::array<std::string, 7> words = {"writer_test",       kStore, folder,
@@ -87,18 +88,20 @@ constexpr uint32_t kOurs = 4, kGood = 4, kBad = 2, kAll = kOurs + kGood + kBad;
 class WriterTest : public VerbTest {
  protected:
   void SetUp() override {
-    if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
+    if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
     ASSERT_EQ(chmod(folder_->path().c_str(), 0755), 0);
     ASSERT_NO_FATAL_FAILURE(Start({"--data-socket-mode", "0666"}));
   }
-  // Ours, of the engine "disk"; then those of two engines of another user.  All durable.
+  // Stores blocks of our engine "disk" and then of two engines of another user, and waits until all
+  // are durable.
   void PutOfBoth() {
     ASSERT_NO_FATAL_FAILURE(PutDurable(kOurs));
     ASSERT_EQ(RunEngine(folder_->path(), kAttackerUid, "good", kOurs, kOurs + kGood), 0);
     ASSERT_EQ(RunEngine(folder_->path(), kAttackerUid, "bad", kOurs + kGood, kAll), 0);
     ASSERT_TRUE(Eventually([&] { return OnDisk() == kAll; })) << OnDisk();
   }
-  // Uid and number of the engine, of blocks from .. to-1 in that tier; 0 engine: not said.
+  // Returns the uid and the engine's number of each of the blocks from .. to-1 in that tier.  The
+  // number is 0 if the daemon does not report the engine.
   using Writers = std::vector<std::pair<uint32_t, uint32_t>>;
   Writers WritersOf(v1::Tier tier, uint32_t from, uint32_t to) {
     std::map<std::string, std::pair<uint32_t, uint32_t>> told;
@@ -127,7 +130,8 @@ class WriterTest : public VerbTest {
     }
     return writers;
   }
-  // How many blocks that leaves: of HOST, and of DISK.
+  // Clears the blocks of a user, or of one of the user's engines.  Returns how many blocks it
+  // cleared in HOST and on DISK.
   std::pair<uint64_t, uint64_t> Clear(uint32_t uid, const std::string& engine = "") {
     v1::ClearRequest request;
     request.set_scope(v1::SELECTION_SCOPE_WRITER);
@@ -161,7 +165,7 @@ TEST_F(WriterTest, IsKnownAndClearedByUserAndEngine) {
                 AllOf(SizeIs(kBad), Each(Pair(kAttackerUid, EngineNumber("bad")))));
   }
   EXPECT_EQ(Clear(kAttackerUid, "disk"), std::pair(uint64_t{0}, uint64_t{0}))
-      << "an engine of another user";
+      << "the engine belongs to another user";
   EXPECT_EQ(Clear(kAttackerUid, "bad"), std::pair(uint64_t{kBad}, uint64_t{kBad}));
   EXPECT_EQ(CountIn(Tier::kHost, kOurs, kOurs + kGood), kGood);
   EXPECT_EQ(Clear(kAttackerUid), std::pair(uint64_t{kGood}, uint64_t{kGood}));
@@ -179,7 +183,7 @@ TEST_F(WriterTest, TheUserIsKnownAfterKill9) {
   EXPECT_EQ(CountHits(kOurs, kOurs + 1), 1u);
   EXPECT_THAT(WritersOf(v1::TIER_HOST, kOurs, kOurs + 1),
               AllOf(SizeIs(1), Each(Pair(kAttackerUid, 0u))))
-      << "read from disk";
+      << "the block was read from disk";
   EXPECT_EQ(Clear(kAttackerUid, "good"), std::pair(uint64_t{0}, uint64_t{0}));
   EXPECT_EQ(Clear(kAttackerUid), std::pair(uint64_t{1}, uint64_t{kGood + kBad}));
   ASSERT_NO_FATAL_FAILURE(StartAnew());

@@ -1,14 +1,13 @@
 // Instruction-list fuzz of BlockIndex against a std::map (block_index_model.h): blocks are
-// published, held, pinned, spilled, promoted, evicted and dropped in any order, against what must
-// hold after each step:
+// published, held, pinned, spilled, promoted, evicted and dropped in any order.  After each step:
 //
-//   - every name is in the state, with the extent, holds, pins, children and place on disk that the
-//     model knows, and is counted by its parent or not; lookups and totals say the same
-//   - an extent and a place on disk are handed out once, when nothing has them any more
-//   - an eviction takes a block that may go while no other must go before it, and nothing only
-//     where nothing may
+// - Each name has the state, extent, holds, pins, children and disk location that the model knows,
+//   and its parent counts it or not.  Lookups and totals agree.
+// - Each extent and disk location is returned exactly once, when no block has it any longer.
+// - An eviction takes a block that may leave and before which no other block must leave.  It takes
+//   nothing only if no block may leave.
 //
-// A failed CHECK of the index's own ends the program.
+// A failed CHECK of the index itself ends the program.
 
 #include <gtest/gtest.h>
 
@@ -31,10 +30,10 @@ namespace larder {
 namespace {
 
 constexpr uint64_t kNames = 40;
-constexpr uint64_t kNoName = kNames;  // nothing of this name ever enters
+constexpr uint64_t kNoName = kNames;  // no block of this name ever enters
 constexpr uint64_t kVariants = 3;
 
-using Room = std::tuple<ModelKey, uint64_t>;  // whose, where
+using Room = std::tuple<ModelKey, uint64_t>;  // name, location
 Room RoomOf(const FreedExtent& room) { return {KeyOf(room.variant, room.digest), room.location}; }
 
 class Fuzz {
@@ -46,7 +45,7 @@ class Fuzz {
       for (uint64_t i = 0; i < kNames; ++i)
         ++blocks_by_shard[IndexHash(variants_[v], Name(i)) >> 60];
     }
-    // So a look at a list sees all of it: only what has a name is in one.
+    // So a search through a list sees the whole list, because only named blocks are in a list.
     for (const auto& [shard, blocks] : blocks_by_shard) {
       LARDER_CHECK(blocks <= IndexShard::kEvictionLook);
     }
@@ -94,7 +93,7 @@ class Fuzz {
   }
   [[nodiscard]] uint64_t reached(std::string_view corner) { return reached_[corner]; }
 
-  // Whoever hears all events knows where every block is.
+  // A watcher that reads all events knows where each block is.
   void CheckEvents() {
     constexpr TierSet kBoth = TierBit(Tier::kHost) | TierBit(Tier::kDisk);
     NumberedEvent one;
@@ -115,9 +114,9 @@ class Fuzz {
   }
 
  private:
-  // ---- what is drawn
+  // ---- Drawing.
   ModelKey SomeKey() { return {run_.Below(kVariants), run_.Below(kNames)}; }
-  // Of a named block; of one whose name is gone too where it is held.
+  // Returns a reference to a named block, or to a held block whose name is gone.
   std::optional<EntryRef> SomeRef() {
     if (run_.OneIn(4) && !holds_.empty()) return holds_[run_.Below(holds_.size())];
     const ModelBlock* const block = model_.Find(SomeKey());
@@ -126,7 +125,7 @@ class Fuzz {
   Extent SomeExtent() {
     return {.slab = SlabId{2}, .page = next_page_++, .pages = static_cast<uint32_t>(run_.Below(3))};
   }
-  // Mostly so that chains form; but a client may make up any, the block itself too.
+  // Usually such that chains form, but a client may name any parent, also the block itself.
   uint64_t SomeParent(const ModelKey& key) {
     if (run_.OneIn(8)) return run_.Below(kNames);
     return key.second == 0 ? kNoName : key.second - 1;
@@ -153,8 +152,8 @@ class Fuzz {
     if (really) ++reached_[corner];
   }
 
-  // ---- comparing
-  // How many of its blocks are on disk alone.
+  // ---- Comparing.
+  // Returns how many of the variant's blocks are on disk alone.
   uint64_t CheckVariant(uint64_t v) {
     BlockIndex::VariantTotals totals;
     std::vector<Digest> digests;
@@ -198,14 +197,14 @@ class Fuzz {
     EXPECT_EQ(held.metadata != nullptr, block.metadata);
     EXPECT_EQ(held.disk_location, block.location);
   }
-  // A new one's is noted; else it is the one that the entry had.
+  // Notes the reference of a new block; for a known block, checks that it has not changed.
   void CheckRef(const ModelKey& key, EntryRef ref) {
     ModelBlock& block = *model_.Find(key);
     if (block.ref == EntryRef{}) block.ref = ref;
     EXPECT_EQ(ref, block.ref);
   }
 
-  // ---- entering
+  // ---- Entering.
   void Insert() {
     const ModelKey key = SomeKey();
     const Extent extent = SomeExtent();
@@ -269,7 +268,7 @@ class Fuzz {
     Reached("in HOST while found on disk", busy && in_host);
   }
 
-  // ---- holding
+  // ---- Holding.
   void Hold() {
     const uint64_t variant = run_.Below(kVariants);
     std::vector<uint64_t> names(run_.Below(20));
@@ -318,7 +317,7 @@ class Fuzz {
     for (const FreedExtent& room : given) rooms.push_back(RoomOf(room));
     ASSERT_TRUE(std::is_permutation(rooms.begin(), rooms.end(), expected_rooms.begin(),
                                     expected_rooms.end()));
-    Reached("a room of a doomed block", !rooms.empty());
+    Reached("disk space of a doomed block", !rooms.empty());
   }
   void Pin() { SetPinned(true); }
   void Unpin() { SetPinned(false); }
@@ -331,14 +330,14 @@ class Fuzz {
     if (there) (tier == Tier::kHost ? block->pinned_host : block->pinned_disk) = pinned;
   }
 
-  // ---- from HOST to disk and back
+  // ---- From HOST to disk and back.
   void SetOnDisk() {
     if (holds_.empty()) return;
     const EntryRef ref = holds_[run_.Below(holds_.size())];
     const uint64_t location = next_location_++;
     ASSERT_EQ(index_.SetOnDisk(ref, location), model_.SetOnDisk(ref, location));
   }
-  // Who promotes keeps the hold by which he does.
+  // A promotion keeps the hold with which it began.
   void BeginPromote() {
     if (holds_.empty()) return;
     const EntryRef ref = Take(&holds_);
@@ -364,7 +363,7 @@ class Fuzz {
     holds_.push_back(ref);
     Reached("not promoted");
   }
-  // Who writes it anew likewise.
+  // A rewrite keeps the hold with which it began.
   void BeginRewrite() {
     if (holds_.empty()) return;
     const EntryRef ref = Take(&holds_);
@@ -380,11 +379,11 @@ class Fuzz {
     const bool written = index_.FinishRewrite(ref, location);
     ASSERT_EQ(written, model_.FinishRewrite(ref, location));
     holds_.push_back(ref);
-    Reached("written anew", written);
-    Reached("dropped while written anew", !written && location != 0);
+    Reached("rewritten", written);
+    Reached("dropped while being rewritten", !written && location != 0);
   }
 
-  // ---- leaving
+  // ---- Leaving.
   void Drop() {
     const ModelKey key = SomeKey();
     const ModelBlock* const block = model_.Find(key);
@@ -423,7 +422,7 @@ class Fuzz {
     const bool rewritten = std::ranges::count(rewrites_, ref) > 0;
     const bool drops = InHost(block.state) && !rewritten;
     ASSERT_EQ(index_.DropHostCopy(ref, &freed, &room), drops);
-    ASSERT_TRUE(!freed && room.location == 0);  // it is held
+    ASSERT_TRUE(!freed && room.location == 0);  // the block is held
     if (!drops) return;
     model_.DropHostCopy(block.key);
     if (block.state != BlockState::kHostDisk) return;
@@ -447,7 +446,7 @@ class Fuzz {
     const ClearedBlock would =
         index_.Clear(Variant(key), Name(key.second), tiers, ClearHow::kDryRun, &freed, &room);
     ASSERT_TRUE(!freed && room.location == 0);
-    // What would leave the index stays where that is asked for.
+    // With kKeepLastCopy, a block that would leave the index stays.
     const bool keep_last = run_.OneIn(3);
     const TierSet there = TiersOf(before.state);
     const ClearedBlock did =
@@ -474,11 +473,11 @@ class Fuzz {
     ASSERT_EQ(did.tiers, TiersOf(before.state) & tiers);
     const bool cleared = did.status == Status::kCleared;
     ASSERT_EQ(did.leased, cleared && before.holds > 0);
-    Reached("cleared of one tier alone", cleared && did.tiers != TiersOf(before.state));
+    Reached("cleared from one tier only", cleared && did.tiers != TiersOf(before.state));
     Reached("cleared while leased", did.leased);
-    Reached("not cleared for its pin", did.status == Status::kPinned);
+    Reached("not cleared because it is pinned", did.status == Status::kPinned);
     Reached("not cleared while in use", did.status == Status::kInUse);
-    Reached("cleared of HOST, pinned on disk", cleared && before.pinned_disk);
+    Reached("cleared from HOST, pinned on disk", cleared && before.pinned_disk);
   }
   void CheckEvicted(const BlockIndex::Evicted& gone, const ModelBlock& block) {
     ASSERT_EQ(KeyOf(gone.variant, gone.digest), block.key);
@@ -496,7 +495,7 @@ class Fuzz {
     const ModelBlock& block = model_.named().at(KeyOf(gone->variant, gone->digest));
     ASSERT_EQ(BlockIndexModel::TurnInHost(block), turn);
     CheckEvicted(*gone, block);
-    Reached("evicted as a parent for want of others", turn == 1);
+    Reached("evicted as a parent because no other could leave", turn == 1);
     model_.EvictFromHost(ModelKey(block.key));
   }
   void EvictRef() {
@@ -515,13 +514,13 @@ class Fuzz {
     const auto turn = model_.LeastTurn(BlockIndexModel::TurnOnDisk);
     ASSERT_EQ(gone.has_value(), turn.has_value());
     if (!gone) return;
-    const ModelKey key = KeyOf(gone->room.variant, gone->room.digest);
+    const ModelKey key = KeyOf(gone->on_disk.variant, gone->on_disk.digest);
     const ModelBlock& block = model_.named().at(key);
     ASSERT_EQ(BlockIndexModel::TurnOnDisk(block), turn);
-    ASSERT_EQ(gone->room.location, block.location);
+    ASSERT_EQ(gone->on_disk.location, block.location);
     ASSERT_EQ(gone->pages, block.extent.pages);
-    Reached("evicted from disk as a parent for want of others", turn == 1);
-    Reached("a disk copy for want of others", turn == 2);
+    Reached("evicted from disk as a parent because no other could leave", turn == 1);
+    Reached("a disk copy evicted because no other could leave", turn == 2);
     model_.EvictFromDisk(key);
   }
   void EvictDiskRef() {
@@ -539,7 +538,8 @@ class Fuzz {
     index_.CountChildren([] { return false; });
     model_.CountChildren();
   }
-  // Till nothing may go: so parents come to their turn whose children are held or elsewhere.
+  // Evicts until no block may leave, so that parents whose children are held or in another tier get
+  // their turn.
   void DrainHost() { Drain(&Fuzz::EvictOne); }
   void DrainDisk() { Drain(&Fuzz::EvictOneOfDisk); }
   void Drain(void (Fuzz::*evict)()) {
@@ -550,15 +550,15 @@ class Fuzz {
   }
 
   FuzzRun& run_;
-  BlockIndex index_{256};  // more than a step has
+  BlockIndex index_{256};  // more events than a step has
   BlockIndexModel model_;
   uint64_t heard_ = 0;  // of its events
   std::map<ModelKey, TierSet> told_;
   std::vector<VariantIndex> variants_;
   std::vector<ModelKey> claims_;
-  std::vector<EntryRef> holds_;       // one for each hold but those of promotions
+  std::vector<EntryRef> holds_;       // one for each hold, except those of promotions
   std::vector<EntryRef> promotions_;  // under way, each with its hold
-  std::vector<EntryRef> rewrites_;    // likewise
+  std::vector<EntryRef> rewrites_;    // under way, each with its hold
   std::map<std::string_view, uint64_t> reached_;
   uint32_t now_s_ = 1;
   uint32_t next_page_ = 0;
@@ -577,7 +577,7 @@ TEST(BlockIndexFuzz, AgreesWithAMap) {
   }
   if (run.steps() < 30'000) return;
   for (const std::string_view corner : kCorners) {
-    EXPECT_GT(fuzz.reached(corner), 0u) << "the fuzz no longer meets: " << corner;
+    EXPECT_GT(fuzz.reached(corner), 0u) << "the fuzz no longer reaches this case: " << corner;
   }
 }
 

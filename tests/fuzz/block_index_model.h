@@ -1,11 +1,12 @@
-// What BlockIndex must be, as a std::map: each operation that block_index_fuzz.cc gives it, in the
-// words of block_index.h.
+// A model of BlockIndex as a std::map: each operation that block_index_fuzz.cc gives the index, in
+// the terms of block_index.h.
 //
-// It is exact but for evictions that choose: of these it knows whose turn it is (who may leave),
-// not which one of them must.
-// A parent is known by its name, as in the index: one that left and came back under its name counts
-// anew, and is lowered by children that the former one counted, as far as it counts any.
-// Ownership, threads: a local of one test, used by one thread.
+// The model is exact except for evictions that choose a block: for these it knows which blocks may
+// leave, but not which one must. A parent is known by its name, as in the index.  If a parent
+// leaves and another block comes under its name, that block counts children from zero; a child that
+// the former parent counted lowers the new count when it leaves, if it is above zero.
+// Ownership: a local variable of one test.
+// Thread-safety: none.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +26,7 @@ using ModelKey = std::pair<uint64_t, uint64_t>;  // variant, name
 
 inline Digest Name(uint64_t i) {
   Digest digest;
-  // Some names share their first half, so that tags and cells collide.  None has the hash 0.
+  // Some names share their first half, so that tags and cells collide.  No name has the hash 0.
   const uint64_t words[2] = {(i / 4 + 100) * 0x9E3779B97F4A7C15, i};
   std::memcpy(digest.bytes.data(), words, sizeof words);
   return digest;
@@ -39,10 +40,11 @@ inline ModelKey KeyOf(VariantIndex variant, const Digest& digest) {
   return {static_cast<uint64_t>(variant), NumberOf(digest)};
 }
 
-// What a run of some length has met, lest the instructions come to miss it.
+// Cases that a run of some length must have reached, so that the instructions cannot come to miss
+// one unnoticed.
 inline constexpr std::array<std::string_view, 23> kCorners = {
     "doomed",
-    "a room of a doomed block",
+    "disk space of a doomed block",
     "published while on disk alone",
     "claimed while found on disk",
     "in HOST while found on disk",
@@ -52,24 +54,24 @@ inline constexpr std::array<std::string_view, 23> kCorners = {
     "dropped while promoted",
     "published while promoted",
     "evicted, kept on disk as a parent",
-    "evicted as a parent for want of others",
-    "evicted from disk as a parent for want of others",
-    "a disk copy for want of others",
+    "evicted as a parent because no other could leave",
+    "evicted from disk as a parent because no other could leave",
+    "a disk copy evicted because no other could leave",
     "evicted from HOST, pinned on disk",
     "published while on disk alone, pinned in HOST",
-    "cleared of one tier alone",
+    "cleared from one tier only",
     "cleared while leased",
-    "not cleared for its pin",
+    "not cleared because it is pinned",
     "not cleared while in use",
-    "cleared of HOST, pinned on disk",
-    "written anew",
-    "dropped while written anew"};
+    "cleared from HOST, pinned on disk",
+    "rewritten",
+    "dropped while being rewritten"};
 
 struct ModelBlock {
   ModelKey key;
   EntryRef ref;
   BlockState state = BlockState::kAbsent;
-  Extent extent;  // on disk alone: of its pages only their number means something
+  Extent extent;  // for a block on disk alone, only the number of its pages is meaningful
   bool metadata = false;
   std::optional<uint64_t> parent;      // as far as the index knows it
   std::optional<uint64_t> counted_by;  // the parent whose `children` counts it
@@ -79,7 +81,7 @@ struct ModelBlock {
 
   [[nodiscard]] bool in_a_tier() const { return InHost(state) || OnDiskAlone(state); }
   [[nodiscard]] bool idle() const { return holds == 0 && !pinned_host; }
-  // What is pinned on disk may leave HOST when it is there.
+  // A block that is pinned on disk may leave HOST once it is on disk.
   [[nodiscard]] bool evictable() const {
     return idle() &&
            (state == BlockState::kHostDisk || (state == BlockState::kHost && !pinned_disk));
@@ -93,7 +95,7 @@ class BlockIndexModel {
  public:
   using Result = BlockIndex::InsertResult;
   using Blocks = std::map<ModelKey, ModelBlock>;
-  // What a block that is gone hands out.
+  // What a block that has left returns.
   struct Left {
     std::optional<Extent> extent;
     uint64_t location = 0;
@@ -105,7 +107,7 @@ class BlockIndexModel {
     const auto block = named_.find(key);
     return block == named_.end() ? nullptr : &block->second;
   }
-  // REQUIRES: it is named, or held.
+  // REQUIRES: the block is named, or held.
   [[nodiscard]] ModelBlock& ByRef(EntryRef ref) {
     if (const auto doomed = doomed_.find(ref.value); doomed != doomed_.end()) return doomed->second;
     return std::find_if(named_.begin(), named_.end(),
@@ -113,7 +115,8 @@ class BlockIndexModel {
         ->second;
   }
 
-  // ---- entering; `parent` nullopt: without metadata.  The caller notes the ref of what is new.
+  // ---- Entering.  `parent` nullopt means without metadata.  The caller notes the reference of a
+  // new block.
   Result Insert(const ModelKey& key, const Extent& extent, std::optional<uint64_t> parent) {
     if (Find(key) != nullptr) return Result::kDuplicate;
     BecomeHost(AddOrFind(key), extent, parent);
@@ -154,7 +157,7 @@ class BlockIndexModel {
     }
   }
 
-  // ---- a held one
+  // ---- A held block.
   std::optional<uint64_t> SetOnDisk(EntryRef ref, uint64_t location) {
     ModelBlock& block = ByRef(ref);
     if (!InHost(block.state)) return std::nullopt;
@@ -199,8 +202,10 @@ class BlockIndexModel {
     return left;
   }
 
-  // ---- leaving
-  // The name goes; what it hands out follows with the last hold where there is one.
+  // ---- Leaving.
+  //
+  // Removes the name.  If the block is held, its extent and location are returned with its last
+  // hold.
   Left Leave(const ModelKey& key) {
     ModelBlock block = named_.at(key);
     named_.erase(key);
@@ -211,8 +216,8 @@ class BlockIndexModel {
     doomed_[block.ref.value] = block;
     return {};
   }
-  // What is on disk too stays in the index, where it has another ref, which the caller notes; its
-  // bytes in HOST are as those of one that left.  REQUIRES: in HOST, held.
+  // A block that is also on disk stays in the index under a new reference, which the caller notes.
+  // Its copy in HOST becomes that of a doomed block.  REQUIRES: the block is in HOST and held.
   void DropHostCopy(const ModelKey& key) {
     ModelBlock& block = named_.at(key);
     if (block.state != BlockState::kHostDisk) {
@@ -226,7 +231,7 @@ class BlockIndexModel {
     block.holds = 0;
     EvictFromHost(key);
   }
-  // What is on disk too stays in the index: as a child, and as a parent.
+  // A block that is also on disk stays in the index, as a child and as a parent.
   void EvictFromHost(const ModelKey& key) {
     ModelBlock& block = named_.at(key);
     if (block.state != BlockState::kHostDisk) {
@@ -245,8 +250,8 @@ class BlockIndexModel {
     block.state = BlockState::kHost;
     block.location = 0;
   }
-  // From these tiers, unless it is pinned to one that it would leave, or held and would stay in
-  // another.
+  // Removes the block from these tiers, unless it is pinned to one that it would leave, or is held
+  // and would stay in another.
   ClearedBlock::Status Clear(const ModelKey& key, TierSet tiers, Left* left) {
     using Status = ClearedBlock::Status;
     ModelBlock* const block = Find(key);
@@ -272,14 +277,16 @@ class BlockIndexModel {
     return Status::kCleared;
   }
 
-  // ---- whose turn it is to leave: one of the least turn that any has; nullopt: it may not
+  // ---- The turn of a block to leave.  Only blocks of the lowest turn may leave; nullopt means
+  // that a block may not.
   using Turn = std::optional<int>;
-  // A child leaves the index before its parent; what is on disk too does not leave it.
+  // A child leaves the index before its parent.  A block that is also on disk does not leave the
+  // index.
   [[nodiscard]] static Turn TurnInHost(const ModelBlock& block) {
     if (!block.evictable()) return std::nullopt;
     return block.state == BlockState::kHost && block.children > 0 ? 1 : 0;
   }
-  // And the disk copy of what is in HOST goes last of all.
+  // The disk copy of a block that is in HOST is evicted last.
   [[nodiscard]] static Turn TurnOnDisk(const ModelBlock& block) {
     if (!block.evictable_from_disk()) return std::nullopt;
     if (block.state == BlockState::kHostDisk) return 2;
@@ -306,7 +313,7 @@ class BlockIndexModel {
     return left;
   }
 
-  // In any tier; not what is claimed only.
+  // Finds the parent in any tier, unless it is only claimed.
   ModelBlock* FindParent(uint64_t variant, uint64_t name) {
     ModelBlock* const parent = Find({variant, name});
     return parent != nullptr && parent->in_a_tier() ? parent : nullptr;
@@ -321,8 +328,8 @@ class BlockIndexModel {
     ModelBlock* const counted = parent ? FindParent(variant, *parent) : nullptr;
     if (counted != nullptr && counted->children > 0) --counted->children;
   }
-  // The new parent is raised before that which counted it until now is lowered; mostly they are the
-  // same.
+  // The new parent is raised before the parent that counted the block until now is lowered.
+  // Usually both are the same.
   void BecomeHost(ModelBlock& block, const Extent& extent, std::optional<uint64_t> parent) {
     const auto counted_before = block.counted_by;
     block.parent = parent;

@@ -1,6 +1,6 @@
-// Instruction-list fuzz of the store: random reserve, publish, acquire, release, drop, quarantine,
-// against a model of what must still be readable.  Every byte read under a lease must be the one
-// that its writer put.
+// Instruction-list fuzz of the store: random reserve, publish, acquire, release, drop and
+// quarantine, compared with a model of what must still be readable.  Each byte read under a lease
+// must be the one that its writer put.
 #include <cstring>
 #include <map>
 #include <vector>
@@ -45,10 +45,10 @@ class StoreFuzz {
   };
   struct Reading {
     BlockLease lease;
-    std::vector<std::pair<Extent, uint32_t>> blocks;  // extent, seed that its bytes must show
+    std::vector<std::pair<Extent, uint32_t>> blocks;  // extent, seed of its bytes
   };
 
-  // What the writer of block `seed` puts at every byte.
+  // Returns the value of each byte that the writer of block `seed` puts.
   static std::byte Fill(uint32_t seed) { return static_cast<std::byte>(seed * 37 + 11); }
   Digest Name(uint32_t seed) { return Chain({}, TestTokens(seed)).back(); }
 

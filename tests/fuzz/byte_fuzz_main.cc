@@ -1,8 +1,8 @@
-// Driver of a byte fuzz where libFuzzer is not: mutates the seeds without feedback, for a while.
+// Driver of a byte fuzz without libFuzzer: mutates the seeds without feedback, for a limited time.
 //
-//   LARDER_FUZZ_SEED     replays a run: the n-th input depends on it alone (default: from the
-//   system) LARDER_FUZZ_SECONDS  how long (default 2) arguments            files to run once
-//   instead, as libFuzzer does
+//   LARDER_FUZZ_SEED     replays a run: the n-th input depends only on it (default: random)
+//   LARDER_FUZZ_SECONDS  how long (default 2)
+//   arguments            files to run once instead, as libFuzzer does
 #include <algorithm>
 #include <chrono>
 #include <cinttypes>
@@ -76,7 +76,7 @@ class Mutator {
     }
   }
 
-  // A number of the kind that lengths and counts break at.
+  // Writes a number near limits at which lengths and counts often fail.
   void Overwrite(std::string* input, size_t at) {
     static constexpr uint64_t kEdges[] = {
         0, 1, 63, 64, 255, 256, 65'535, 65'536, (1u << 30) - 1, 1u << 30, ~0ull};
@@ -96,7 +96,7 @@ class Mutator {
 };
 
 void RunOne(const std::string& input) {
-  // A copy of exactly its size, so that a sanitizer sees the first byte read behind it.
+  // A copy of exactly this size, so that a sanitizer detects the first byte read beyond it.
   const std::vector<uint8_t> bytes(input.begin(), input.end());
   LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
 }

@@ -1,5 +1,5 @@
-// Any bytes, as each message that a stranger can send: a value or InvalidArgument; and a value that
-// decodes encodes to a message that decodes to an equal one.  The first byte chooses the message.
+// Any bytes, as each message that a peer can send, decode to a value or InvalidArgument; and the
+// encoding of a decoded value decodes to an equal value.  The first byte chooses the message.
 #include <google/protobuf/stubs/logging.h>
 
 #include <iterator>
@@ -16,10 +16,10 @@ namespace {
 
 constexpr int kBytesMax = 1 << 20;
 
-// True when it decoded.
+// Returns true if the bytes decoded.
 template <class Wire, class Value>
 bool DecodeAndEncode(const uint8_t* data, size_t size) {
-  const google::protobuf::LogSilencer quiet;  // it would print every string that is not UTF-8
+  const google::protobuf::LogSilencer quiet;  // or it prints every string that is not UTF-8
   Wire in;
   if (size > kBytesMax || !in.ParseFromArray(data, static_cast<int>(size))) return false;
   Value value;

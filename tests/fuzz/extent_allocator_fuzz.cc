@@ -1,6 +1,6 @@
-// ExtentAllocator against a model that is a plain array: one word per page says which extent it is
-// of.  Slabs are so small that a search for a window sees everything, so the model can tell both
-// whether there is one and what the cheapest costs.
+// ExtentAllocator against a model that is a plain array: one word per page names its extent.  Slabs
+// are so small that a search for a window covers everything, so the model knows whether there is a
+// window and what the cheapest one costs.
 
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ class Model {
   void AddSlab() { pages_.emplace_back(kSlabPages, 0); }
   [[nodiscard]] uint32_t slabs() const { return static_cast<uint32_t>(pages_.size()); }
 
-  // Numbers of extents start with 1.
+  // Numbers of extents start at 1.
   void Take(const Extent& extent, uint32_t number) {
     for (uint32_t i = 0; i < extent.pages; ++i) {
       uint32_t& page = At(extent, i);
@@ -48,7 +48,7 @@ class Model {
     for (const auto& slab : pages_) free += std::count(slab.begin(), slab.end(), 0u);
     return free;
   }
-  // Maximal free runs as {pages, slab, page}.
+  // Returns the maximal free runs as {pages, slab, page}.
   [[nodiscard]] std::set<std::array<uint32_t, 3>> FreeRuns() const {
     std::set<std::array<uint32_t, 3>> runs;
     for (uint32_t s = 0; s < slabs(); ++s) {
@@ -61,7 +61,7 @@ class Model {
     }
     return runs;
   }
-  // Extents that touch a page window.
+  // Returns the extents that touch a window of pages.
   [[nodiscard]] std::set<uint32_t> Touched(uint32_t slab, uint32_t page, uint32_t pages) const {
     std::set<uint32_t> numbers;
     for (uint32_t i = page; i < page + pages; ++i) {
@@ -117,7 +117,7 @@ class Fuzz {
     }
   }
 
-  // Searches that found a window.
+  // How many searches found a window.
   [[nodiscard]] uint64_t windows() const { return windows_; }
 
  private:
@@ -132,7 +132,7 @@ class Fuzz {
     model_.AddSlab();
   }
 
-  // Mostly small; now and then up to a whole slab.
+  // Usually small; now and then up to a whole slab.
   uint32_t SomePages() {
     return 1 + static_cast<uint32_t>(run_.Below(run_.OneIn(8) ? kSlabPages : 8));
   }
@@ -147,7 +147,7 @@ class Fuzz {
     ASSERT_EQ(extent->pages, pages);
     const std::array<uint32_t, 3> got = {(*fit)[0], static_cast<uint32_t>(extent->slab),
                                          extent->page};
-    ASSERT_EQ(got, *fit) << "not the first of the smallest runs that fit";
+    ASSERT_EQ(got, *fit) << "must be the first of the smallest runs that fit";
     model_.Take(*extent, next_number_);
     live_[next_number_++] = {.extent = *extent};
   }
@@ -183,7 +183,7 @@ class Fuzz {
     return pages;
   }
 
-  // Fewest live pages whose eviction makes room; nullopt when no eviction does.
+  // Returns the fewest live pages whose eviction frees a window, or nullopt if no eviction does.
   [[nodiscard]] std::optional<uint64_t> Cheapest(uint32_t pages,
                                                  const std::set<uint32_t>& pinned) const {
     std::optional<uint64_t> best;
@@ -208,7 +208,7 @@ class Fuzz {
     }
     if (run_.OneIn(10)) cursor_ = run_.rng()();
     const std::vector<Owner> owners = allocator_.FindWindow(pages, &cursor_, [&](Owner owner) {
-      EXPECT_TRUE(live_.contains(owner)) << "asked about somebody who is gone";
+      EXPECT_TRUE(live_.contains(owner)) << "the allocator asked about an owner that was freed";
       return pinned.contains(owner) ? std::nullopt : std::optional<double>(1);
     });
     const std::set<uint32_t> distinct(owners.begin(), owners.end());

@@ -1,5 +1,5 @@
-// Any bytes as an encoded segment: what they decode to, twice the same, or DataLoss; and as a raw
-// one: it comes back.
+// Any bytes as an encoded segment decode to the same bytes twice, or to DataLoss.  As a raw
+// segment, they come back after encoding and decoding.
 #include <algorithm>
 #include <cstring>
 #include <memory>

@@ -1,11 +1,13 @@
-// One run of an instruction-list fuzz: a seed, a number of steps, and the randomness they name.
+// One run of an instruction-list fuzz: a seed, a number of steps, and the random numbers that
+// follow from the seed.
 //
-// A test draws every decision from one FuzzRun, compares with a simple model after each step, and a
-// failure is replayed by the line that the constructor printed.
+// A test draws each decision from one FuzzRun and compares with a simple model after each step.
+// The line that the constructor printed replays a failure.
 //
-// LARDER_FUZZ_SEED replays (decimal or 0x...); without it every run has a new seed.
+// LARDER_FUZZ_SEED (decimal or 0x...) replays a run; without it each run has a new seed.
 // LARDER_FUZZ_STEPS makes a run longer or shorter than the test's default.
-// Ownership, threads: a local of one test, used by one thread.
+// Ownership: a local variable of one test.
+// Thread-safety: none.
 #pragma once
 
 #include <cerrno>
@@ -28,10 +30,11 @@ class FuzzRun {
 
   [[nodiscard]] uint64_t seed() const { return seed_; }
   [[nodiscard]] uint64_t steps() const { return steps_; }
-  // As specified by the standard, so a seed means the same everywhere; its distributions are not.
+  // The C++ standard specifies this generator, so a seed means the same everywhere.  It does not
+  // specify distributions.
   [[nodiscard]] std::mt19937_64& rng() { return rng_; }
 
-  // Uniform in [0, n), nearly.  REQUIRES: n > 0.
+  // Nearly uniform in [0, n).  REQUIRES: n > 0.
   [[nodiscard]] uint64_t Below(uint64_t n) { return rng_() % n; }
   [[nodiscard]] bool OneIn(uint64_t n) { return Below(n) == 0; }
 
@@ -40,7 +43,8 @@ class FuzzRun {
     std::random_device device;
     return uint64_t{device()} << 32 | device();
   }
-  // A value that is no number ends the program: a replay must not silently become another run.
+  // A value that is not a number ends the program, so that a replay cannot silently become another
+  // run.
   static uint64_t FromEnvironment(const char* variable, uint64_t otherwise) {
     const char* text = std::getenv(variable);
     if (text == nullptr || *text == '\0') return otherwise;

@@ -1,5 +1,5 @@
-// Any bytes: a header or DataLoss; and a header that decodes encodes to the very bytes that it came
-// from.
+// Any bytes decode to a header or DataLoss, and a decoded header encodes to exactly the bytes that
+// it came from.
 #include <cstring>
 
 #include "storage/check.h"
@@ -9,7 +9,7 @@
 namespace larder {
 namespace {
 
-// True when it decoded.
+// Returns true if the bytes decoded.
 bool DecodeAndEncode(std::span<const std::byte> bytes) {
   const absl::StatusOr<DecodedHeader> decoded = DecodeRecordHeader(bytes);
   if (!decoded.ok()) {
@@ -54,7 +54,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<std::byte> bytes(size);
   if (size > 0) std::memcpy(bytes.data(), data, size);
   DecodeAndEncode(bytes);
-  // The checksum turns nearly all mutations away; with a right one they reach what lies behind it.
+  // The checksum rejects nearly all mutations.  With a right checksum they reach the code behind
+  // it.
   const absl::StatusOr<ByteCount> header_bytes = RecordHeaderBytes(bytes);
   if (header_bytes.ok() && header_bytes->value() <= size) {
     const size_t head = header_bytes->value() - sizeof(uint64_t);

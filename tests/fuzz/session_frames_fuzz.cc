@@ -1,6 +1,6 @@
-// Any bytes on a session socket, cut anyhow: frames or an error, the same ones however they are
-// cut; a frame's body is a message, an end or InvalidArgument.  The input begins with how it is
-// cut: the number of pieces' sizes, then the sizes, used in turn.
+// Any bytes on a session socket, cut in any way, are frames or an error, and the same ones however
+// they are cut.  The body of a frame is a message, an end or InvalidArgument.  The input begins
+// with how it is cut: the number of sizes, then the sizes of the pieces, used in turn.
 #include <google/protobuf/stubs/logging.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace larder {
 namespace {
 
-// Less than the inputs have, so that the limit itself is met.
+// Less than some inputs have, so that the limit itself is reached.
 constexpr size_t kBodyBytesMax = 40'000;
 
 // What a reader made of its bytes.
@@ -34,7 +34,7 @@ struct Outcome {
 
 class Receiver {
  public:
-  // `sizes`: of the pieces, in turn; empty: all at once.
+  // `sizes` has the sizes of the pieces, used in turn; if it is empty, all bytes come at once.
   Outcome Run(std::string_view bytes, std::string_view sizes) {
     for (size_t turn = 0; !bytes.empty() && outcome_.status.ok(); ++turn) {
       const std::span<std::byte> room = reader_.Room();
@@ -110,15 +110,15 @@ void ParseEnd(std::span<const std::byte> body) {
                same->retry_after_ms == end->retry_after_ms);
 }
 
-// How many frames came.
+// Returns the number of frames.
 size_t Run(std::string_view input) {
-  const google::protobuf::LogSilencer quiet;  // it would print every string that is not UTF-8
+  const google::protobuf::LogSilencer quiet;  // or it prints every string that is not UTF-8
   if (input.empty()) return 0;
   const std::string_view sizes = input.substr(1, static_cast<uint8_t>(input[0]) % 8);
   const std::string_view bytes = input.substr(1 + sizes.size());
   const Outcome outcome = Receiver().Run(bytes, sizes);
   LARDER_CHECK(outcome == Receiver().Run(bytes, {}));
-  SessionCodec codec;  // one for all, as a session has
+  SessionCodec codec;  // one for all frames, as a session has
   for (const Outcome::Read& frame : outcome.frames) {
     const auto body = std::as_bytes(std::span(frame.body));
     if (frame.type == SessionFrameType::kEnd) {

@@ -1,5 +1,5 @@
-// Any packet: a frame, InvalidArgument or Unimplemented; and a frame encodes to the very packet
-// that it came from.
+// Any packet decodes to a frame, InvalidArgument or Unimplemented, and a decoded frame encodes to
+// exactly the packet that it came from.
 #include <algorithm>
 #include <cstring>
 
@@ -67,7 +67,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<std::byte> packet(size);
   if (size > 0) std::memcpy(packet.data(), data, size);
   DecodeAndEncode(packet);
-  // With the right length, a body cut or grown reaches the decoder of its type.
+  // With the right length, a body that was cut or extended reaches the decoder of its type.
   if (size >= kFrameHeaderBytes) {
     const auto length = static_cast<uint32_t>(size - kFrameHeaderBytes);
     std::memcpy(packet.data() + 4, &length, sizeof length);

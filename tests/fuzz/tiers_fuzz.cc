@@ -1,12 +1,12 @@
 // Instruction-list fuzz of blocks between HOST and disk: the steps of spilling, promoting,
-// encoding, decoding, evicting and dropping in any order, over the reference tier, against what
-// must hold after each:
+// encoding, decoding, evicting and dropping run in any order over the reference tier.  After each
+// step:
 //
-//   - what a lease reads are the bytes of the first who put them under that name, all of them,
-//     where they were when it began, whoever puts others meanwhile; after a crash, of the last who
-//     had them written to the disk
-//   - every place that the index names is in the tier, under that name
-//   - when all is released and all rooms are given back, the tier has nothing else
+// - A lease reads all bytes of the first writer that put the block under its name, at the place
+//   where they were when the lease began, whatever other writers put meanwhile.  After a crash, it
+//   reads those of the last writer whose bytes were written to disk.
+// - Each location that the index names is in the tier, under that name.
+// - When everything is released and all disk space is freed, the tier has nothing else.
 #include <map>
 #include <set>
 #include <vector>
@@ -41,7 +41,7 @@ class TiersFuzz {
     GiveBackRooms(SIZE_MAX);
     Check();
     MutexLock lock(medium_.mu);
-    EXPECT_EQ(medium_.records.size(), PlacesInIndex().size()) << "rooms leak";
+    EXPECT_EQ(medium_.records.size(), PlacesInIndex().size()) << "disk space leaks";
   }
 
  private:
@@ -51,7 +51,7 @@ class TiersFuzz {
     uint64_t location = 0;
     ExtentReservation reservation;
   };
-  // A copy on disk that is being written anew.
+  // A copy on disk that is being rewritten.
   struct Rewrite {
     EntryRef ref;
     BlockKey key;
@@ -60,7 +60,7 @@ class TiersFuzz {
   struct Read {
     EntryRef ref;
     uint32_t seed = 0;
-    Extent extent;       // pages 0: it was on disk alone
+    Extent extent;       // 0 pages: the block was on disk alone
     std::byte writer{};  // whose bytes it has
   };
   struct Reading {
@@ -136,7 +136,7 @@ class TiersFuzz {
     }
   }
 
-  // Each put is another writer's: all of its bytes say whose.
+  // Each put is by another writer, whose number is in each byte.
   void Put(uint32_t seed) {
     const std::byte writer{++last_writer_};
     const BlockStatus status = f_->Put(Digest{}, seed, BytesOf(seed), writer);
@@ -163,7 +163,7 @@ class TiersFuzz {
       tier_->Put({&block, 1}, {&put, 1});
       if (put.status == DiskTier::PutStatus::kOk) {
         written_[seed] = writers_.at(seed);
-        if (run_.OneIn(8)) (void)store().Drop(f_->variant(), Name(seed));  // meanwhile
+        if (run_.OneIn(8)) (void)store().Drop(f_->variant(), Name(seed));  // before SetOnDisk
         if (!store().SetOnDisk(held.ref, static_cast<uint64_t>(put.location))) {
           const DiskAddress gone{header.key, put.location};
           LARDER_CHECK(tier_->Erase({&gone, 1}).ok());
@@ -186,7 +186,7 @@ class TiersFuzz {
       const BlockIndex::Held& held = got.blocks[i];
       if (held.ref.value == 0) continue;
       ASSERT_TRUE(InHost(held.state) || (OnDiskAlone(held.state) && held.disk_location != 0));
-      ASSERT_TRUE(writers_.contains(seeds[i])) << "nobody put it";
+      ASSERT_TRUE(writers_.contains(seeds[i])) << "no writer put this block";
       reading.blocks.push_back(
           {held.ref, seeds[i], InHost(held.state) ? held.extent : Extent{}, writers_.at(seeds[i])});
     }
@@ -199,7 +199,8 @@ class TiersFuzz {
   void CheckBytes(Reading& reading) {
     for (auto& [ref, seed, extent, writer] : reading.blocks) {
       const BlockIndex::Held now = store().index().LookAt(ref);
-      ASSERT_TRUE(extent.pages == 0 || now.extent == extent) << "it moved while it is read";
+      ASSERT_TRUE(extent.pages == 0 || now.extent == extent)
+          << "a block must not move while it is read";
       if (!InHost(now.state)) continue;
       SegmentTable table = now.metadata->Table();
       std::vector<std::byte> bytes(BytesOf(seed));
@@ -215,7 +216,7 @@ class TiersFuzz {
     leases_.erase(it);
   }
 
-  // Of something that a lease holds.
+  // Promotes a block that a lease holds.
   void BeginPromotion() {
     if (leases_.empty()) return;
     const Reading& reading = leases_[run_.Below(leases_.size())];
@@ -245,7 +246,7 @@ class TiersFuzz {
                               DiskLocation{promotion.location}};
     std::optional<DiskTier::Description> known;
     ASSERT_TRUE(tier_->Describe({&address, 1}, {&known, 1}).ok());
-    ASSERT_TRUE(known) << "the room of a block that is being read went";
+    ASSERT_TRUE(known) << "the disk space of a block that is being read was freed";
     const std::vector<std::byte> stored = ReadRecord(address, known->header);
     SegmentTable table;
     ASSERT_TRUE(codec_
@@ -270,7 +271,7 @@ class TiersFuzz {
               DiskTier::GetStatus::kOk);
     return payload;
   }
-  // Encodes what is raw, and the other way round; nullopt: it would not shrink.
+  // Encodes raw bytes, or decodes encoded ones.  Returns nullopt if the bytes would not shrink.
   std::optional<SegmentTable> Recode(std::span<const std::byte> payload, SegmentTable table,
                                      std::vector<std::byte>* to) {
     to->resize(RoundUp(table.Decoded().PayloadBytes().value(), kPageBytes));
@@ -360,7 +361,7 @@ class TiersFuzz {
     LARDER_CHECK(tier_->Erase(gone).ok());
   }
 
-  // Digest -> {location, ref}
+  // Digest -> {location, ref}.
   [[nodiscard]] std::map<Digest, std::pair<uint64_t, EntryRef>> PlacesInIndex() {
     std::map<Digest, std::pair<uint64_t, EntryRef>> places;
     for (uint32_t seed = 0; seed < kSeeds; ++seed) {
@@ -379,7 +380,7 @@ class TiersFuzz {
     MutexLock lock(medium_.mu);
     for (const auto& [digest, place] : places) {
       const auto record = medium_.records.find(place.first);
-      ASSERT_NE(record, medium_.records.end()) << "the index names a room that was given back";
+      ASSERT_NE(record, medium_.records.end()) << "the index names disk space that was freed";
       ASSERT_EQ(record->second.key.digest, digest);
     }
     ASSERT_GE(medium_.records.size(), places.size());
@@ -392,13 +393,13 @@ class TiersFuzz {
   std::vector<Promotion> promotions_;
   std::vector<Rewrite> rewrites_;
   std::vector<Reading> leases_;
-  std::map<uint32_t, std::byte> writers_;  // of what is stored, by seed
-  std::map<uint32_t, std::byte> written_;  // of what was last written to the disk
+  std::map<uint32_t, std::byte> writers_;  // of the stored block, by seed
+  std::map<uint32_t, std::byte> written_;  // of the bytes last written to disk
   uint8_t last_writer_ = 0;
   PayloadCodec codec_;
 };
 
-TEST(TiersFuzzTest, BytesAndRoomsAreWhereTheIndexSays) { TiersFuzz().Run(); }
+TEST(TiersFuzzTest, BytesAndDiskSpaceAreWhereTheIndexSays) { TiersFuzz().Run(); }
 
 }  // namespace
 }  // namespace larder

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the golden vectors beside it, knowing docs/format.md alone (and no XXH3: the standard library has none)."""
+"""Checks the golden vectors in this folder.  It knows only docs/format.md, and no XXH3, which Python lacks."""
 import hashlib
 import json
 import pathlib
@@ -39,7 +39,7 @@ def check_names(keys):
 
 
 def check_planes(stored, raw_bytes, byte_of):
-    """A segment of codec 2: its tables, and what lies in it as it was (the standard library has no zstd)."""
+    """Checks a segment of codec 2: its tables and its raw pieces (Python's library has no zstd)."""
     version, planes, pieces, zero, raw, _ = struct.unpack_from("<BBBBIQ", stored)
     assert (version, zero, raw) == (1, 0, raw_bytes) and planes in (1, 2, 4) and pieces in (1, 2)
     count, at = raw_bytes // planes, 16 + 4 * planes * pieces
@@ -90,7 +90,7 @@ def check_record(record, want, align, byte_at, byte_of=None):
 
 
 def described(block):
-    """A block of disk_v1.json in the words of record_v1.json."""
+    """Returns a block of disk_v1.json in the form of record_v1.json."""
     segments, layer, end = [], 0, 0
     for layers, codec, size in block["segments"] * block["repeat"]:
         offset = (end + 63) // 64 * 64
@@ -100,7 +100,7 @@ def described(block):
 
 
 def check_disk(folder, disk):
-    """The data files; the catalogs are RocksDB's."""
+    """Checks the data files; the catalogs belong to RocksDB."""
     text = f"larder-disk-tier {disk['version']}\nshards {disk['shards']}\nfile_bytes {disk['file_bytes']}\n"
     records = {}
     for number in range(disk["shards"]):

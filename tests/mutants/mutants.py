@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Breaks a copy of the tree in one way after another (mutants.toml), and demands that a named test fails.
+"""Breaks a copy of the tree in one way after another (mutants.toml), and checks that the named tests fail.
 
-mutants.py --list            the mutants, and which test must catch each
-mutants.py --check           every edit finds its place in the tree (this much belongs to CI)
-mutants.py --self-test       notices an edit that does not
-mutants.py [--jobs N] [NAME...]  builds, runs, and judges; all of them unless named
+mutants.py --list            lists the mutants and the tests that must catch each
+mutants.py --check           checks that every edit applies to the tree; CI runs this
+mutants.py --self-test       checks that --check reports an edit that does not apply
+mutants.py [--jobs N] [NAME...]  builds, runs and judges the named mutants, or all of them
 """
 
 import argparse
@@ -31,13 +31,13 @@ def read_mutants():
 
 
 def misplaced(root, mutants):
-    """Edits that would not apply."""
+    """Yields the edits that do not apply."""
     for mutant in mutants:
         for edit in mutant["edit"]:
             path = root / edit["file"]
             found = path.read_text(encoding="utf-8").count(edit["from"]) if path.is_file() else 0
             if found != 1:
-                yield f"{mutant['name']}: {edit['file']} has {found} places, not one, of: {edit['from'].strip()}"
+                yield f"{mutant['name']}: {edit['file']} has {found} occurrences, not one, of: {edit['from'].strip()}"
             elif edit["from"] == edit["to"]:
                 yield f"{mutant['name']}: changes nothing"
 
@@ -49,7 +49,7 @@ def apply(root, mutant):
 
 
 def copy_tree():
-    """Brings the copy up to date; what is the same keeps its time, so that little is built again."""
+    """Updates the copy.  Equal files keep their times, so that little is built again."""
     names = source_tree.files(ROOT)
     for name in names:
         source, target = ROOT / name, COPY / name
@@ -76,7 +76,7 @@ def build(targets, jobs, log):
 
 
 def outcome(test):
-    """'passed', 'skipped', or the names of the tests that failed."""
+    """Returns 'passed', 'skipped', or a text that begins with 'failed: ' and names the tests."""
     program = next((path for path in BUILD.rglob(test["target"]) if path.is_file() and os.access(path, os.X_OK)), None)
     if program is None:
         return "not built"
@@ -94,15 +94,15 @@ def outcome(test):
     if failed:
         return "failed: " + ", ".join(failed)
     if done.returncode != 0:
-        return f"ended with {done.returncode}, and named no test"
+        return f"exited with {done.returncode} without naming a failed test"
     return "skipped" if "[  SKIPPED ]" in done.stdout else "passed"
 
 
 def sound(mutants, jobs, log):
-    """Whether the tests pass while nothing is broken: else they would catch anything."""
+    """Returns whether the tests pass in an unbroken tree.  If they fail there, they prove nothing."""
     tests = {(test["target"], test["filter"]): test for mutant in mutants for test in mutant["test"]}
     if not build(sorted({target for target, _ in tests}), jobs, log):
-        print(f"the tree does not build; {log} says why")
+        print(f"the unbroken tree does not build; see {log}")
         return False
     good = True
     for (target, filter_), test in sorted(tests.items()):
@@ -113,10 +113,10 @@ def sound(mutants, jobs, log):
 
 
 def judge(mutant, jobs, log):
-    """Whether each of its tests failed; prints what became of it."""
+    """Returns whether each of the mutant's tests failed, and prints the outcomes."""
     apply(COPY, mutant)
     if not build(sorted({test["target"] for test in mutant["test"]}), jobs, log):
-        print(f"{mutant['name']}: does not build; {log} says why", flush=True)
+        print(f"{mutant['name']}: does not build; see {log}", flush=True)
         return False
     caught = True
     for test in mutant["test"]:
@@ -138,7 +138,7 @@ def run_mutants(mutants, jobs):
         return False
     caught = 0
     for mutant in mutants:
-        copy_tree()  # which takes the one before back
+        copy_tree()  # undoes the previous mutant
         caught += judge(mutant, jobs, log)
     copy_tree()
     print(f"{caught} of {len(mutants)} mutants caught")
@@ -172,24 +172,24 @@ def self_test():
         noticed = {problem.split(":")[0] for problem in misplaced(root, mutants)}
         apply(root, mutants[0])
         applied = (root / "a.cc").read_text(encoding="utf-8") == "none two two\n"
-    print(f"noticed: {sorted(noticed)}; applied: {applied}")
+    print(f"reported: {sorted(noticed)}; applied: {applied}")
     return noticed == {"gone", "twice", "same"} and applied
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--list", action="store_true", help="the mutants, and which test must catch each")
-    parser.add_argument("--check", action="store_true", help="every edit finds its place in the tree")
-    parser.add_argument("--self-test", action="store_true", help="--check notices an edit that does not")
+    parser.add_argument("--list", action="store_true", help="list the mutants and the tests that must catch each")
+    parser.add_argument("--check", action="store_true", help="check that every edit applies to the tree")
+    parser.add_argument("--self-test", action="store_true", help="check that --check reports an edit that does not apply")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilers at once")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="of mutants; default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="mutants to run; default: all")
     wanted = parser.parse_args()
     if wanted.self_test:
         return 0 if self_test() else 1
     mutants = read_mutants()
     unknown = set(wanted.names) - {mutant["name"] for mutant in mutants}
     if unknown:
-        parser.error(f"no such mutant: {', '.join(sorted(unknown))}; --list says which there are")
+        parser.error(f"no such mutant: {', '.join(sorted(unknown))}; see --list")
     if wanted.list:
         list_mutants(mutants)
         return 0

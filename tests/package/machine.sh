@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A copy of this machine that is thrown away: an overlay over /, a systemd, and one script as its only service.
-# Runs as the first process of fresh namespaces (mounts, processes, cgroups, network, IPC), in which all of it ends.
+# A temporary copy of this machine: an overlay over /, a systemd, and one script as its only service.  Runs as the first
+# process of new namespaces (mounts, processes, cgroups, network, IPC), and everything in them ends with it.
 #
-#   machine.sh BUILD WORK SCRIPT     BUILD is seen as /srv/build, the packages of WORK are in /srv; prints to WORK/console
+#   machine.sh BUILD WORK SCRIPT     BUILD appears as /srv/build, the packages of WORK in /srv; prints to WORK/console
 set -euo pipefail
 
 BUILD=$1 WORK=$2 SCRIPT=$3
@@ -42,7 +42,7 @@ mount --bind "$WORK/console" "$R/dev/console"
 mkdir "$R/srv/build" "$R/srv/old"  # not in /tmp, which systemd empties
 mount --bind -o ro "$BUILD" "$R/srv/build"
 cp "$WORK"/*.deb "$SCRIPT" "$R/srv/"
-rm -f "$R/usr/sbin/policy-rc.d"  # images for containers forbid that packages start services
+rm -f "$R/usr/sbin/policy-rc.d"  # container images forbid packages to start services
 : >"$R/etc/fstab"
 cat >"$R/etc/systemd/system/inside.service" <<'UNIT'
 [Unit]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the Debian packages of a build, has lintian and systemd-analyze look at them, and then installs, uses, removes
-# and purges them in a copy of this machine that is thrown away: a private overlay over /, with a systemd of its own, so
-# that the daemon runs under the unit's whole sandbox.  Under a minute; needs root and overlayfs for the second half.
+# Builds the Debian packages of a build and checks them with lintian and systemd-analyze.  Then installs, uses, removes
+# and purges them in a temporary copy of this machine: a private overlay over /, with its own systemd, so that the
+# daemon runs in the unit's whole sandbox.  Takes less than a minute; the second half needs root and overlayfs.
 set -euo pipefail
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -11,7 +11,7 @@ BOOT_LIMIT_S=120
 usage() { printf '%s\n' "Usage: package_test.sh BUILD WORK"; }
 say() { printf '%s\n' "package: $*"; }
 fail() { printf '%s\n' "package: $*" >&2; exit 1; }
-# ctest takes it from this line.
+# ctest recognizes a skipped test by this line.
 skip() { printf '%s\n' "skipped debian_package: $*"; exit 0; }
 
 [ $# -eq 2 ] || { usage >&2; exit 2; }
@@ -40,13 +40,13 @@ rating=$(systemd-analyze security --offline=yes "$UNIT" | tail -n 1)
 say "$rating"
 exposure=$(sed -E 's/.*: ([0-9.]+) .*/\1/' <<<"$rating")
 awk -v is="$exposure" -v max="$EXPOSURE_MAX" 'BEGIN { exit !(is > 0 && is <= max) }' ||
-  fail "the unit is exposed by more than $EXPOSURE_MAX"
+  fail "the unit's exposure is more than $EXPOSURE_MAX"
 
 [ "$(id -u)" -eq 0 ] || skip "no root for the second half: installing it"
 [ -x /usr/lib/systemd/systemd ] || skip "no systemd for the second half: installing it"
 grep -qw overlay /proc/filesystems || skip "no overlayfs for the second half: installing it"
 
-# A cgroup of its own, in each hierarchy that a systemd looks at.
+# The copy gets its own cgroup in each hierarchy that systemd uses.
 if [ "$(stat -f -c %T /sys/fs/cgroup)" = cgroup2fs ]; then
   hierarchies=(/sys/fs/cgroup)
 else
@@ -56,7 +56,7 @@ groups=()
 for hierarchy in "${hierarchies[@]}"; do groups+=("$hierarchy/larder-package-test-$$"); done
 remove_groups() {
   for group in "${groups[@]}"; do
-    # Its processes may take a moment to go.
+    # Its processes may take a moment to exit.
     for _ in $(seq 50); do
       find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null || true
       [ -d "$group" ] || break
@@ -79,5 +79,5 @@ if ! grep -q '^inside: ' "$WORK/console"; then
   tail -n 5 "$WORK/machine.log"
   skip "no systemd runs in a namespace here, so the package was not installed"
 fi
-grep -q '^inside: all is well$' "$WORK/console" || fail "the lines above say where it ended"
+grep -q '^inside: all is well$' "$WORK/console" || fail "inside.sh did not finish; its last line above names the step"
 say "passed"

@@ -1,11 +1,12 @@
-// The real daemon after the power went, without root: all that one does to its disk is recorded,
-// and a disk is made of any prefix of that, in which what was not synced is lost, there, torn or
-// out of order (disk_replay.h).  The next daemon over it must have what was promised before.
+// The real daemon after a loss of power, without root.  Everything that a daemon does to its disk
+// is recorded, and a disk is made of any prefix of the recording, in which what was not synced is
+// lost, present, torn or out of order (disk_replay.h). The next daemon over it must have what was
+// promised before.
 //
-// tier_replay_test.cc does this to the disk tier alone, ten times as often.  This is about what the
-// daemon says to others: blocks told durable, pins and Clears answered OK.
-// LARDER_TEST_SCALE (default 0.1) of 200 prefixes; LARDER_TEST_SEED replays the draws, not the
-// timing.
+// tier_replay_test.cc does this with the disk tier alone, ten times as often.  This test is about
+// what the daemon tells its clients: blocks reported durable, pins and Clears answered OK.
+// LARDER_TEST_SCALE (default 0.1) scales the 200 prefixes.  LARDER_TEST_SEED repeats the draws, but
+// not the timing.
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
@@ -31,12 +32,12 @@ using e2e::DaemonProcess;
 
 constexpr uint64_t kPrefixes = 200;
 constexpr uint64_t kPrefixesOfALife = 10;
-constexpr uint64_t kHeard = 400;  // of a life
+constexpr uint64_t kHeard = 400;  // requests and promises of one life
 constexpr uint32_t kVersionsOfALife = 1'000'000;
 
 class DaemonReplay : public ::testing::Test {
  protected:
-  // A daemon over root_, recorded, and engines at it that mark what they hear.
+  // Runs a recorded daemon over root_, with engines that log a mark for each promise of the daemon.
   void Live(uint64_t life) {
     log_.reset();
     fs::remove(log_path_);
@@ -56,7 +57,7 @@ class DaemonReplay : public ::testing::Test {
     daemon.Kill9();
   }
 
-  // Behind marks: right there it is decided whether a promise was kept.
+  // Draws prefixes that end right behind a mark, where it is decided whether a promise was kept.
   std::set<size_t> Draw(const std::vector<DiskLog::Entry>& log, uint64_t count) {
     std::vector<size_t> marks;
     for (size_t i = 0; i < log.size(); ++i) {
@@ -108,7 +109,7 @@ TEST_F(DaemonReplay, AnyPrefixKeepsWhatWasPromised) {
     ASSERT_NO_FATAL_FAILURE(Replay(life, std::min(kPrefixesOfALife, prefixes - tally_.looks)));
   Print("prefixes", tally_);
   std::printf("%lu changes were not synced\n", unsynced_);
-  // Else there was little to keep, or nothing to lose.
+  // Otherwise there was little to keep, or nothing to lose.
   EXPECT_GT(tally_.promised, 10 * tally_.looks);
   EXPECT_GT(unsynced_, 0u);
 }

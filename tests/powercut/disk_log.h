@@ -1,13 +1,15 @@
-// The log of what processes do to a directory, and of what is promised meanwhile, in the order in
-// which it happened: one shared file, which outlives the processes that append to it.
+// The log of what processes do to a directory, and of what was promised meanwhile, in the order in
+// which it happened.  It is one shared file, which outlives the processes that append to it.
 //
-// disk_recorder.cc appends calls that change the disk; a test appends marks (promises.h).  A record
-// of a write lies where the call began and says where the log ended when the call had returned;
-// that of a sync lies where the call returned and says where it began.  So a prefix of the log has
-// every write that a disk may have seen by then, and says which of them it must have kept.
+// disk_recorder.cc appends the calls that change the disk; a test appends marks (promises.h).  The
+// record of a write is placed where the call began, and says where the log ended when the call had
+// returned; the record of a sync is placed where the call returned, and says where it began.  So a
+// prefix of the log has every write that a disk may have received by then, and says which of them
+// the disk must have kept.
 //
-// Limits: kBytesMax of records; a process that comes to the end of it aborts.
-// Thread-safety: Append and Done from any thread of any process; Read after the writers are gone,
+// Limits: kBytesMax of records; a process that reaches the end of the log aborts.
+// Thread-safety: Append and Done from any thread of any process.  Read only after the writers have
+// ended.  The log ends at the first record that a killed process left unfinished.
 // or a process that is dead would leave a gap: the log ends there.
 #pragma once
 
@@ -30,15 +32,15 @@
 namespace larder::powercut {
 
 enum class DiskOp : uint8_t {
-  kWrite,       // bytes of `file` from `offset` on
+  kWrite,       // bytes of `file`, starting at `offset`
   kTruncate,    // `file` has `offset` bytes
-  kAllocate,    // `file` has `offset` bytes at least
-  kZero,        // `length` bytes of `file` from `offset` on
-  kSync,        // of a file or a directory; it began where the log ended at `offset`
-  kCreate,      // `file` in `directory` by `name`
+  kAllocate,    // `file` has at least `offset` bytes
+  kZero,        // `length` bytes of `file`, starting at `offset`
+  kSync,        // a file or a directory; began where the log ended at `offset`
+  kCreate,      // `file` in `directory` under `name`
   kMakeFolder,  // likewise
   kRename,      // `file`: from `directory`, `name` to `to_directory`, `to_name`
-  kRemove,      // `name` of `directory`
+  kRemove,      // `name` in `directory`
   kMark,        // `name` is the mark
 };
 
@@ -48,18 +50,19 @@ class DiskLog {
   static constexpr uint64_t kNotDone = ~uint64_t{0};
   static constexpr uint64_t kFailed = kNotDone - 1;
 
-  // As it lies in the file.
+  // A record as it lies in the file.
   struct Record {
-    std::atomic<uint32_t> bytes;  // all of it, in eights; 0: it is being written
+    std::atomic<uint32_t> bytes;  // its size, a multiple of 8; 0 while it is being written
     DiskOp op;
     uint32_t name_bytes, to_name_bytes;
     std::atomic<uint64_t> done;  // where the log ended when the call returned
     uint64_t file, directory, to_directory, offset, length;
-    // then: name, to_name, `length` bytes of a kWrite
+    // followed by name, to_name, and `length` bytes of a kWrite
   };
-  // Another process's, or a former one's, when there is one.
+  // Opens the log of another or an earlier process if there is one.
   explicit DiskLog(const std::string& path) {
-    // Past the C library: the recorder has its calls, and makes its log when the first comes.
+    // Not through the C library: the recorder intercepts its calls, and creates its own log at the
+    // first one.
     const auto fd = static_cast<int>(
         syscall(SYS_openat, AT_FDCWD, path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (fd < 0 || syscall(SYS_ftruncate, fd, kBytesMax) != 0) Die("cannot make the log");
@@ -81,10 +84,10 @@ class DiskLog {
     DiskOp op = DiskOp::kMark;
     uint64_t file = 0, directory = 0, to_directory = 0, offset = 0, length = 0;
     std::string_view name = {}, to_name = {};
-    const std::byte* bytes = nullptr;  // `length` of them, of a kWrite
-    uint64_t at = 0, done = 0;         // of one that was read
+    const std::byte* bytes = nullptr;  // `length` bytes of a kWrite
+    uint64_t at = 0, done = 0;         // of an entry that was read
   };
-  // The record, whose call has not returned.
+  // Returns the record; its call has not returned yet.
   Record* Append(const Entry& entry) {
     const uint64_t data = entry.op == DiskOp::kWrite ? entry.length : 0;
     const uint64_t bytes =
@@ -114,7 +117,8 @@ class DiskLog {
   static void Fail(Record* record) { record->done = kFailed; }
   void AppendDone(const Entry& entry) { Done(Append(entry)); }
 
-  // All that did not fail, up to the first that was never finished.  They point into the log.
+  // Returns all calls that did not fail, up to the first unfinished record.  The entries point into
+  // the log.
   [[nodiscard]] std::vector<Entry> Read() const {
     std::vector<Entry> entries;
     for (uint64_t at = kFirst; at < end();) {

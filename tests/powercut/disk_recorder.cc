@@ -1,15 +1,17 @@
-// Preloaded into a process (LD_PRELOAD), it records in a DiskLog every call that changes what lies
-// below a directory, and every sync: RocksDB's too, which are plain calls of the C library.
+// Preloaded into a process (LD_PRELOAD), this library records in a DiskLog each call that changes
+// anything below a directory, and each sync, including those of RocksDB, which are plain calls of
+// the C library.
 //
 //   POWERCUT_ROOT  the directory; it exists, and no part of it is a link
 //   POWERCUT_LOG   the log (disk_log.h)
 //
-// A file that lay there when the process began is named by its inode's number, one that it makes by
-// a number from kFirstMade on, so that an inode that is used again is another file.
-// Not seen: changes by mappings, by duplicated descriptors, by io_uring, and by functions of the C
-// library that call others inside it (fopen).  Nothing that is tested uses them: the replay of a
-// whole log is compared with the directory (tier_replay_test.cc).
-// Thread-safety: that of the calls.  Calls that change a directory wait for one another.
+// A file that existed when the process started is identified by its inode number, and a file that
+// the process makes by a number from kFirstMade on, so that a reused inode is another file. Not
+// recorded: changes through mappings, duplicated descriptors and io_uring, and calls that functions
+// of the C library make internally (fopen).  The tested programs use none of these:
+// tier_replay_test.cc compares the replay of a whole log with the directory.
+// Thread-safety: that of the intercepted calls.  Calls that change a directory wait for one
+// another.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -44,11 +46,11 @@ class Recorder {
   static constexpr uint64_t kFirstMade = uint64_t{1} << 40;
 
   static Recorder& Get() {
-    static Recorder* const recorder = new Recorder;  // it outlives all that runs at exit
+    static Recorder* const recorder = new Recorder;  // never destroyed: calls may come at exit
     return *recorder;
   }
 
-  // Where a path leads; nullopt: to none of ours.
+  // Where a path leads.  Find returns nullopt if it is outside the directory.
   struct Place {
     uint64_t directory = 0;
     std::string name;
@@ -69,7 +71,7 @@ class Recorder {
     if (place.directory == 0) return std::nullopt;
     return place;
   }
-  // 0: not there.
+  // Returns 0 if the file does not exist.
   [[nodiscard]] uint64_t Known(int at, const char* path) {
     struct stat found {};
     if (fstatat(at, path, &found, AT_SYMLINK_NOFOLLOW) != 0) return 0;
@@ -82,10 +84,10 @@ class Recorder {
     return numbers_[made.st_ino] = made_++;
   }
 
-  // The directory itself, which is in none of ours.
+  // Returns true for the directory itself, which Find does not find.
   [[nodiscard]] bool IsRoot(const char* path) const { return log_ != nullptr && path == root_; }
 
-  // 0: none of ours.
+  // Returns 0 if the file is outside the directory.
   [[nodiscard]] uint64_t FileOf(int fd) const {
     return fd >= 0 && static_cast<size_t>(fd) < files_.size()
                ? files_[static_cast<size_t>(fd)].load()
@@ -96,7 +98,7 @@ class Recorder {
   }
 
   [[nodiscard]] DiskLog& log() { return *log_; }
-  std::recursive_mutex mu;  // of what changes directories
+  std::recursive_mutex mu;  // held by calls that change directories
 
  private:
   Recorder() {
@@ -110,11 +112,12 @@ class Recorder {
   std::string root_;
   DiskLog* log_ = nullptr;
   uint64_t made_ = kFirstMade;
-  std::map<ino_t, uint64_t> numbers_;  // of what was made
+  std::map<ino_t, uint64_t> numbers_;  // of files that the process made
   std::array<std::atomic<uint64_t>, 65'536> files_{};
 };
 
-// Records a change of a file's bytes around the call that does it; `call` answers as write does.
+// Records a change of a file's bytes around the call that makes it.  `call` returns what write
+// returns.
 template <class Call>
 ssize_t Changing(int fd, Entry entry, Call call) {
   Recorder& recorder = Recorder::Get();
@@ -250,7 +253,7 @@ mode_t ModeOf(int flags, va_list arguments) {
 }  // namespace
 }  // namespace larder::powercut
 
-// ---- the C library's own
+// ---- Replacements of functions of the C library.
 
 using namespace larder::powercut;  // NOLINT: only the functions below follow
 
@@ -296,7 +299,7 @@ int close(int fd) {
 }
 int closedir(DIR* folder) {
   LARDER_NEXT(closedir);
-  Recorder::Get().Opened(dirfd(folder), 0);  // it may have been opened by openat
+  Recorder::Get().Opened(dirfd(folder), 0);  // openat may have opened it
   return next(folder);
 }
 
@@ -357,7 +360,7 @@ int fallocate(int fd, int mode, off_t at, off_t bytes) {
 }
 int posix_fallocate(int fd, off_t at, off_t bytes) {
   LARDER_NEXT(posix_fallocate);
-  // It answers the error itself.
+  // posix_fallocate returns the error itself.
   return static_cast<int>(
       Changing(fd, {.op = DiskOp::kAllocate, .offset = static_cast<uint64_t>(at + bytes)},
                [&] { return next(fd, at, bytes); }));

@@ -31,7 +31,7 @@ void WriteAt(int fd, const std::byte* from, uint64_t bytes, uint64_t at) {
   LARDER_CHECK(pwrite(fd, from, bytes, static_cast<off_t>(at)) == static_cast<ssize_t>(bytes));
 }
 
-// An open file, into which changes are brought whole or in part.
+// An open file, to which changes are written whole or in part.
 class Output {
  public:
   explicit Output(const std::string& path)
@@ -70,9 +70,9 @@ class Output {
         LARDER_CHECK(false);
     }
   }
-  // Any sectors of it; beyond the end as many as follow one another there.
+  // Writes random sectors of the change; beyond the end of the file, only sectors without a gap.
   void Tear(const Entry& entry, uint64_t sector, std::mt19937_64& random) {
-    if (entry.op != DiskOp::kWrite) return;  // a change of size is there or not
+    if (entry.op != DiskOp::kWrite) return;  // a change of size happens or does not
     const uint64_t end = entry.offset + entry.length;
     const uint64_t grown =
         size_ >= end ? end : size_ + random() % (end - size_ + 1) / sector * sector;
@@ -94,7 +94,7 @@ class Output {
 
 }  // namespace
 
-// ---- the log
+// ---- The log.
 
 DiskReplay::DiskReplay(const std::string& directory) : root_(InodeOf(directory)) {
   Load(directory, root_);
@@ -233,7 +233,7 @@ size_t DiskReplay::unsynced() const {
   return count;
 }
 
-// ---- one of the disks
+// ---- One of the possible disks.
 
 struct DiskReplay::Drawing {
   std::mt19937_64& random;
@@ -254,10 +254,10 @@ void DiskReplay::WriteTo(const std::string& directory, std::mt19937_64& random, 
   enum Kind : uint8_t { kAll, kNone, kOneJournal, kEach, kKinds };
   const auto kind = loss == Loss::kNothing ? kAll : static_cast<Kind>(drawing.Below(kKinds));
   const uint64_t first = drawing.Below(names_.size() + 1);
-  std::map<uint64_t, bool> over;  // of a directory: the rest is lost
+  std::map<uint64_t, bool> over;  // by directory: the rest is lost
   for (size_t i = 0; i < names_.size(); ++i) {
     if (kind == kNone || (kind == kOneJournal && i >= first)) break;
-    // A rename between two directories is one change: lost when it is so in either.
+    // A rename between two directories is one change: it is lost if it is lost in either directory.
     bool& here = over[names_[i].directory];
     bool& there = names_[i].op == DiskOp::kRename ? over[names_[i].to_directory] : here;
     here = there = here || there || (kind == kEach && drawing.Below(4) == 0);

@@ -1,20 +1,23 @@
-// What a disk may hold when the power goes after any prefix of a DiskLog.
+// What a disk may hold when the power is lost after any prefix of a DiskLog.
 //
 //   DiskReplay replay(directory);      // as it was when the recording began: all of it is durable
-//   replay.Apply(entry);               // the next of the log, as often as wanted
+//   replay.Apply(entry);               // the next entry of the log, repeatedly
 //   replay.WriteTo(elsewhere, random); // one of the directories that may be found now
 //
-// What holds whatever is drawn: a write, or a change of size, is there when a sync of its file
-// began after it had returned, and has returned itself; the name of a file is there, or gone, when
-// its directory was synced so.  Of the rest anything may be there:
-//   bytes    all, none, the first so many writes with the last one torn, or each one on its own:
-//            there, not there, or torn.  Torn: any of its sectors (512 or 4,096 bytes); but a file
-//            grows over bytes that are there, as file systems that keep order have it
-//   names    all, none, the first so many of all directories together (one journal) or of each
-// The sync of a file keeps no name of it: POSIX promises none, though some file systems do.
+// This holds whatever is drawn: a write, or a change of size, is present if a sync of its file
+// began after it had returned, and has itself returned; a name is present, or gone, if its
+// directory was synced in this way.  Everything else may be in any state:
+//   bytes    all, none, the first few writes with the last one torn, or each one on its own:
+//            present, missing, or torn.  Torn means any of its sectors (512 or 4,096 bytes); but a
+//            file grows only over bytes that are present, as in file systems that keep order
+//   names    all, none, the first few of all directories together (one journal) or of each
+//            directory
+// The sync of a file does not make its name durable: POSIX does not promise it, though some file
+// systems do.
 //
-// Ownership: copies what it keeps; entries must live while it does (a write's bytes stay in the
-// log). Thread-safety: none.
+// Ownership: copies what it keeps; entries must outlive it, because the bytes of a write stay in
+// the log.
+// Thread-safety: none.
 #pragma once
 
 #include <array>
@@ -32,16 +35,16 @@ namespace larder::powercut {
 
 class DiskReplay {
  public:
-  // Of a directory in which nothing is written meanwhile.
+  // REQUIRES: no process writes to the directory meanwhile.
   explicit DiskReplay(const std::string& directory);
 
   void Apply(const DiskLog::Entry& entry);
 
   enum class Loss : uint8_t { kNothing, kDrawn };
-  // Makes `directory`, which must not be there.
+  // Creates `directory`, which must not exist.
   void WriteTo(const std::string& directory, std::mt19937_64& random, Loss loss) const;
 
-  // Writes and names that may be lost now.
+  // Returns how many writes and names may be lost now.
   [[nodiscard]] size_t unsynced() const;
 
  private:
@@ -51,7 +54,7 @@ class DiskReplay {
   struct Node {
     bool folder = false;
     uint64_t size = 0;
-    std::map<uint64_t, std::unique_ptr<Page>> pages;  // those that are not there are zeros
+    std::map<uint64_t, std::unique_ptr<Page>> pages;  // missing pages are zeros
     Names names;                                      // of a folder
     std::vector<DiskLog::Entry> unsynced;             // changes of bytes, in order
   };

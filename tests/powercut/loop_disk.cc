@@ -24,7 +24,7 @@ namespace larder::powercut {
 namespace {
 
 constexpr int kCopiesMax = 20;
-constexpr int kDevicesMax = 64;  // that others may take before we do
+constexpr int kDevicesMax = 64;  // that other processes may take first
 
 absl::Status Failed(const std::string& what, int error) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(error)));
@@ -32,7 +32,7 @@ absl::Status Failed(const std::string& what, int error) {
 
 std::string DevicePath(int number) { return absl::StrCat("/dev/loop", number); }
 
-// Open; -1: none.
+// Returns an open descriptor, or -1 if the device cannot be opened.
 int OpenDevice(int number) {
   const std::string path = DevicePath(number);
   // A container's /dev may lack the node of a device that the kernel has.
@@ -42,7 +42,7 @@ int OpenDevice(int number) {
   return open(path.c_str(), O_RDWR | O_CLOEXEC);
 }
 
-// A device over the image, which it lets go of when it is not used any more.
+// Attaches a loop device to the image.  The kernel detaches it when it is no longer used.
 absl::StatusOr<std::pair<int, int>> Attach(const std::string& image) {
   const int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
   if (control < 0) return Failed("cannot open /dev/loop-control", errno);
@@ -70,7 +70,7 @@ absl::StatusOr<std::pair<int, int>> Attach(const std::string& image) {
     const int error = errno;
     close(device);
     status = Failed("cannot set up " + DevicePath(number), error);
-    if (error != EBUSY) break;  // else another process was quicker
+    if (error != EBUSY) break;  // otherwise another process was faster
   }
   close(file);
   close(control);
@@ -78,7 +78,7 @@ absl::StatusOr<std::pair<int, int>> Attach(const std::string& image) {
   return attached;
 }
 
-// Its data; the rest of `to` stays a hole.
+// Copies the data; the rest of `to` stays a hole.
 absl::Status CopySparse(const std::string& from, const std::string& to) {
   const int in = open(from.c_str(), O_RDONLY | O_CLOEXEC);
   const int out = open(to.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -122,7 +122,7 @@ absl::StatusOr<std::unique_ptr<LoopDisk>> LoopDisk::Make(const std::string& imag
   const bool sized = file >= 0 && ftruncate(file, static_cast<off_t>(bytes.value())) == 0;
   if (!sized) return Failed("cannot make " + image, errno);
   close(file);
-  // All is written now: nothing goes on behind the test's back.
+  // Everything is written now, so that no background work continues during the test.
   const std::string command = absl::StrCat(
       "mkfs.ext4 -q -F -m 0 -N 2048 -J size=8 -E lazy_itable_init=0,lazy_journal_init=0,nodiscard "
       "'",

@@ -1,5 +1,6 @@
-// A folder in memory where there is room, else among the system's temporary files; removed with all
-// that is in it.  What a test asks of it is what a program wrote, not that it outlives the machine.
+// A folder in memory if there is enough, and otherwise among the system's temporary files; removed
+// with everything in it. Tests use it to examine what a program wrote, so the files need not
+// outlive the machine.
 #pragma once
 
 #include <sys/types.h>
@@ -23,7 +24,7 @@ class MemoryFolder {
  private:
   static constexpr std::string_view kStem = "larder-power-";
 
-  // "larder-power-PID-XXXXXX" of a process that has gone.
+  // Returns true for "larder-power-PID-XXXXXX" of a process that no longer exists.
   [[nodiscard]] static bool IsLeftBehind(std::string_view name) {
     if (!name.starts_with(kStem)) return false;
     name.remove_prefix(kStem.size());
@@ -33,17 +34,17 @@ class MemoryFolder {
         error == std::errc() && owner > 0 && end != name.data() + name.size() && *end == '-';
     return is_one && kill(owner, 0) != 0 && errno == ESRCH;
   }
-  // A process that was killed removed nothing, and memory is scarcer than disk.
+  // A killed process removed nothing, and memory is scarcer than disk space.
   static void RemoveLeftBehind(const std::filesystem::path& parent) {
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(parent, error)) {
-      std::error_code ignored;  // another test may be as quick
+      std::error_code ignored;  // another test may remove it at the same time
       if (IsLeftBehind(entry.path().filename().string()))
         std::filesystem::remove_all(entry.path(), ignored);
     }
   }
 
-  // A parent with enough space, from which the directories of killed processes were removed.
+  // Returns a parent with enough space, after removing the folders of killed processes from it.
   [[nodiscard]] static std::filesystem::path Parent() {
     constexpr uintmax_t kNeeded = uintmax_t{2} << 30;
     std::error_code error;

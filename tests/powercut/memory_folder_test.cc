@@ -1,4 +1,4 @@
-// A test that is killed leaves a folder in memory behind; the next one takes it away.
+// A killed test leaves a folder in memory, and the next test removes it.
 #include "tests/powercut/memory_folder.h"
 
 #include <sys/wait.h>
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TEST(MemoryFolder, OfAKilledOwnerIsRemovedByTheNext) {
+TEST(MemoryFolder, AFolderOfAKilledOwnerIsRemovedByTheNext) {
   std::array<int, 2> ends{};
   ASSERT_EQ(pipe(ends.data()), 0);
   const pid_t owner = fork();
@@ -33,7 +33,7 @@ TEST(MemoryFolder, OfAKilledOwnerIsRemovedByTheNext) {
   {
     const MemoryFolder another;
     EXPECT_GT(bytes, 0);
-    EXPECT_TRUE(fs::exists(left / "image")) << "its owner lives";
+    EXPECT_TRUE(fs::exists(left / "image")) << "the folder of a live owner must stay";
   }
   kill(owner, SIGKILL);
   EXPECT_EQ(waitpid(owner, nullptr, 0), owner);

@@ -1,8 +1,10 @@
-// The real daemon after the power went: its disk is an ext4 on a loop device, whose image is copied
-// at random moments while the daemon stands still.  What the page cache of that file system had not
-// written is not in the copy.  The next daemon over it must have what was promised before.
+// The real daemon after a loss of power: its disk is an ext4 file system on a loop device, whose
+// image is copied at random moments while the daemon is stopped.  What the page cache of that file
+// system had not written is not in the copy.  The next daemon over the copy must have what was
+// promised before.
 //
-// LARDER_TEST_SCALE (default 0.1) of 200 cuts; LARDER_TEST_SEED replays the draws, not the timing.
+// LARDER_TEST_SCALE (default 0.1) scales the 200 cuts.  LARDER_TEST_SEED repeats the draws, but not
+// the timing.
 #include <csignal>
 #include <filesystem>
 #include <random>
@@ -35,8 +37,8 @@ class PowerCut : public ::testing::Test {
     for (const std::string& place : {now_, next_}) std::filesystem::create_directory(place);
   }
 
-  // One daemon over the image, or over a fresh one; cut off so many times.  What the last cut left
-  // becomes the image.
+  // Runs one daemon over the image, or over a new one, and cuts the power `cuts` times.  What the
+  // last cut left becomes the image.
   void Live(uint64_t life, uint64_t cuts) {
     auto disk = life == 0 ? LoopDisk::Make(image_, kImage, now_) : LoopDisk::Mount(image_, now_);
     ASSERT_TRUE(disk.ok()) << disk.status();
@@ -64,7 +66,8 @@ class PowerCut : public ::testing::Test {
   }
 
  private:
-  // Anywhere, or right behind a promise: what was promised last is what may be lost.
+  // Waits for a random moment, or right behind a promise, because the latest promise is the most
+  // likely to be broken.
   void AwaitMoment(const Ledger& ledger, const PromiseEngine& engine) {
     const uint64_t until = ledger.heard() + 1 + random_() % 60;
     EXPECT_TRUE(Eventually([&] { return ledger.heard() >= until || !engine.failures().empty(); }));
@@ -93,8 +96,9 @@ TEST_F(PowerCut, KeepsWhatWasPromised) {
   for (uint64_t life = 0; tally_.looks < cuts && !HasFailure(); ++life)
     ASSERT_NO_FATAL_FAILURE(Live(life, std::min(kCutsOfALife, cuts - tally_.looks)));
   Print("power cuts", tally_);
-  std::printf("%lu copies, for the kernel wrote during some\n", copies_);
-  EXPECT_TRUE(HasFailure() || tally_.promised > 10 * cuts) << "too little was promised to be lost";
+  std::printf("%lu copies, some repeated because the kernel wrote during them\n", copies_);
+  EXPECT_TRUE(HasFailure() || tally_.promised > 10 * cuts)
+      << "too few promises were given to test anything";
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ using e2e::TestBlock;
 constexpr const char* kOwner = "router";
 constexpr std::chrono::seconds kCallLimit{30};
 
-// ---- blocks
+// ---- Blocks.
 
 size_t LayerBytes(uint32_t number) { return 4'096 + number * 7'919 % 56'000; }
 
@@ -45,7 +45,7 @@ struct Payload {
   std::vector<std::vector<std::byte>> layers;
 };
 
-// 0: none that was ever put.
+// Returns 0 if the bytes are those of no version.
 uint32_t VersionOf(const BlockMaker& maker, uint32_t number, const Payload& payload) {
   uint32_t version = 0;
   std::memcpy(&version, payload.layers[0].data(), sizeof version);
@@ -57,7 +57,7 @@ uint32_t VersionOf(const BlockMaker& maker, uint32_t number, const Payload& payl
   return version;
 }
 
-// ---- calls
+// ---- Calls.
 
 void Name(const BlockMaker& maker, std::span<const uint32_t> numbers, v1::BlockSelection* blocks) {
   for (const uint32_t number : numbers)
@@ -157,7 +157,7 @@ Found Look(DaemonProcess& daemon) {
   return found;
 }
 
-// ---- one thread of it
+// ---- One thread of the engine.
 
 class PromiseEngine::Worker {
  public:
@@ -175,13 +175,14 @@ class PromiseEngine::Worker {
   }
 
   absl::Status Run(const std::atomic<bool>& stopping) {
-    // Of what the hasty one puts it is not known whether it will be told durable.
+    // It is unknown whether blocks that `hasty_` puts will be reported durable.
     const WriteMode mode = first_ % 2 == 0 ? WriteMode::kMapped : WriteMode::kStaged;
     if (absl::Status status = engine_.Attach(folder_, maker_, mode); !status.ok()) return status;
     if (absl::Status status = hasty_.Attach(folder_, maker_, mode); !status.ok()) return status;
     while (!stopping) {
       if (absl::Status status = Step(stopping); !status.ok()) return status;
-      // Else the disk would never rest, and each sync would carry another's writes.
+      // Without pauses the disk would never be idle, and each sync would include the writes of
+      // other calls.
       if (random_() % 2 == 0)
         std::this_thread::sleep_for(std::chrono::milliseconds(random_() % 30));
     }
@@ -207,7 +208,7 @@ class PromiseEngine::Worker {
         return Clear(Some([this](uint32_t n) { return there_[n] && pinned_[n]; }), true);
     }
   }
-  // Of this worker's own.
+  // Returns numbers of this worker.
   template <class Which>
   [[nodiscard]] std::vector<uint32_t> Some(Which which) {
     std::vector<uint32_t> numbers;
@@ -246,7 +247,7 @@ class PromiseEngine::Worker {
     const auto status = by.session->Put(by.variant, puts, {.deadline = kCallLimit});
     if (!status.ok()) return status.status();
     for (size_t i = 0; i < numbers.size(); ++i) {
-      // It is not there, and no other worker puts it.
+      // The block is not there, and no other worker puts it.
       if ((*status)[i] != BlockStatus::kOk)
         return absl::InternalError(
             absl::StrCat("a put of ", numbers[i], " is ", ToString((*status)[i])));
@@ -265,7 +266,7 @@ class PromiseEngine::Worker {
     if (told() >= durable_) Hear(Book::kBlocks, Said::kStored, numbers, version_);
     return absl::OkStatus();
   }
-  // Mostly on their way to the disk when they are cleared.
+  // The blocks are usually on their way to the disk when they are cleared.
   absl::Status PutAndClear() {
     const std::vector<uint32_t> numbers = Some([this](uint32_t n) { return !there_[n]; });
     if (absl::Status status = Put(hasty_, numbers); !status.ok()) return status;
@@ -337,7 +338,7 @@ class PromiseEngine::Worker {
   std::vector<bool> there_, pinned_;
 };
 
-// ---- all of it
+// ---- The whole engine.
 
 PromiseEngine::PromiseEngine(DaemonProcess& daemon, Ledger& ledger, uint64_t seed, uint32_t version,
                              const Found& found) {
@@ -362,7 +363,7 @@ std::vector<std::string> PromiseEngine::failures() const {
   return failures_;
 }
 
-// ---- judging
+// ---- Judging.
 
 std::vector<std::string> FlagsFor(const std::string& disk) {
   return {"--pool", "32MiB", "--disk", disk, "--disk-limit", "96MiB"};
@@ -374,7 +375,7 @@ Found StartAndJudge(const std::string& disk, const Promises& promises, Tally* ta
   Found found;
   if (!daemon.serves()) {
     ++tally->failed_starts;
-    found.failure = "it does not serve";
+    found.failure = "the daemon does not serve";
     ADD_FAILURE() << found.failure << ": " << daemon.errors();
     return found;
   }

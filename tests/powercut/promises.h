@@ -1,14 +1,14 @@
-// What a writer was promised of numbered things (blocks, pins, facts), each of which holds one
-// version or none: and so what may be found of them after the power went.
+// What a writer was promised about numbered items (blocks, pins, facts), each of which has one
+// version or none, and so what may be found of them after a loss of power.
 //
-//   storing     asked for: the version may be there from now on
-//   stored      promised: it is there, and no other
-//   removing    asked for: it may be gone from now on
-//   removed     promised: none is there
+//   storing     requested: the version may be present from now on
+//   stored      promised: the version is present, and no other
+//   removing    requested: the version may be gone from now on
+//   removed     promised: no version is present
 //
 // Of versions that were removed without that promise any may be found, until a newer one is stored.
 //
-// Thread-safety: Ledger from any thread, a Promise from one.
+// Thread-safety: a Ledger from any thread, a Promise from one thread.
 #pragma once
 
 #include <algorithm>
@@ -52,7 +52,7 @@ class Promise {
         break;
     }
   }
-  // Of what was found.
+  // Judges what was found.
   [[nodiscard]] Verdict Judge(std::optional<uint32_t> found) const {
     if (!found) return may_be_missing_ ? Verdict::kRight : Verdict::kLost;
     if (std::ranges::find(may_be_, *found) != may_be_.end()) return Verdict::kRight;
@@ -67,7 +67,7 @@ class Promise {
 
 enum class Book : uint8_t { kBlocks, kFacts };
 
-// As a mark in a DiskLog.
+// A promise in the form of a mark in a DiskLog.
 struct Mark {
   Book book = Book::kBlocks;
   Said said = Said::kStoring;
@@ -90,7 +90,7 @@ struct Promises {
   }
 };
 
-// Promises that many threads are given; marked in a log, too, when there is one.
+// The promises that many threads were given.  They are also marked in a log, if there is one.
 class Ledger {
  public:
   explicit Ledger(DiskLog* log = nullptr) : log_(log) {}
@@ -102,15 +102,15 @@ class Ledger {
       log_->AppendDone(
           {.op = DiskOp::kMark, .name = {reinterpret_cast<const char*>(&mark), sizeof mark}});
   }
-  // As they are after `stop` has stopped the process that keeps them: none is asked for or given
-  // meanwhile.
+  // Returns the promises as they are after `stop` has stopped the process that gives them.  None is
+  // requested or given meanwhile.
   template <class Stop>
   [[nodiscard]] Promises At(Stop stop) LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     stop();
     return promises_;
   }
-  // How often something was asked for or promised.
+  // Returns how many requests and promises were recorded.
   [[nodiscard]] uint64_t heard() const LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     return heard_;

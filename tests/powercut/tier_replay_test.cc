@@ -1,10 +1,10 @@
-// The disk tier after the power went at any moment: a process drives it, all that it does to its
-// directory is recorded, and a directory is made of any prefix of that, in which what was not
-// synced is lost, there, torn or out of order (disk_replay.h).  The tier that opens it must have
-// what was promised.
+// The disk tier after a loss of power at any moment: a process drives the tier, everything that it
+// does to its directory is recorded, and a directory is made of any prefix of the recording, in
+// which what was not synced is lost, present, torn or out of order (disk_replay.h).  The tier that
+// opens it must have what was promised.
 //
-// LARDER_TEST_SCALE (default 0.1) of 2,000 prefixes; LARDER_TEST_SEED draws the same ones of the
-// same logs, but two threads write a log.
+// LARDER_TEST_SCALE (default 0.1) scales the 2,000 prefixes.  LARDER_TEST_SEED repeats the draws
+// over equal logs, but two threads write a log, so logs differ.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,7 +36,7 @@ constexpr uint64_t kPrefixesOfALife = 50;
 constexpr uint64_t kSteps = 150;  // of each thread of a life
 constexpr uint32_t kVersionsOfALife = 1'000'000;
 
-// What was found, of all prefixes.
+// The verdicts of all prefixes.
 struct Tally {
   uint64_t prefixes = 0, promised = 0, lost = 0, back = 0, wrong = 0, facts = 0, facts_wrong = 0,
            failed_starts = 0, set_aside = 0, damaged = 0, unsynced = 0;
@@ -46,7 +46,7 @@ class TierReplay : public ::testing::Test {
  protected:
   TierReplay() { fs::create_directory(root_); }
 
-  // Has a tier_writer live over root_, recorded; and what that was.
+  // Runs a recorded tier_writer over root_.  Returns the recording.
   std::vector<DiskLog::Entry> Live(uint64_t life) {
     log_.reset();
     fs::remove(log_path_);
@@ -70,7 +70,7 @@ class TierReplay : public ::testing::Test {
 
   static std::string Disk(const std::string& root) { return root + "/disk"; }
 
-  // Whether the tier over `root` has what was promised; what it has becomes `found`.
+  // Checks whether the tier over `root` has what was promised.  `found` receives what it has.
   void Judge(const std::string& root, const Promises& promises, Promises* found) {
     ++tally_.prefixes;
     FileDiskTier::Options options;
@@ -84,14 +84,14 @@ class TierReplay : public ::testing::Test {
     auto tier = FileDiskTier::Open(options);
     if (!tier.ok()) {
       ++tally_.failed_starts;
-      ADD_FAILURE() << "does not start: " << tier.status();
+      ADD_FAILURE() << "the tier does not start: " << tier.status();
       return;
     }
     JudgeBlocks(**tier, promises, found);
     JudgeFacts(**tier, promises, found);
     const DiskTier::Stats stats = (*tier)->stats();
     tally_.set_aside += stats.shards_set_aside;
-    EXPECT_EQ(stats.shards_set_aside + stats.shards_failed, 0u) << "it warned:" << warnings_;
+    EXPECT_EQ(stats.shards_set_aside + stats.shards_failed, 0u) << "the tier warned:" << warnings_;
   }
 
   void JudgeBlocks(FileDiskTier& tier, const Promises& promises, Promises* found) {
@@ -117,7 +117,8 @@ class TierReplay : public ::testing::Test {
     LARDER_CHECK(tier.Erase({&address, 1}).ok() && tier.SyncErasures().ok());
   }
 
-  // nullopt: the tier gives none (it is erased then); 0: bytes of no version.
+  // Returns nullopt if the tier returns no block, which is then erased, and 0 if the bytes are
+  // those of no version.
   std::optional<uint32_t> VersionAt(FileDiskTier& tier, uint32_t number, DiskLocation location) {
     const DiskAddress address{VersionedBlock::KeyOf(number), location};
     const auto description = testing::DescribeOne(tier, address);
@@ -165,7 +166,8 @@ class TierReplay : public ::testing::Test {
       ADD_FAILURE() << what << " is " << ToString(verdict);
   }
 
-  // Half of them right behind a mark: what was promised last is what may be lost.
+  // Half of the prefixes end right behind a mark, because the latest promise is the most likely to
+  // be broken.
   std::set<size_t> Draw(const std::vector<DiskLog::Entry>& log, uint64_t count) {
     std::vector<size_t> marks;
     for (size_t i = 0; i < log.size(); ++i) {
@@ -191,7 +193,7 @@ class TierReplay : public ::testing::Test {
   int told_ = 0;
 };
 
-// File by file.
+// Returns the contents of all files, by name.
 std::map<std::string, std::string> Contents(const std::string& root) {
   std::map<std::string, std::string> contents;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
@@ -203,7 +205,7 @@ std::map<std::string, std::string> Contents(const std::string& root) {
   return contents;
 }
 
-TEST_F(TierReplay, ALogWithNothingLostIsTheDirectory) {
+TEST_F(TierReplay, AReplayWithoutLossEqualsTheDirectory) {
   for (uint64_t life = 0; life < 2; ++life) {
     DiskReplay replay(root_);
     const std::vector<DiskLog::Entry> log = Live(life);
@@ -242,7 +244,7 @@ TEST_F(TierReplay, AnyPrefixKeepsWhatWasPromised) {
       found = {};
       Judge(replayed_, promises, &found);
     }
-    // The next life over what the last one left, or over nothing.
+    // The next life runs over what the last one left, or over an empty directory.
     fs::remove_all(root_);
     before = {};
     if (life % 4 == 3) {

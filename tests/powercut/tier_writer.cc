@@ -1,6 +1,6 @@
-// tier_writer LOG DIRECTORY SEED STEPS FIRST-VERSION: drives a FileDiskTier over a directory by two
-// threads, each with blocks and facts of its own, and marks in a DiskLog what it asked for and what
-// it was promised.  It ends without a word: in the middle, or properly.
+// tier_writer LOG DIRECTORY SEED STEPS FIRST-VERSION drives a FileDiskTier over a directory with
+// two threads, each with its own blocks and facts, and marks in a DiskLog what it requested and
+// what it was promised.  It prints nothing, and ends in the middle of its work or properly.
 #include <unistd.h>
 
 #include <cstdio>
@@ -24,7 +24,7 @@ class Writer {
   Writer(FileDiskTier& tier, Ledger& ledger, uint32_t first, uint64_t seed, uint32_t version)
       : tier_(tier), ledger_(ledger), first_(first), random_(seed), version_(version) {}
 
-  // Before the first step.
+  // Notes a block that was found before the first step.
   void Found(uint32_t number, DiskLocation location) { locations_[number] = location; }
 
   void Step() {
@@ -46,7 +46,7 @@ class Writer {
   }
 
  private:
-  // One of this thread's own.
+  // Returns a number of this thread.
   [[nodiscard]] uint32_t Any(uint32_t count) {
     return static_cast<uint32_t>(random_() % (count / kThreads) * kThreads + first_);
   }
@@ -64,8 +64,8 @@ class Writer {
     ledger_.Hear({.book = book, .said = said, .number = number, .version = version});
   }
 
-  // Over blocks that are there, too, as when one is dropped while it is read: of each the older is
-  // erased then, sooner or later.
+  // Puts blocks, sometimes also blocks that are there, as when a block is dropped while it is
+  // read.  The older record of such a block is erased sooner or later.
   void Put() {
     ++version_;
     const std::vector<uint32_t> numbers = Some(random_() % 8 == 0);
@@ -107,7 +107,7 @@ class Writer {
     LARDER_CHECK(tier_.Erase(Removing(numbers)).ok());
     removed_.insert(removed_.end(), numbers.begin(), numbers.end());
   }
-  // As Clear does it with blocks that are leased.
+  // Forgets blocks as Clear does if they are leased.
   void Forget() {
     const std::vector<uint32_t> numbers = Some(true);
     const std::vector<DiskAddress> addresses = Removing(numbers);
@@ -147,8 +147,8 @@ class Writer {
   std::mt19937_64 random_;
   uint32_t version_;
   std::vector<DiskLocation> locations_ = std::vector<DiskLocation>(kBlocks, DiskLocation::kNone);
-  std::vector<uint32_t> removed_;   // and not yet for good
-  std::vector<DiskAddress> older_;  // that lost their names to newer ones
+  std::vector<uint32_t> removed_;   // but not durably yet
+  std::vector<DiskAddress> older_;  // records that lost their names to newer ones
 };
 
 void Run(const std::string& log_path, const std::string& directory, uint64_t seed, uint64_t steps,

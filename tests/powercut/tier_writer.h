@@ -1,4 +1,4 @@
-// What tier_writer writes, for the test that looks what became of it.
+// What tier_writer writes, for the test that examines the result.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace larder::powercut {
 
 inline constexpr ByteCount kTierLimit = MiB(96);  // two shards of two data files
-inline constexpr uint32_t kThreads = 2;           // number n is thread n % kThreads's
+inline constexpr uint32_t kThreads = 2;           // thread n % kThreads handles number n
 inline constexpr uint32_t kBlocks = 64;
 inline constexpr uint32_t kFacts = 24;
 

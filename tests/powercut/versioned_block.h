@@ -1,5 +1,5 @@
-// Blocks of which there are versions: the same name, and bytes (and mostly sizes) of each version's
-// own, so that old bytes under a newer put are seen.  Facts likewise.
+// Blocks that have versions: equal names, and different bytes (and usually sizes) for each version,
+// so that old bytes under a newer put are detected.  Facts likewise.
 //
 // Thread-safety: const after construction.
 #pragma once
@@ -39,7 +39,7 @@ class VersionedBlock {
   [[nodiscard]] static BlockKey KeyOf(uint32_t number) {
     return {.variant = testing::DigestOf(7), .digest = testing::DigestOf(number + 1)};
   }
-  // As its description says.
+  // Returns the version that a description names.
   [[nodiscard]] static uint32_t VersionOf(const DiskTier::Description& description) {
     return description.tokens.empty() ? 0 : description.tokens.front();
   }
@@ -50,7 +50,7 @@ class VersionedBlock {
   [[nodiscard]] DiskTier::NewBlock AsNew() const {
     return {.header = &header_, .tokens = tokens_, .payload = payload()};
   }
-  // What was found is this block.
+  // Returns true if what was found is this block.
   [[nodiscard]] bool Is(const DiskTier::Description& description,
                         std::span<const std::byte> bytes) const {
     return description.header == header_ && description.tokens == tokens_ &&
@@ -63,7 +63,7 @@ class VersionedBlock {
   static std::mt19937_64 Random(uint32_t number, uint32_t version) {
     return std::mt19937_64((uint64_t{version} << 32) + number);
   }
-  // Many segments now and then: their headers fill the catalog's log.
+  // Now and then a block has many segments, whose headers fill the catalog's log.
   static SegmentTable Table(uint32_t number, uint32_t version) {
     std::mt19937_64 random = Random(number, version);
     const auto segments = static_cast<uint32_t>(1 + random() % (random() % 4 == 0 ? 200 : 12));

@@ -1,5 +1,5 @@
-// Every limit of the contract broken once, in a message that is otherwise right: InvalidArgument,
-// and where.
+// Each limit of the contract is broken once, in a message that is otherwise valid.  Decode returns
+// InvalidArgument and names the field.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ void ExpectRefused(const Value& right, const std::vector<Break<Wire>>& breaks) {
   }
 }
 
-// Exactly at the limit.
+// Accepts values that are exactly at the limit.
 template <class Wire, class Value>
 void ExpectAccepted(const Value& right, const std::vector<std::function<void(Wire*)>>& changes) {
   for (size_t i = 0; i < changes.size(); ++i) {
@@ -139,7 +139,7 @@ TEST(ConvertLimits, Register) {
         [&](v1::Up* up) { variant(up)->set_first_layer(65'536); }}});
 }
 
-TEST(ConvertLimits, WhatGivesBack) {
+TEST(ConvertLimits, ReleasesAbortsAndCancels) {
   const auto ids = [](google::protobuf::RepeatedField<uint64_t>* list) {
     list->Resize(kIdsMax + 1, 1);
   };
@@ -224,7 +224,7 @@ TEST(ConvertLimits, AcquireAndReports) {
         [](v1::Up* up) { up->mutable_damaged(0)->set_digests("x"); }}});
 }
 
-TEST(ConvertLimits, AtTheLimitAnUpIsAccepted) {
+TEST(ConvertLimits, ValuesAtTheLimitAreAccepted) {
   ExpectAccepted<v1::Up>(
       sample::FullUp(),
       {[](v1::Up* up) { up->mutable_hello()->set_engine_id(Text(256)); },
@@ -369,7 +369,7 @@ TEST(ConvertLimits, Grants) {
         [](v1::Down* down) { down->mutable_failed(0)->set_status(v1::BLOCK_STATUS_OK); }}});
 }
 
-TEST(ConvertLimits, WhatTheDaemonTells) {
+TEST(ConvertLimits, MessagesOfTheDaemon) {
   ExpectRefused<v1::Down>(
       sample::FullDown(),
       {{"durable: 65 entries", [](v1::Down* down) { Fill(down->mutable_durable(), 65); }},

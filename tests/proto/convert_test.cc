@@ -1,5 +1,5 @@
-// Every message there and back, every field of the contract among them.  convert_limits_test has
-// the refusals.
+// Each message is encoded and decoded, with every field of the contract set.  convert_limits_test
+// has the refusals.
 #include "proto/convert/convert.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-// By way of bytes, as on the wire, into an *out that held something else.
+// Encodes and decodes through bytes, as on the wire, into an `*out` that held another value.
 template <class Wire, class Value>
 absl::Status ThereAndBack(const Value& in, Value* out) {
   Wire encoded;
@@ -49,10 +49,10 @@ void ExpectViewRoundTrip(const Value& in) {
   const absl::Status status = Decode(encoded, &out);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_TRUE(out == in);
-  EXPECT_EQ(out.data.data(), encoded.data().data()) << "data is not to be copied";
+  EXPECT_EQ(out.data.data(), encoded.data().data()) << "data must not be copied";
 }
 
-TEST(Convert, EveryMessageSurvives) {
+TEST(Convert, EveryMessageSurvivesARoundTrip) {
   ExpectRoundTrip<v1::Up>(sample::FullUp());
   ExpectRoundTrip<v1::Down>(sample::FullDown());
   ExpectRoundTrip<v1::LookupRequest>(sample::LookupByTokens());
@@ -81,7 +81,7 @@ TEST(Convert, EveryMessageSurvives) {
   }
 }
 
-TEST(Convert, NearlyEmptyMessagesSurvive) {
+TEST(Convert, NearlyEmptyMessagesSurviveARoundTrip) {
   ExpectRoundTrip<v1::Up>(Up{});
   ExpectRoundTrip<v1::Down>(Down{});
   ExpectRoundTrip<v1::LookupReply>(LookupResult{});
@@ -90,7 +90,7 @@ TEST(Convert, NearlyEmptyMessagesSurvive) {
   ExpectViewRoundTrip<v1::FetchBlocksReply>(FetchBlocksPart{});
 }
 
-TEST(Convert, NothingStaysOfWhatOutHeldBefore) {
+TEST(Convert, DecodeReplacesTheFormerValue) {
   Up up = sample::FullUp();
   ASSERT_TRUE(ThereAndBack<v1::Up>(Up{}, &up).ok());
   EXPECT_TRUE(up == Up{});
@@ -113,14 +113,14 @@ TEST(Convert, NothingStaysOfWhatOutHeldBefore) {
   ASSERT_TRUE(ThereAndBack<v1::StoreBlocksRequest>(StoreBlocksPart{}, &part).ok());
   EXPECT_TRUE(part == StoreBlocksPart{});
 
-  // Encode as well.
+  // Encode replaces the former contents as well.
   v1::Up wire;
   Encode(sample::FullUp(), &wire);
   Encode(Up{}, &wire);
   EXPECT_EQ(wire.ByteSizeLong(), 0u);
 }
 
-// Fields of a message that are set, by full name, and in all messages below it.
+// Collects the full names of the fields that are set in a message and in all messages inside it.
 void CollectSet(const Message& message, std::set<std::string>* names) {
   const Reflection& reflection = *message.GetReflection();
   std::vector<const FieldDescriptor*> fields;
@@ -147,8 +147,8 @@ void CollectAll(const Descriptor& type, std::set<std::string>* names) {
   }
 }
 
-// A field added to the contract and forgotten here, or in Encode, fails; one forgotten in Decode
-// fails above.
+// A field that was added to the contract but not to the samples or to Encode makes this test fail.
+// A field that was not added to Decode makes the tests above fail.
 TEST(Convert, SamplesSetEveryFieldOfTheContract) {
   std::set<std::string> all;
   std::set<std::string> set;
@@ -189,7 +189,7 @@ TEST(Convert, DeadlinesHaveADefaultAndAMaximum) {
   EXPECT_EQ(out.reserves[0].deadline_ms, kDeadlineMaxMs);
 }
 
-TEST(Convert, ADaemonThatTakesMoreGetsWhatWeDecode) {
+TEST(Convert, LimitsOfADaemonAreLoweredToOurs) {
   v1::Down in;
   Encode(sample::FullDown(), &in);
   in.mutable_attached()->set_keys_max(1'000'000);
@@ -210,7 +210,7 @@ TEST(Convert, AMissingBlockNeedsNoTier) {
   EXPECT_EQ(out.grants[0].blocks[0].status, BlockStatus::kMissing);
 }
 
-TEST(Convert, SentencesAreCutBetweenCharacters) {
+TEST(Convert, TextsAreCutBetweenCharacters) {
   Down down;
   down.published = {{.id = 1, .status = {}, .message = std::string(255, 'a') + "\xc3\xa9" + "b"}};
   Down out;
@@ -218,7 +218,7 @@ TEST(Convert, SentencesAreCutBetweenCharacters) {
   EXPECT_EQ(out.published[0].message, std::string(255, 'a'));
 }
 
-TEST(Convert, EndlessIsADuration) {
+TEST(Convert, AnInfiniteDurationSurvivesARoundTrip) {
   LookupResult in = sample::FullLookupResult();
   in.instances[0].tiers[0].load_s = std::numeric_limits<double>::infinity();
   ExpectRoundTrip<v1::LookupReply>(in);

@@ -1,5 +1,5 @@
-// What larderctl asks and what a daemon may answer, there and back; and answers that no honest
-// daemon gives.
+// What larderctl sends and what a daemon may answer are encoded and decoded; answers that no
+// correct daemon gives are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ BlockSelection OfContent() {
           .tokens = {}};
 }
 
-// Requests are decoded where they lie, so tokens are compared apart.
+// Requests are decoded in place, so the tokens are compared separately.
 template <class Wire, class Query>
 Wire ExpectAsked(const Query& query) {
   Wire message;
@@ -48,7 +48,7 @@ Wire ExpectAsked(const Query& query) {
   return parsed;
 }
 
-TEST(VerbCalls, RequestsSurvive) {
+TEST(VerbCalls, RequestsSurviveARoundTrip) {
   ExpectAsked<v1::PinRequest>(PinQuery{.tenant = "t",
                                        .blocks = Named(),
                                        .owner = "o",
@@ -172,10 +172,10 @@ void ExpectAnswered(const Value& value) {
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_TRUE(out == value);
   ASSERT_TRUE(Decode(Wire(), &out).ok());
-  EXPECT_TRUE(out == Value{}) << "something stays of what it held before";
+  EXPECT_TRUE(out == Value{}) << "the former value must be replaced";
 }
 
-TEST(VerbCalls, RepliesSurvive) {
+TEST(VerbCalls, RepliesSurviveARoundTrip) {
   ExpectAnswered<v1::ClearReply>(ClearResult{.host = {.blocks = 1, .bytes = ByteCount(2)},
                                              .disk = {.blocks = 3, .bytes = ByteCount(4)},
                                              .device = {.blocks = 10, .bytes = ByteCount(11)},
@@ -185,7 +185,7 @@ TEST(VerbCalls, RepliesSurvive) {
                                              .pins_ended = 8,
                                              .unanswered = 9,
                                              .blocks = Answers()});
-  ClearResult odd;  // that no daemon says
+  ClearResult odd;  // which no daemon sends
   odd.device.bytes = ByteCount(1);
   ExpectAnswered<v1::ClearReply>(odd);
   ExpectAnswered<v1::MoveProgress>(MoveProgress{.blocks = 1,
@@ -239,7 +239,7 @@ TEST(VerbCalls, RepliesSurvive) {
   EXPECT_TRUE(prefetched == Answers());
 }
 
-TEST(VerbCalls, StatsSurvive) {
+TEST(VerbCalls, StatsSurviveARoundTrip) {
   v1::StatsReply in;
   in.set_version("1");
   in.set_boot_id("b");
@@ -249,7 +249,7 @@ TEST(VerbCalls, StatsSurvive) {
   (*in.mutable_gauges())["g"] = 0.5;
   v1::TenantStats& tenant = *in.add_tenants();
   uint64_t next = 0;
-  // Each number its own field's.
+  // Each field gets a different number.
   for (int i = 0; i < tenant.GetDescriptor()->field_count(); ++i) {
     const auto* field = tenant.GetDescriptor()->field(i);
     if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_UINT64)
@@ -296,7 +296,7 @@ void ExpectRefused(const Wire& right,
   }
 }
 
-TEST(VerbCalls, HostileAnswers) {
+TEST(VerbCalls, RefusesInvalidAnswers) {
   using Pin = v1::PinReply;
   Pin pin;
   Encode(Answers(), pin.mutable_blocks());
@@ -322,7 +322,7 @@ TEST(VerbCalls, HostileAnswers) {
                                              }}});
 }
 
-TEST(VerbCalls, HostileEvents) {
+TEST(VerbCalls, RefusesInvalidEvents) {
   using Watch = v1::WatchEventsReply;
   Watch watch;
   Encode(Watched(), &watch);
@@ -351,7 +351,7 @@ TEST(VerbCalls, HostileEvents) {
        {"events[1]: neither", [](Watch* r) { r->mutable_events(1)->clear_what(); }}});
 }
 
-TEST(VerbCalls, HostileStats) {
+TEST(VerbCalls, RefusesInvalidStats) {
   using Stats = v1::StatsReply;
   Stats stats;
   stats.add_tenants();

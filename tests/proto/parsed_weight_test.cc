@@ -1,5 +1,5 @@
-// ParsedWeight against what protobuf says that a message takes, and what SessionCodec refuses by
-// it.
+// ParsedWeight compared with the memory that protobuf reports for a message, and what SessionCodec
+// refuses because of it.
 #include "proto/convert/parsed_weight.h"
 
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
@@ -40,8 +40,9 @@ v1::Up PublishOf(int blocks, uint32_t token) {
   return up;
 }
 
-// It says at least what the parsed message takes, and not many times more.
-TEST(ParsedWeight, IsAboutWhatProtobufTakes) {
+// The weight is at least half of the memory that the parsed message takes, and at most three times
+// as much.
+TEST(ParsedWeight, IsCloseToWhatProtobufTakes) {
   v1::Up aborts, ids;
   for (int i = 0; i < 10'000; ++i) aborts.add_aborts();
   for (uint64_t i = 0; i < 60'000; ++i) ids.mutable_release()->add_lease_ids(i);
@@ -54,8 +55,8 @@ TEST(ParsedWeight, IsAboutWhatProtobufTakes) {
   }
 }
 
-// Also where the bytes lie in many pieces, as gRPC has them.
-TEST(ParsedWeight, IsThatOfItsBytesWhereverTheyLie) {
+// Also if the bytes are in many pieces, as in gRPC's buffers.
+TEST(ParsedWeight, DoesNotDependOnHowTheBytesAreSplit) {
   const std::string text = PublishOf(300, 150'000).SerializeAsString();
   const uint64_t whole = ParsedWeight(*v1::Up::descriptor(), Bytes(text), UINT64_MAX);
   for (const int piece : {1, 7, 4'096}) {
@@ -64,14 +65,14 @@ TEST(ParsedWeight, IsThatOfItsBytesWhereverTheyLie) {
   }
 }
 
-TEST(ParsedWeight, StopsAtTheMost) {
+TEST(ParsedWeight, StopsAtTheLimit) {
   v1::Up up;
   for (int i = 0; i < 10'000; ++i) up.add_aborts();
   EXPECT_GT(WeightOf(up, 1'000), 1'000u);
   EXPECT_LT(WeightOf(up, 1'000), 1'200u);
 }
 
-TEST(ParsedWeight, GarbageEndsIt) {
+TEST(ParsedWeight, StopsAtInvalidBytes) {
   const std::string garbage(1'000, '\xff');
   EXPECT_LT(ParsedWeight(*v1::Up::descriptor(), Bytes(garbage), UINT64_MAX), 2'000u);
   std::string nested;  // lengths beyond the end
@@ -79,8 +80,8 @@ TEST(ParsedWeight, GarbageEndsIt) {
   EXPECT_LT(ParsedWeight(*v1::Up::descriptor(), Bytes(nested), UINT64_MAX), 20'000u);
 }
 
-// The parser keeps what it does not know.
-TEST(ParsedWeight, SeesThroughUnknownFields) {
+// The parser keeps fields that it does not know.
+TEST(ParsedWeight, CountsUnknownFields) {
   std::string group = "\x73";  // field 14, a group
   for (int i = 0; i < 10'000; ++i) group += std::string("\x0a\x00", 2);
   group += "\x74";
@@ -96,9 +97,9 @@ TEST(ParsedWeight, SeesThroughUnknownFields) {
   }
 }
 
-// A field of another type than it is declared with is unknown to the parser; an empty list takes it
-// time.
-TEST(ParsedWeight, SeesFieldsOfOtherTypesAndEmptyLists) {
+// To the parser, a field whose type differs from its declaration is unknown.  An empty list takes
+// parsing time.
+TEST(ParsedWeight, CountsFieldsOfOtherTypesAndEmptyLists) {
   const auto often = [](std::string_view field) {
     std::string text;
     for (int i = 0; i < 10'000; ++i) text += field;
@@ -121,7 +122,7 @@ TEST(ParsedWeight, SeesFieldsOfOtherTypesAndEmptyLists) {
   }
 }
 
-// Each message is short; all together name many places for something in a message.
+// Each message is short, but together they fill many different places of a message.
 TEST(SessionCodec, KeepsLittleOfManyDifferentMessages) {
   SessionCodec codec;
   wire::Up up;
@@ -148,7 +149,7 @@ TEST(SessionCodec, KeepsLittleOfManyDifferentMessages) {
   EXPECT_LT(mallinfo2().uordblks - before, 6 * SessionCodec::kKeptBytes);
 }
 
-TEST(SessionCodec, TakesWhatEnginesSayAndNotWhatOnlyTakesMemory) {
+TEST(SessionCodec, AcceptsRealMessagesAndRefusesMessagesThatOnlyTakeMemory) {
   for (const uint32_t token : {1u, 150'000u, UINT32_MAX})
     EXPECT_TRUE(Parsed(PublishOf(4'096, token)).ok()) << token;
   v1::Up promises;

@@ -1,6 +1,7 @@
-// One value of every message, each member unlike its default, for tests and as seeds of the fuzz.
+// A value of each message with every member different from its default, for tests and as seeds of
+// the fuzzers.
 //
-// Values only; every call makes a new one.
+// These are only values; each call makes a new one.
 #pragma once
 
 #include <string>

@@ -44,7 +44,7 @@ Read Copied(const SessionFrame& frame) {
   return {frame.type, {reinterpret_cast<const char*>(frame.body.data()), frame.body.size()}};
 }
 
-// As recv would: as much as there is room for.  What is left of `bytes`.
+// Receives as recv does: as much as fits.  Returns the rest of `bytes`.
 std::string_view Receive(SessionFrameReader& reader, std::string_view bytes) {
   const std::span<std::byte> room = reader.Room();
   EXPECT_GE(room.size(), SessionFrameReader::kRoomBytes);
@@ -54,7 +54,7 @@ std::string_view Receive(SessionFrameReader& reader, std::string_view bytes) {
   return bytes.substr(received);
 }
 
-// All frames that are whole.
+// Returns all complete frames.
 std::vector<Read> Drain(SessionFrameReader& reader) {
   std::vector<Read> frames;
   for (;;) {
@@ -80,10 +80,10 @@ absl::StatusCode CodeOf(std::string_view bytes, size_t body_bytes_max = kBodyByt
   return reader.Next().status().code();
 }
 
-// ---- frames
+// ---- Frames.
 
-// By hand from docs/format.md: length, type, version.
-TEST(SessionFrames, HeaderIsAsWrittenDown) {
+// Written by hand from docs/format.md: length, type, version.
+TEST(SessionFrames, TheHeaderIsAsDocumented) {
   EXPECT_EQ(Header(SessionFrameType::kMessage, 0), Unhex("00000000 0100 0100"));
   EXPECT_EQ(Header(SessionFrameType::kMessage, 0x01020304), Unhex("04030201 0100 0100"));
   EXPECT_EQ(Header(SessionFrameType::kEnd, 5), Unhex("05000000 0200 0100"));
@@ -93,7 +93,7 @@ TEST(SessionFrames, HeaderIsAsWrittenDown) {
       (std::vector<Read>{{SessionFrameType::kMessage, "abc"}, {SessionFrameType::kEnd, "de"}}));
 }
 
-TEST(SessionFrames, CutAnywhereTheyAreTheSame) {
+TEST(SessionFrames, FramesAreReadHoweverTheBytesAreCut) {
   const std::vector<Read> sent = {{SessionFrameType::kMessage, "first"},
                                   {SessionFrameType::kMessage, ""},
                                   {SessionFrameType::kEnd, "the last word"}};
@@ -111,13 +111,13 @@ TEST(SessionFrames, CutAnywhereTheyAreTheSame) {
   for (const char byte : bytes) {
     for (Read& frame : Feed(reader, {&byte, 1})) read.push_back(std::move(frame));
   }
-  EXPECT_EQ(read, sent) << "byte by byte";
+  EXPECT_EQ(read, sent) << "fed byte by byte";
 }
 
-TEST(SessionFrames, ManyComeAtOnce) {
+TEST(SessionFrames, ManyFramesCanArriveAtOnce) {
   std::vector<Read> sent;
   std::string bytes;
-  for (size_t i = 0; i < 2000; ++i) {  // more than the room, so that one lies across its end
+  for (size_t i = 0; i < 2000; ++i) {  // more than the buffer, so that one frame crosses its end
     sent.push_back(
         {SessionFrameType::kMessage, std::string(i % 61, static_cast<char>('a' + i % 26))});
     bytes += FrameOf(sent.back());
@@ -127,7 +127,7 @@ TEST(SessionFrames, ManyComeAtOnce) {
   EXPECT_EQ(Feed(reader, bytes), sent);
 }
 
-TEST(SessionFrames, SaysWhatItWaitsFor) {
+TEST(SessionFrames, ReportsHowManyBytesItWaitsFor) {
   const std::string bytes = FrameOf({SessionFrameType::kMessage, "body"});
   SessionFrameReader reader(kBodyBytesMax);
   EXPECT_FALSE(reader.partial());
@@ -135,7 +135,7 @@ TEST(SessionFrames, SaysWhatItWaitsFor) {
   for (size_t i = 0; i + 1 < bytes.size(); ++i) {
     EXPECT_TRUE(Feed(reader, {&bytes[i], 1}).empty());
     EXPECT_TRUE(reader.partial());
-    // Before its header is whole nobody knows how long it is.
+    // The length is unknown until the header is complete.
     EXPECT_EQ(reader.awaited_bytes(), i + 1 < kSessionFrameHeaderBytes ? 0u : 4u) << i;
   }
   EXPECT_EQ(Feed(reader, {&bytes.back(), 1}).size(), 1u);
@@ -143,7 +143,7 @@ TEST(SessionFrames, SaysWhatItWaitsFor) {
   EXPECT_EQ(reader.awaited_bytes(), 0u);
 }
 
-TEST(SessionFrames, AnEmptyBodyIsAFrame) {
+TEST(SessionFrames, AFrameMayHaveAnEmptyBody) {
   SessionFrameReader reader(kBodyBytesMax);
   EXPECT_EQ(Feed(reader, Header(SessionFrameType::kMessage, 0)),
             (std::vector<Read>{{SessionFrameType::kMessage, ""}}));
@@ -153,7 +153,7 @@ TEST(SessionFrames, LengthIsBounded) {
   const Read longest{SessionFrameType::kMessage, std::string(100, 'x')};
   SessionFrameReader reader(100);
   EXPECT_EQ(Feed(reader, FrameOf(longest)), std::vector<Read>{longest});
-  // By the header alone: nobody waits for the rest.
+  // The header alone is refused; the reader does not wait for the rest.
   EXPECT_EQ(CodeOf(Header(SessionFrameType::kMessage, 101), 100), kInvalid);
   EXPECT_EQ(CodeOf(Header(SessionFrameType::kMessage, kBodyBytesMax + 1)), kInvalid);
   EXPECT_EQ(CodeOf(Header(SessionFrameType::kEnd, ~uint32_t{0})), kInvalid);
@@ -167,7 +167,7 @@ TEST(SessionFrames, UnknownTypesAndVersionsAreUnimplemented) {
     EXPECT_EQ(CodeOf(Unhex(absl::StrCat("00000000 0100 ", version))), kUnimplemented) << version;
 }
 
-TEST(SessionFrames, AfterAnErrorNothingIsRead) {
+TEST(SessionFrames, NothingIsReadAfterAnError) {
   SessionFrameReader reader(kBodyBytesMax);
   EXPECT_TRUE(Receive(reader, Unhex("00000000 0900 0100") + FrameOf({SessionFrameType::kEnd, "x"}))
                   .empty());
@@ -175,21 +175,21 @@ TEST(SessionFrames, AfterAnErrorNothingIsRead) {
   EXPECT_EQ(reader.Next().status().code(), kUnimplemented);
 }
 
-// ---- the buffer
+// ---- The buffer.
 
-TEST(SessionFrames, ABufferIsAsLargeAsWhatCame) {
+TEST(SessionFrames, TheBufferGrowsOnlyWithReceivedBytes) {
   SessionFrameReader reader(kBodyBytesMax);
   EXPECT_EQ(reader.buffer_bytes(), 0u);
   EXPECT_TRUE(Feed(reader, Header(SessionFrameType::kMessage, kBodyBytesMax)).empty());
   EXPECT_EQ(reader.awaited_bytes(), kBodyBytesMax);
-  // A promise of 16 MiB, and a byte from time to time.
+  // The header announces 16 MiB, and then a byte arrives from time to time.
   for (size_t came = kSessionFrameHeaderBytes; came < 100'000; ++came) {
     EXPECT_TRUE(Feed(reader, "x").empty());
     ASSERT_LE(reader.buffer_bytes(), 3 * came + 2 * SessionFrameReader::kRoomBytes) << came;
   }
 }
 
-TEST(SessionFrames, ABufferIsSmallAgainAfterALargeFrame) {
+TEST(SessionFrames, TheBufferShrinksAfterALargeFrame) {
   SessionFrameReader reader(kBodyBytesMax);
   const Read large{SessionFrameType::kMessage, std::string(1 << 20, 'x')};
   EXPECT_EQ(Feed(reader, FrameOf(large)), std::vector<Read>{large});
@@ -198,26 +198,27 @@ TEST(SessionFrames, ABufferIsSmallAgainAfterALargeFrame) {
   EXPECT_EQ(reader.buffer_bytes(), SessionFrameReader::kRoomBytes);
 }
 
-// Else a sender that always has the next frame begun would keep the memory of its largest one.
-TEST(SessionFrames, ABufferIsSmallAgainThoughTheNextFrameHasBegun) {
+// Without this, a sender that has always begun its next frame would keep the memory of its largest
+// frame.
+TEST(SessionFrames, TheBufferShrinksEvenIfTheNextFrameHasBegun) {
   SessionFrameReader reader(kBodyBytesMax);
   const std::string small = FrameOf({SessionFrameType::kMessage, "small"});
   std::string bytes = FrameOf({SessionFrameType::kMessage, std::string(1 << 20, 'x')});
   bytes += small[0];
   EXPECT_EQ(Feed(reader, bytes).size(), 1u);
   const std::string rest = small.substr(1) + small[0];
-  // As many as go through the room of a small buffer several times.
+  // Enough frames to go through a small buffer several times.
   for (size_t came = 0; came < (4 << 20); came += rest.size())
     ASSERT_EQ(Feed(reader, rest).size(), 1u);
   EXPECT_TRUE(reader.partial());
   EXPECT_LE(reader.buffer_bytes(), 4 * SessionFrameReader::kRoomBytes);
 }
 
-// ---- messages
+// ---- Messages.
 
 class SessionCodecTest : public ::testing::Test {
  protected:
-  // The one frame that `bytes` are.
+  // Returns the single frame that `bytes` holds.
   static Read OnlyFrame(const std::string& bytes) {
     SessionFrameReader reader(kBodyBytesMax);
     std::vector<Read> frames = Feed(reader, bytes);
@@ -259,7 +260,7 @@ class SessionCodecTest : public ::testing::Test {
 };
 
 TEST_F(SessionCodecTest, MessagesOfBothDirectionsRoundTrip) {
-  for (int again = 0; again < 2; ++again) {  // the second time into memory that has been used
+  for (int again = 0; again < 2; ++again) {  // the second time into memory that was used before
     EXPECT_EQ(Again(wire::sample::FullUp()), wire::sample::FullUp());
     EXPECT_EQ(Again(wire::sample::FullDown()), wire::sample::FullDown());
     EXPECT_EQ(Again(wire::Up{}), wire::Up{});
@@ -267,7 +268,7 @@ TEST_F(SessionCodecTest, MessagesOfBothDirectionsRoundTrip) {
   }
 }
 
-TEST_F(SessionCodecTest, AppendLeavesWhatIsThere) {
+TEST_F(SessionCodecTest, AppendKeepsExistingBytes) {
   std::string bytes;
   codec_.Append(wire::sample::FullUp(), &bytes);
   const std::string first = bytes;
@@ -287,20 +288,20 @@ TEST_F(SessionCodecTest, GarbageIsRefused) {
     EXPECT_EQ(Parse<wire::Down>(body).status().code(), kInvalid);
     EXPECT_EQ(ParseEnd(body).status().code(), kInvalid);
   }
-  // A message as the generated code knows it, but none of the contract: a hello without a name.
+  // A message that protobuf accepts but the contract does not: a hello without a name.
   wire::Up nameless;
   nameless.hello.emplace();
   std::string bytes;
   codec_.Append(nameless, &bytes);
   EXPECT_EQ(Parse<wire::Up>(OnlyFrame(bytes).body).status().code(), kInvalid);
-  // And after all that the codec is as good as new.
+  // After these errors the codec still works.
   EXPECT_EQ(Again(wire::sample::FullUp()), wire::sample::FullUp());
 }
 
-// ---- the end
+// ---- The end.
 
-// By hand from engine.proto: code 8, "no", 300 ms.
-TEST_F(SessionCodecTest, AnEndIsAsWrittenDown) {
+// Written by hand from engine.proto: code 8, "no", 300 ms.
+TEST_F(SessionCodecTest, AnEndIsAsDocumented) {
   std::string bytes;
   SessionCodec::AppendEnd({absl::ResourceExhaustedError("no"), 300}, &bytes);
   EXPECT_EQ(bytes, Unhex("09000000 0200 0100  0808 12026e6f 18ac02"));
@@ -323,7 +324,7 @@ TEST_F(SessionCodecTest, TextOfAnEndIsCut) {
   const std::string whole(256, 'x');
   EXPECT_EQ(Again(SessionEnd{absl::InternalError(whole)}).status.message(), whole);
   EXPECT_EQ(Again(SessionEnd{absl::InternalError(whole + "y")}).status.message(), whole);
-  // Never within a character, which would make it no text at all.
+  // The text is never cut within a character, which would make it invalid UTF-8.
   const std::string odd = std::string(255, 'x') + "\xc3\xa9";
   EXPECT_EQ(Again(SessionEnd{absl::InternalError(odd)}).status.message(), std::string(255, 'x'));
 }

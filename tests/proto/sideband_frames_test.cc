@@ -23,7 +23,8 @@ BootId SomeBootId() {
   return id;
 }
 
-// One of every type, with bytes written by hand from docs/format.md: type, version, length, body.
+// One frame of each type, with its bytes written by hand from docs/format.md: type, version,
+// length, body.
 struct Example {
   Frame frame;
   std::string hex;
@@ -98,7 +99,7 @@ absl::StatusCode CodeOf(const std::vector<std::byte>& packet) {
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
 
-TEST(SidebandFrames, BytesAreThoseOfTheFormatPage) {
+TEST(SidebandFrames, TheBytesAreAsDocumented) {
   const std::vector<Example> examples = Examples();
   ASSERT_EQ(examples.size(), std::variant_size_v<Frame>);
   for (size_t i = 0; i < examples.size(); ++i) {
@@ -129,7 +130,7 @@ TEST(SidebandFrames, OneByteMoreOrLessIsRefusedWithOrWithoutTheRightLength) {
   }
 }
 
-TEST(SidebandFrames, LengthMustBeThatOfThePacket) {
+TEST(SidebandFrames, TheLengthMustMatchThePacket) {
   for (const Example& e : Examples()) {
     for (size_t byte = 4; byte < kFrameHeaderBytes; ++byte) {
       std::vector<std::byte> packet = Encoded(e.frame);
@@ -164,7 +165,7 @@ TEST(SidebandFrames, ReservedBytesFlagsAndNumbersAreChecked) {
       {Examples()[3].frame, 8 + 39, 1},
       {Examples()[3].frame, 8 + 40, 0},  // boot id
       {Examples()[3].frame, 8 + 75, '\n'},
-      {Examples()[3].frame, 8 + 76, 'x'},  // behind it
+      {Examples()[3].frame, 8 + 76, 'x'},  // after the boot id
       {Examples()[3].frame, 8 + 79, 1},
       {MapSlabFrame{}, 8 + 2, 1},  // slab 65,536
       {MapSlabFrame{}, 8 + 3, 1},
@@ -190,7 +191,7 @@ TEST(SidebandFrames, TextOfAnErrorIsBounded) {
   EXPECT_EQ(Encoded(longest).size(), kFrameBytesMax);
   EXPECT_EQ(*DecodeFrame(Encoded(longest)), Frame(longest));
   EXPECT_EQ(Encoded(ErrorFrame{longest.code, longest.text + "y"}), Encoded(longest));
-  // 257 bytes of text, lengths right everywhere.
+  // 257 bytes of text, with correct lengths everywhere.
   std::vector<std::byte> packet = Encoded(longest);
   packet.push_back(std::byte{'x'});
   FixLength(&packet);

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Lists C++ files that .clang-format would change, and lines of more than 100 columns, which it leaves alone in
-# comments.  --write rewrites the files first.  Exit code 1 when something is left to do.
+# Lists C++ files that clang-format would change, and lines of more than 100 columns, which it does not change in
+# comments.  --write rewrites the files first.  Exits with 1 if anything is left to fix.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-CLANG_FORMAT=${CLANG_FORMAT:-clang-format-14}  # other versions break other lines
+CLANG_FORMAT=${CLANG_FORMAT:-clang-format-14}  # other versions break lines differently
 COLUMNS_MAX=100
 
 usage() { printf '%s\n' "Usage: tests/structure/format.sh [--write] [FILE...]"; }
@@ -27,12 +27,12 @@ fi
 [ -z "$WRITE" ] || "$CLANG_FORMAT" -i -- "$@"
 left=0
 for file in "$@"; do
-  [ -e "$file" ] || continue  # deleted, but not yet for git
+  [ -e "$file" ] || continue  # deleted, but still known to git
   if ! "$CLANG_FORMAT" --dry-run --Werror -- "$file" 2>/dev/null; then
     printf '%s\n' "$file: not formatted"
     left=1
   fi
-  # Bytes beyond ASCII count as one column each time they begin a character.
+  # A character beyond ASCII counts as one column.
   if ! LC_ALL=C.UTF-8 awk -v max="$COLUMNS_MAX" -v file="$file" \
       'length($0) > max { print file ":" NR ": " length($0) " columns"; bad = 1 } END { exit bad }' "$file"; then
     left=1

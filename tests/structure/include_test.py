@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Holds include_rules.toml over every #include line of the tree, and says which line breaks which rule.  It also holds
-that folders form no circle, that client and server do not include each other, and that no folder is too large.
+"""Checks every #include line of the tree against include_rules.toml, and names each line that breaks a rule.  It also
+checks that folders form no cycle, that client and server do not include each other, and that no folder is too large.
 
-include_test.py --self-test breaks a small tree in every way that it knows and expects to notice.
+include_test.py --self-test breaks a small tree in every way that the checks know, and expects each to be reported.
 """
 
 import fnmatch
@@ -16,7 +16,7 @@ import source_tree
 
 RULES = pathlib.Path(__file__).with_name("include_rules.toml")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-OTHER_PROJECT = "tests/consumer/project/"  # built against an installed prefix; sees nothing of this tree
+OTHER_PROJECT = "tests/consumer/project/"  # built against an installed prefix, without this tree
 GENERATED = ".pb.h"
 
 
@@ -29,14 +29,14 @@ def folder_of(name):
 
 
 def is_folder(folder, pattern):
-    """Whether `folder` is the one that `pattern` names, or one below "x/**"."""
+    """Returns whether `pattern` names `folder`, or is "x/**" and `folder` is x or below it."""
     if pattern.endswith("/**"):
         return folder == pattern[:-3] or folder.startswith(pattern[:-2])
     return folder == pattern
 
 
 class Tree:
-    """Every #include of every source, and what each file sees through our own headers."""
+    """Each #include of each source, and which headers each file includes through our own headers."""
 
     def __init__(self, root):
         self.names = [str(path) for path in source_tree.sources(root)
@@ -57,9 +57,9 @@ class Tree:
         return header.split("/")[0] in self.tops and "/" in header and not header.endswith(GENERATED)
 
     def seen(self, name):
-        """Third-party headers that `name` sees: {header: the chain of our headers that leads to it}."""
+        """Returns the third-party headers that `name` includes: {header: the chain of our headers that leads to it}."""
         if name not in self._seen:
-            self._seen[name] = {}  # a circle of our headers ends here
+            self._seen[name] = {}  # ends a cycle of our headers
             found = {}
             for _, _, header in self.lines.get(name, []):
                 if not self.is_ours(header):
@@ -72,7 +72,7 @@ class Tree:
         return self._seen[name]
 
     def edges(self):
-        """{folder: {folder that it includes: (file, line, header) of one such line}}."""
+        """Returns {folder: {folder that it includes: (file, line, header) of one such line}}."""
         found = {}
         for name in self.names:
             for number, _, header in self.lines[name]:
@@ -82,7 +82,7 @@ class Tree:
 
 
 def check_ours(tree, name, rules):
-    """Directions between our own files."""
+    """Checks the directions between our own files."""
     here = folder_of(name)
     rule = next((rule for rule in rules["folder"] if is_folder(here, rule["path"])), None)
     if rule is None:
@@ -102,26 +102,26 @@ def check_ours(tree, name, rules):
         if {here.split("/")[0], there.split("/")[0]} == {"client", "server"}:
             yield name, number, f"client and server do not include each other ({header}): what both need is in proto/"
         if matches(name, installed) and not matches(header, installed):
-            yield name, number, f"it is installed, and {header} is not"
+            yield name, number, f"it is installed, but {header} is not"
 
 
 def check_folders(tree, rules):
-    """No circle, and no folder that is too large to be read."""
+    """Checks that folders form no cycle and that no folder is too large to be read."""
     edges = tree.edges()
     for circle in circles(edges):
         lines = [edges[a][b] for a in circle for b in circle if b in edges.get(a, {})]
         for name, number, header in lines:
-            yield name, number, f"{header} closes a circle of folders: {', '.join(sorted(circle))}"
+            yield name, number, f"{header} closes a cycle of folders: {', '.join(sorted(circle))}"
     counts = {}
     for name in tree.names:
         counts[folder_of(name)] = counts.get(folder_of(name), 0) + 1
     for folder, count in sorted(counts.items()):
         if count > rules["files_max"]:
-            yield folder, 1, f"has {count} code files, more than {rules['files_max']}: it is more than one noun"
+            yield folder, 1, f"has {count} code files, more than {rules['files_max']}: divide it"
 
 
 def circles(edges):
-    """Sets of folders that reach each other (Tarjan's strongly connected components of more than one)."""
+    """Returns sets of folders that reach each other (Tarjan's strongly connected components of more than one)."""
     order, low, stack, found = {}, {}, [], []
 
     def visit(node):
@@ -146,15 +146,15 @@ def circles(edges):
 
 
 def check_third_party(tree, name, rules):
-    """Headers of others, also those seen through our own headers."""
+    """Checks third-party headers, including those that come through our own headers."""
     direct = {header: number for number, _, header in tree.lines[name]}
     for header, chain in tree.seen(name).items():
-        # The last rule that names a header holds: special ones follow general ones.
+        # The last rule that names a header applies: special rules follow general ones.
         rule = next((rule for rule in reversed(rules["third_party"]) if matches(header, rule["headers"])), None)
         if rule is None:
             known = re.fullmatch(r"[a-z_0-9]+", header) or matches(header, rules["system"]["headers"])
             if not known and not chain:
-                yield name, direct[header], f"nobody decided where {header} may be included"
+                yield name, direct[header], f"no rule says where {header} may be included; add one to include_rules.toml"
         elif not matches(name, rule["files"]) and not (chain and rule.get("direct")):
             way = f" (through {' -> '.join(chain)})" if chain else ""
             number = direct.get(chain[0] if chain else header, 1)
@@ -172,7 +172,7 @@ def check(root, rules):
 
 
 def self_test(rules):
-    """Each line breaks one rule; the words are those of its message."""
+    """Each line breaks one rule; the words are part of its message."""
     broken = {
         ("storage/index/a.cc", '#include "client/b.h"'): "storage/index may not include client/b.h",
         ("storage/b.cc", "#include <grpcpp/grpcpp.h>"): "of gRPC",
@@ -181,16 +181,16 @@ def self_test(rules):
         ("client/api/d.cc", '#include "storage/memory/slab_pool.h"'): "client/api may not include storage/memory/slab_pool.h",
         ("client/transport/e.cc", '#include "client/rpc/rpc_channel.h"'): "through client/rpc/rpc_channel.h",
         ("client/restore/f.cc", '#include "client/b.h"'): "client/restore may not include client/b.h",
-        ("client/client.h", '#include "client/b.h"'): "it is installed, and client/b.h is not",
-        ("server/verbs/o.h", '#include "server/instances/p.h"'): "closes a circle of folders: server/instances, server/verbs",
-        ("server/instances/p.h", '#include "server/verbs/o.h"'): "closes a circle of folders: server/instances, server/verbs",
+        ("client/client.h", '#include "client/b.h"'): "it is installed, but client/b.h is not",
+        ("server/verbs/o.h", '#include "server/instances/p.h"'): "closes a cycle of folders: server/instances, server/verbs",
+        ("server/instances/p.h", '#include "server/verbs/o.h"'): "closes a cycle of folders: server/instances, server/verbs",
         ("server/c.h", '#include "larder/v1/engine.pb.h"'): "of generated messages",
         ("server/g.cc", "#include <mutex>"): "of locks",
         ("server/h.cc", '#include "absl/synchronization/mutex.h"'): "of Abseil's locks",
         ("server/i.cc", '#include "storage/none.h"'): "does not exist",
         ("server/j.cc", "#include <storage/mutex.h>"): "quote it",
-        ("server/k.cc", "#include <boost/any.hpp>"): "nobody decided",
-        ("server/l.cc", '#include "l.h"'): "nobody decided",
+        ("server/k.cc", "#include <boost/any.hpp>"): "no rule says where",
+        ("server/l.cc", '#include "l.h"'): "no rule says where",
         ("attic/m.cc", ""): "is in no entry",
     }
     good = {
@@ -208,13 +208,13 @@ def self_test(rules):
         _, problems = check(root, rules)
     missed = [f"{name}: {line}" for (name, line), words in broken.items()
               if not any(where == name and words in what for where, _, what in problems)]
-    if not any(where == "cuda" and "more than one noun" in what for where, _, what in problems):
+    if not any(where == "cuda" and "divide it" in what for where, _, what in problems):
         missed.append("cuda: a folder of too many files")
     wrong = [f"{name}: {what}" for name, _, what in problems if name in good]
     for text in missed:
-        print(f"not noticed: {text}")
+        print(f"not reported: {text}")
     for text in wrong:
-        print(f"noticed for nothing: {text}")
+        print(f"reported without a reason: {text}")
     return not missed and not wrong
 
 

@@ -1,4 +1,4 @@
-"""The repository's files, as git sees them: without what is built and what is ignored."""
+"""The repository's files as git lists them: without built and ignored files."""
 
 import pathlib
 import subprocess
@@ -7,7 +7,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def files(root=ROOT):
-    """Paths from the root, sorted.  Without git (an unpacked archive): everything but build/ and hidden folders."""
+    """Returns paths relative to the root, sorted.  In an unpacked archive without git, skips build/ and hidden ones."""
     listed = subprocess.run(
         ["git", "-C", str(root), "-c", "safe.directory=*", "ls-files", "-co", "--exclude-standard", "-z"],
         capture_output=True, check=False) if (root / ".git").exists() else None

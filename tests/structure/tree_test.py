@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Holds what every file and folder owes its reader: first lines, a README, and no paths of one machine.
+"""Checks rules for every file and folder: it begins with a comment, has a README, and names no path of one machine.
 
-tree_test.py --self-test breaks a small tree in every way that it knows and expects to notice.
+tree_test.py --self-test breaks a small tree in every way that the checks know, and expects each to be reported.
 """
 
 import pathlib
@@ -13,7 +13,7 @@ import source_tree
 
 CODE = {".h", ".cc", ".py", ".sh", ".cmake", ".proto"}
 COMMENT = {".h": "//", ".proto": "//", ".cmake": "#"}
-# Homes and mounts of whoever wrote it.  /tmp, /run and /usr are everybody's.
+# Home folders and mounts of one machine.  /tmp, /run and /usr exist on every machine.
 MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:home|root|work|Users|mnt|media)/\w")
 EXAMPLE = "tests/consumer/project/example.cc"
 EXAMPLE_PAGE = "docs/engines/cpp.md"
@@ -41,8 +41,8 @@ def check_file(name, text):
 
 
 def check_folders(names, root):
-    """A folder with code has a README.md, or the nearest README.md above it says what it is.  A folder of tests that
-    mirrors one with a README.md needs none."""
+    """Checks that a folder with code has a README.md, or that the nearest README.md above it describes the folder.  A
+    folder of tests that mirrors a folder with a README.md needs none."""
     folders = sorted({str(pathlib.PurePosixPath(name).parent) for name in names
                       if pathlib.PurePosixPath(name).suffix in CODE})
     for folder in folders:

@@ -1,6 +1,8 @@
-// A forked child with a body and a line to its parent, both ways, to take turns without sleeping.
+// A forked child that runs a function, with a line to its parent in both directions, so that the
+// two can take turns without sleeping.
 //
-// Fork before the test starts any thread.  The child dies with the parent, and by _exit.
+// REQUIRES: the child is forked before the test starts any thread.  The child dies with its parent,
+// and ends by _exit.
 #pragma once
 
 #include <grp.h>
@@ -21,7 +23,7 @@
 
 #include "proto/frames/file_descriptor.h"
 
-// In a child: ends it with a line on stderr.
+// In a child: ends it with a line on stderr if the condition is false.
 #define CHILD_CHECK(condition)                                                           \
   do {                                                                                   \
     if (!(condition)) {                                                                  \
@@ -39,7 +41,7 @@ class Line {
   void Tell(uint64_t value) const {
     EXPECT_EQ(send(fd_.get(), &value, sizeof value, MSG_NOSIGNAL), ssize_t{sizeof value});
   }
-  // Waits.  Nothing when the other end is gone.
+  // Waits.  Returns nullopt if the other end is gone.
   [[nodiscard]] std::optional<uint64_t> Hear() const {
     uint64_t value = 0;
     if (recv(fd_.get(), &value, sizeof value, 0) != ssize_t{sizeof value}) return std::nullopt;
@@ -79,7 +81,7 @@ class ChildProcess {
   [[nodiscard]] const Line& line() const { return *line_; }
   [[nodiscard]] pid_t pid() const { return pid_; }
   void Kill() const { kill(pid_, SIGKILL); }
-  // The exit code, or -1 when a signal ended it.
+  // Returns the exit code, or -1 if a signal ended the child.
   int Wait() {
     int status = 0;
     EXPECT_EQ(waitpid(std::exchange(pid_, 0), &status, 0) > 0, true);
@@ -91,7 +93,7 @@ class ChildProcess {
     if (uid) {
       CHILD_CHECK(setgroups(0, nullptr) == 0);
       CHILD_CHECK(setresgid(*uid, *uid, *uid) == 0 && setresuid(*uid, *uid, *uid) == 0);
-      // Else /proc/self/fd would be closed to it, for a reason that is not the one under test.
+      // Otherwise /proc/self/fd would be closed to the child, for a reason that is not under test.
       CHILD_CHECK(prctl(PR_SET_DUMPABLE, 1) == 0);
     }
     CHILD_CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);

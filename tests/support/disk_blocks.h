@@ -1,5 +1,5 @@
-// Blocks for tests of disk tiers: every byte follows from a number, so what comes back can be
-// compared without keeping it.
+// Blocks for tests of disk tiers.  Every byte follows from a number, so bytes can be checked
+// without a copy of them.
 #pragma once
 
 #include <cstring>
@@ -24,7 +24,7 @@ inline Digest DigestOf(uint64_t number) {
 // A block with its bytes.
 class DiskBlock {
  public:
-  // Of `segments` of `bytes_each`; the same arguments make the same block.
+  // Has `segments` segments of `bytes_each`.  The same arguments make the same block.
   DiskBlock(uint64_t number, uint32_t segments, uint32_t bytes_each)
       : number_(number), pages_(PagesFor(UniformTable(segments, bytes_each).PayloadBytes())) {
     header_.key = {.variant = DigestOf(7), .digest = DigestOf(number)};
@@ -43,7 +43,7 @@ class DiskBlock {
     tokens_.assign(32, static_cast<uint32_t>(number));
   }
   DiskBlock(DiskBlock&&) = default;
-  // Its header says so; nothing of these bytes can be decoded.
+  // Makes the header say that the block is encoded; its bytes cannot be decoded.
   void SetEncoded(uint32_t raw_bytes_each) {
     for (Segment& segment : header_.table.segments) {
       segment.codec = Codec::kLossless;
@@ -51,7 +51,7 @@ class DiskBlock {
     }
   }
 
-  // Whose chain it is of, which blocks of older daemons do not say.
+  // Sets the content of the block's chain, which blocks of older daemons do not name.
   void SetContent(const Digest& content) { header_.content = content; }
 
   [[nodiscard]] const RecordHeader& header() const { return header_; }
@@ -83,7 +83,7 @@ inline DiskTier::PutResult PutOne(DiskTier& tier, const DiskBlock& block) {
 }
 
 inline void EraseOne(DiskTier& tier, const DiskAddress& address) {
-  (void)tier.Erase({&address, 1});  // faults are what some tests are about
+  (void)tier.Erase({&address, 1});  // some tests inject faults
 }
 
 inline std::optional<DiskTier::Description> DescribeOne(DiskTier& tier,
@@ -93,7 +93,7 @@ inline std::optional<DiskTier::Description> DescribeOne(DiskTier& tier,
   return out;
 }
 
-// What Get gives of a range, or why it gives nothing.
+// What Get returned for a range, or why it returned nothing.
 struct Got {
   DiskTier::GetStatus status;
   std::vector<std::byte> bytes;  // of the range
@@ -109,7 +109,7 @@ inline Got GetRange(DiskTier& tier, const DiskAddress& address, const RecordHead
   return got;
 }
 
-// Whether the tier gives back the whole block, description and bytes.
+// Returns true if the tier returns the whole block, description and bytes.
 inline bool Has(DiskTier& tier, const DiskBlock& block, DiskLocation location) {
   const DiskAddress address{block.key(), location};
   const std::optional<DiskTier::Description> known = DescribeOne(tier, address);
@@ -136,7 +136,7 @@ inline std::vector<DiskTier::Entry> RecoverAll(DiskTier& tier) {
   return entries;
 }
 
-// As the daemon takes it: the first record of a name is the block, others are erased.
+// Recovers as the daemon does: the first record of a name is the block, and others are erased.
 inline std::vector<DiskTier::Entry> RecoverFirsts(DiskTier& tier) {
   std::vector<DiskTier::Entry> entries;
   absl::flat_hash_set<BlockKey> names;

@@ -1,6 +1,6 @@
 // How a test waits for what another thread or process is about to do.
 //
-// Thread-safety: as `condition`.
+// Thread-safety: that of `condition`.
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,7 @@
-// A directory of a test, removed with all that is in it at the end.
+// A directory for a test, removed with everything in it at the end.
 //
-// Ownership: owns the directory.  Thread-safety: const after it is made.
+// Ownership: owns the directory.
+// Thread-safety: const after construction.
 #pragma once
 
 #include <cstdlib>
@@ -14,8 +15,8 @@ namespace larder {
 
 class TemporaryDirectory {
  public:
-  // By default it lies beside the test program, so on the disk of the build tree and not in memory,
-  // wherever the program is started.  Socket files need a parent with a shorter path.
+  // By default it lies beside the test program, which is on the disk of the build tree and not in
+  // memory, wherever the program is started.  Socket files need a parent with a shorter path.
   explicit TemporaryDirectory(const std::filesystem::path& parent = BesideProgram(),
                               std::string_view stem = "larder-test-") {
     std::string name = (parent / stem).string() + "XXXXXX";

@@ -1,5 +1,5 @@
-// How much of the long counts this run does: LARDER_TEST_SCALE, a tenth unless told (tests/run.sh
-// --full says 1).  And where they begin: LARDER_TEST_SEED.
+// How much of the long counts this run does: LARDER_TEST_SCALE, by default a tenth (tests/run.sh
+// --full sets it to 1). Where random draws begin: LARDER_TEST_SEED.
 #pragma once
 
 #include <algorithm>
@@ -16,12 +16,13 @@ inline double TestScale() {
   return given == nullptr ? 0.1 : std::atof(given);
 }
 
-// Of a count that --full does whole; at least 1.
+// Scales a count that --full runs whole.  Returns at least 1.
 inline uint64_t Scaled(uint64_t count) {
   return static_cast<uint64_t>(std::max(1.0, std::ceil(static_cast<double>(count) * TestScale())));
 }
 
-// Another each time unless LARDER_TEST_SEED says; printed, so that a failure can be run again.
+// Returns a new seed each time unless LARDER_TEST_SEED is set.  The seed is printed, so that a
+// failure can be repeated.
 inline uint32_t TestSeed() {
   const char* given = std::getenv("LARDER_TEST_SEED");
   const uint32_t seed =

@@ -1,4 +1,4 @@
-// Manual pages and completions: made by the programs that are built, complete, and well-formed.
+// Manual pages and completions: they come from the built programs, are complete and well-formed.
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -23,7 +23,7 @@ struct Outcome {
   std::string out;
 };
 
-// By bash, with what it says to either stream.
+// Runs a command in bash.  Returns its exit code and both output streams.
 Outcome Bash(const std::string& command) {
   Outcome outcome;
   const std::string quoted = absl::StrReplaceAll(command, {{"'", "'\\''"}});
@@ -52,7 +52,7 @@ std::vector<std::string> Verbs() {
   return verbs;
 }
 
-// "--owner" and the like, as --help has them.
+// Returns the options of a verb, "--owner" for example, as --help lists them.
 std::vector<std::string> OptionsOf(const std::string& verb) {
   std::vector<std::string> options;
   const std::string help = Bash(LARDERCTL " " + verb + " --help").out;
@@ -65,7 +65,7 @@ std::vector<std::string> OptionsOf(const std::string& verb) {
   return options;
 }
 
-TEST(Pages, AreThoseOfThePrograms) {
+TEST(Pages, AreAsPrintedByThePrograms) {
   EXPECT_EQ(Page("larderctl.1"), Bash(LARDERCTL " --print-man-page").out);
   EXPECT_EQ(Page("larderd.8"), Bash(LARDERD " --print-man-page").out);
   EXPECT_EQ(Page("larderctl"), Bash(LARDERCTL " completion bash").out);
@@ -73,8 +73,9 @@ TEST(Pages, AreThoseOfThePrograms) {
   EXPECT_EQ(Page("larderctl.fish"), Bash(LARDERCTL " completion fish").out);
 }
 
-TEST(Pages, ManHasNothingToSayAgainstThem) {
-  if (Bash("command -v man").code != 0) GTEST_SKIP() << "no man; deploy/install-deps.sh has it";
+TEST(Pages, ManReportsNoWarnings) {
+  if (Bash("command -v man").code != 0)
+    GTEST_SKIP() << "needs man; deploy/install-deps.sh installs it";
   for (const std::string page : {"larderctl.1", "larderd.8"}) {
     const Outcome read = Bash("MANWIDTH=80 LC_ALL=C.UTF-8 man --warnings -l " LARDER_PAGES "/" +
                               page + " >/dev/null");
@@ -107,14 +108,14 @@ TEST(Pages, HaveEveryVerbAndOption) {
     EXPECT_THAT(page, HasSubstr(std::string("\n\\fB") + code + "\\fR\n"));
 }
 
-// What bash offers behind these words, the last of them not yet whole.
+// Returns what bash offers after these words, of which the last is incomplete.
 std::string Offered(const std::string& words) {
   return Bash("source " LARDER_PAGES "/larderctl; COMP_WORDS=(" + words +
               "); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _larderctl; echo \"${COMPREPLY[*]}\"")
       .out;
 }
 
-TEST(Completion, OfBash) {
+TEST(Completion, BashOffersVerbsOptionsAndValues) {
   EXPECT_EQ(Offered("larderctl sta"), "status\n");
   EXPECT_EQ(Offered("larderctl pin --ti"), "--tier --timeout\n");
   EXPECT_EQ(Offered("larderctl pin --tier ''"), "host disk device\n");
@@ -125,7 +126,7 @@ TEST(Completion, OfBash) {
   EXPECT_EQ(Offered("larderctl dump " LARDER_PAGES "/larderd"), LARDER_PAGES "/larderd.8\n");
 }
 
-TEST(Completion, OtherShellsReadIt) {
+TEST(Completion, OtherShellsParseTheirFiles) {
   if (Bash("command -v zsh").code == 0) {
     const Outcome zsh = Bash("zsh -n " LARDER_PAGES "/_larderctl");
     EXPECT_EQ(zsh.code, 0) << zsh.out;

@@ -73,7 +73,7 @@ TEST(RecordDump, DamagedSegmentIsNamedAndTheRestIsShown) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(records[0].at("segments")[i].at("state"), want[i]);
 }
 
-TEST(RecordDump, CutShort) {
+TEST(RecordDump, ATruncatedRecordIsReported) {
   const auto records = DumpJson(Golden().substr(0, kRecordBytes - 1), 1);
   EXPECT_EQ(records[0].at("segments")[2].at("state"), "cut short");
   EXPECT_TRUE(DumpJson(Golden().substr(0, kHeaderBytes - 1), 1)[0].contains("error"));
@@ -102,7 +102,7 @@ TEST(RecordDump, UsageAndUnreadableFiles) {
   EXPECT_EQ(Dump("/dev/null").exit_code, 2);
 }
 
-// ---- data files of the disk tier: records at pages, with what is free between them
+// ---- Data files of the disk tier: records begin at pages, with free pages between them.
 
 constexpr size_t kPage = 4096;
 
@@ -111,7 +111,7 @@ std::string Paged(std::string bytes) {
   return bytes;
 }
 
-// The golden record as it lies there: a page of header, a page of payload.
+// The golden record as it lies in such a file: one page of header, one page of payload.
 std::string PagedRecord() {
   return Paged(Golden().substr(0, kHeaderBytes)) + Paged(Golden().substr(kHeaderBytes));
 }
@@ -138,8 +138,8 @@ TEST(RecordDumpKv, RecordsAndFreePages) {
   EXPECT_TRUE(records[1].at("ok"));
 }
 
-// Whether it is damaged or was erased is not to be seen.
-TEST(RecordDumpKv, WhatIsNotWholeIsSaidToBeSo) {
+// A dump cannot tell whether such a record is damaged or was erased.
+TEST(RecordDumpKv, AnIncompleteRecordIsReported) {
   std::string file = PagedRecord() + PagedRecord();
   file[kPage + 10] ^= 1;
   const auto records = DumpKv(file, 1);
@@ -150,8 +150,8 @@ TEST(RecordDumpKv, WhatIsNotWholeIsSaidToBeSo) {
             std::string::npos);
 }
 
-// An erased one of two pages, and one in use that begins on its second.
-TEST(RecordDumpKv, ARecordInTheRoomOfAnErasedOneIsFound) {
+// An erased record of two pages, and a record in use that begins on its second page.
+TEST(RecordDumpKv, ARecordInsideAnErasedOneIsFound) {
   const auto records = DumpKv(PagedRecord().substr(0, kPage) + PagedRecord(), 1);
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[0].at("file_offset"), 0);
@@ -160,8 +160,8 @@ TEST(RecordDumpKv, ARecordInTheRoomOfAnErasedOneIsFound) {
   EXPECT_TRUE(records[1].at("ok"));
 }
 
-// Such a page may as well be free, as --help says.
-TEST(RecordDumpKv, ADamagedHeaderIsNotFound) {
+// Such a page might as well be free, as --help says.
+TEST(RecordDumpKv, ARecordWithADamagedHeaderIsNotFound) {
   std::string file = PagedRecord() + PagedRecord();
   file[10] ^= 1;
   const auto records = DumpKv(file, 0);

@@ -1,4 +1,4 @@
-// Words, tables and quantities for people.
+// Words, tables and quantities for human readers.
 #include "storage/text.h"
 
 #include "client/cli/shell/table.h"
@@ -19,7 +19,7 @@ TEST(Text, WrapsAtTheWidth) {
   EXPECT_EQ(Wrap("aaaaaaaaaaaa b", 5, 1), "aaaaa\n aaaa\n aaa\n b\n");
   EXPECT_EQ(Wrap("as wide as it is", 0), "as wide as it is\n");
   EXPECT_EQ(Wrap("", 80, 2, "  "), "\n");
-  // Narrower than its indent: whole words rather than none.
+  // The width is smaller than the indent: whole words are printed rather than none.
   EXPECT_EQ(Wrap("aaaa bbbb", 3, 6, "      "), "      aaaa\n      bbbb\n");
 }
 
@@ -58,7 +58,7 @@ TEST(Text, Sizes) {
     EXPECT_FALSE(ParseBytes(wrong).ok()) << wrong;
 }
 
-TEST(Text, SlipsOfAName) {
+TEST(Text, NearestNameFindsTypingErrors) {
   constexpr std::string_view kNames[] = {"status", "top", "unpin", "pin", "completion"};
   EXPECT_EQ(NearestName("stauts", kNames), "status");
   EXPECT_EQ(NearestName("pni", kNames), "pin");
@@ -67,7 +67,7 @@ TEST(Text, SlipsOfAName) {
   EXPECT_EQ(NearestName(std::string(1000, 'x'), kNames), "");
 }
 
-TEST(Table, CutsWhatMayBeCut) {
+TEST(Table, CutsOnlyColumnsThatMayBeCut) {
   Table table({{"NAME", Table::Kind::kMayBeCut}, {"N", Table::Kind::kNumber}, {"STATE"}});
   table.Add({"a-long-long-name", "7", "ok"});
   table.Add({"b", "1,000", "gone"});
@@ -79,11 +79,11 @@ TEST(Table, CutsWhatMayBeCut) {
             "NAME            N  STATE\n"
             "a-long-l..      7  ok\n"
             "b           1,000  gone\n");
-  // Nothing left to cut: the line itself.
+  // No column can be cut further, so the line itself is cut.
   EXPECT_EQ(table.Format(12).substr(0, 13), "NAME      ..\n");
 }
 
-TEST(Table, FactsGoOnBelowTheirValue) {
+TEST(Table, FactsWrapBelowTheirValue) {
   EXPECT_EQ(FormatFacts({{"a", "one two"}, {"bcd", "x"}}, 9), "a    one\n     two\nbcd  x\n");
 }
 

@@ -1,5 +1,5 @@
-// Synthetic states, written here by hand so that reader and writer are not only checked against
-// each other.
+// Synthetic states that are written by hand here, so that reader and writer are not checked only
+// against each other.
 #include "client/llama_cpp/state_blob.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
 
-// Layers differ in type and row size, so that a mix-up of planes cannot pass.
+// Layers differ in type and row size, so that a mix-up of planes is detected.
 StateShape Shape() {
   return {.keys = {{1, 6}, {8, 10}, {1, 4}}, .values = {{1, 2}, {0, 8}, {1, 12}}};
 }
@@ -31,8 +31,8 @@ void Append(Bytes* out, T value) {
   out->insert(out->end(), p, p + sizeof(T));
 }
 
-// Byte `i` of the row of `position` in plane `plane`: every (plane, position, i) of these tests
-// differs from its neighbours.
+// Byte `i` of the row of `position` in plane `plane`.  In these tests it differs from the bytes of
+// neighbouring rows and planes.
 std::byte RowByte(size_t plane, uint32_t position, uint64_t i) {
   return static_cast<std::byte>(plane * 89 + position * 13 + i + 1);
 }
@@ -113,7 +113,7 @@ TEST(StateJoinerTest, BlocksInAnyOrderMakeTheStateByteForByte) {
   EXPECT_THAT(Joined(&joiner, 12), ElementsAreArray(MakeState(Shape(), {0, 12})));
 }
 
-TEST(StateJoinerTest, AShorterPrefixIsAStateOfItsOwn) {
+TEST(StateJoinerTest, AShorterPrefixIsAValidState) {
   for (uint32_t cells = 1; cells <= 12; ++cells) {
     StateJoiner joiner(Shape(), {0, 12});
     for (size_t layer = 0; layer < Shape().layers(); ++layer) {
@@ -124,7 +124,7 @@ TEST(StateJoinerTest, AShorterPrefixIsAStateOfItsOwn) {
   }
 }
 
-TEST(StateJoinerTest, WhatWasCutFromAStateJoinsToTheSameState) {
+TEST(StateJoinerTest, SegmentsCutFromAStateJoinToTheSameState) {
   const Bytes state = MakeState(Shape(), {0, 9});
   const absl::StatusOr<StateView> view = StateView::Parse(state);
   ASSERT_TRUE(view.ok()) << view.status();
@@ -139,7 +139,7 @@ TEST(StateJoinerTest, WhatWasCutFromAStateJoinsToTheSameState) {
   EXPECT_THAT(Joined(&joiner, 9), ElementsAreArray(state));
 }
 
-TEST(StateJoinerTest, APartOfATextIsAStateOfItsPositions) {
+TEST(StateJoinerTest, ARangeOfATextIsAStateOfItsPositions) {
   for (const uint32_t end : {9u, 12u}) {
     StateJoiner joiner(Shape(), {5, 12});
     for (const TokenRange block : {TokenRange{9, 12}, TokenRange{5, 9}}) {
@@ -194,10 +194,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Broken{"LongRow", kRowBytesAt, 1u << 20, 8, "inside the rows of layer 0"}),
     [](const auto& broken) { return broken.param.name; });
 
-TEST(StateViewTest, EveryCutIsRefused) {
+TEST(StateViewTest, EveryTruncatedStateIsRefused) {
   const Bytes state = MakeState(Shape(), {0, 4});
   for (size_t size = 0; size < state.size(); ++size) {
-    // A copy of its own, so that the sanitizer sees one byte too many.
+    // Each cut is a copy, so that the sanitizer detects a read of one byte too many.
     const Bytes cut(state.begin(), state.begin() + static_cast<ptrdiff_t>(size));
     EXPECT_EQ(StateView::Parse(cut).status().code(), absl::StatusCode::kInvalidArgument) << size;
   }

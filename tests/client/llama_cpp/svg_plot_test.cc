@@ -1,4 +1,4 @@
-// A picture's geometry and its text, as an SVG reader would find them.
+// The geometry and the text of a picture, as a reader of SVG finds them.
 #include "client/llama_cpp/svg_plot.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,8 @@ Plot TwoBoxes() {
 
 TEST(SvgPlotTest, BoxesSpanTheAxes) {
   const std::string svg = Draw(TwoBoxes());
-  // The first box is half as wide as the plot and its lower half; the second all of its upper half.
+  // The first box is half as wide as the plot and fills its lower half; the second fills all of the
+  // upper half.
   EXPECT_THAT(svg, HasSubstr("<rect x=\"70.0\" y=\"221.0\" width=\"275.0\" height=\"155.0\""));
   EXPECT_THAT(svg, HasSubstr("<rect x=\"70.0\" y=\"66.0\" width=\"550.0\" height=\"155.0\""));
   EXPECT_THAT(svg, HasSubstr("fill=\"none\" stroke=\"#d1495b\""));
@@ -58,9 +59,9 @@ TEST(SvgPlotTest, LinesPassAllPoints) {
   EXPECT_EQ(Count(svg, "<circle"), 0);
 }
 
-TEST(SvgPlotTest, NothingIsAPicture) { EXPECT_THAT(Draw({}), HasSubstr("</svg>")); }
+TEST(SvgPlotTest, AnEmptyPictureIsValid) { EXPECT_THAT(Draw({}), HasSubstr("</svg>")); }
 
-TEST(SvgPlotTest, AFolderThatIsNotThereIsSaid) {
+TEST(SvgPlotTest, AMissingFolderIsReported) {
   EXPECT_THAT(std::string(WritePicture(TwoBoxes(), "/nowhere/at/all.svg").message()),
               HasSubstr("check that its folder exists"));
 }

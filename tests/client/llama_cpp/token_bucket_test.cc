@@ -1,4 +1,4 @@
-// An emulated link, on a clock that only moves when told.
+// An emulated link, on a clock that moves only when the test advances it.
 #include "client/llama_cpp/token_bucket.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ constexpr ByteCount kKilobyte(1'000);
 
 class TokenBucketTest : public testing::Test {
  protected:
-  // Milliseconds from now until so many kilobytes, handed over now, are through.
+  // Returns the milliseconds from now until `kilobytes` that are handed over now have passed.
   double Pass(uint64_t kilobytes) {
     const TimePoint now = clock_.Now();
     const Duration takes = link_.Pass(ByteCount(kilobytes * kKilobyte.value()), now) - now;
@@ -26,26 +26,27 @@ class TokenBucketTest : public testing::Test {
 
 TEST_F(TokenBucketTest, BytesTakeTheirTime) { EXPECT_DOUBLE_EQ(Pass(100), 100); }
 
-TEST_F(TokenBucketTest, TheyQueueBehindThoseBeforeThem) {
+TEST_F(TokenBucketTest, BytesQueueBehindEarlierOnes) {
   EXPECT_DOUBLE_EQ(Pass(100), 100);
   EXPECT_DOUBLE_EQ(Pass(50), 150);
   clock_.Advance(milliseconds(120));
   EXPECT_DOUBLE_EQ(Pass(20), 50);
 }
 
-TEST_F(TokenBucketTest, AShortPauseIsMadeUpFor) {
+TEST_F(TokenBucketTest, AShortPauseIsCompensated) {
   EXPECT_DOUBLE_EQ(Pass(100), 100);
   clock_.Advance(milliseconds(107));
   EXPECT_DOUBLE_EQ(Pass(100), 93);
 }
 
-TEST_F(TokenBucketTest, ALongOneIsNot) {
+TEST_F(TokenBucketTest, ALongPauseIsNotCompensated) {
   EXPECT_DOUBLE_EQ(Pass(100), 100);
   clock_.Advance(milliseconds(111));
   EXPECT_DOUBLE_EQ(Pass(100), 100);
 }
 
-// However many bytes are asked for at once, and whoever is woken late: the rate is what it is.
+// The rate does not depend on how many bytes are asked for at once or on how late a thread wakes
+// up.
 TEST_F(TokenBucketTest, TheRateHoldsOverManySmallLoads) {
   const TimePoint begin = clock_.Now();
   for (int i = 0; i < 1000; ++i) {

@@ -26,7 +26,7 @@ using testing::SocketPair;
 
 using Daemon = testing::SessionPeer<wire::Down, wire::Up>;
 
-constexpr std::chrono::seconds kLong{60};  // nobody waits so long unless something hangs
+constexpr std::chrono::seconds kLong{60};  // no thread waits this long unless something hangs
 constexpr size_t kLargeKeys = 4000;        // a message of 64 KiB
 constexpr uint64_t kMoreThanTheSocketTakes = 40;
 
@@ -44,7 +44,7 @@ wire::Down AnswerDown(uint64_t id) {
 
 TimePoint In(milliseconds time) { return std::chrono::steady_clock::now() + time; }
 
-// A thread in Pump.  Dropped, it is woken and joined.
+// A thread in Pump.  When the object is destroyed, the thread is woken and joined.
 class Pumper {
  public:
   Pumper(SessionStream& stream, uint64_t seen) : stream_(stream) {
@@ -59,7 +59,8 @@ class Pumper {
     stream_.Wake();
     thread_.join();
   }
-  // It has nothing to do and sleeps, where a thread without a lock to wait for can only be in poll.
+  // Returns true once the thread sleeps with nothing to do.  A thread that waits for no lock can
+  // then only be in poll.
   [[nodiscard]] bool Sleeps() const {
     const auto until = In(kLong);
     while (!returned_ && std::chrono::steady_clock::now() < until) {
@@ -101,31 +102,32 @@ class LocalSessionStreamTest : public ::testing::Test {
     return absl::OkStatus();
   }
   void Attach() {
-    ASSERT_TRUE(daemon_->Send(AttachedDown()));  // as if it could not wait for the hello
+    ASSERT_TRUE(daemon_->Send(AttachedDown()));  // sent before the hello arrives
     ASSERT_TRUE(Open().ok());
     const wire::Up hello = daemon_->NextMessage();
     ASSERT_TRUE(hello.hello);
     EXPECT_EQ(hello.hello->engine_id, "engine");
     downs_.clear();
   }
-  // All that is there to be read.
+  // Pumps until everything that has arrived is read.
   void PumpAll() {
     for (uint64_t seen = ~uint64_t{0}; seen != stream_->arrivals();) {
       seen = stream_->arrivals();
       stream_->Pump(seen, TimePoint(), TimePoint());
     }
   }
-  // Until the stream has ended.
+  // Pumps until the stream has ended.
   void PumpToTheEnd() {
     while (broken_.empty()) stream_->Pump(stream_->arrivals(), TimePoint(), In(kLong));
   }
-  // Messages that the daemon does not read; returns when some are sure to wait in the queue.
+  // Sends messages that the daemon does not read.  When this returns, some of them certainly wait
+  // in the queue.
   void SendMoreThanTheSocketTakes() {
     for (uint64_t id = 1; id <= kMoreThanTheSocketTakes; ++id)
       ASSERT_TRUE(stream_->Send(AcquireUp(id, kLargeKeys)).ok());
     ASSERT_TRUE(WaitsToBeSent());
   }
-  // The socket takes nothing at present.
+  // Returns true if the socket takes no bytes at present.
   [[nodiscard]] bool WaitsToBeSent() const {
     pollfd writable{.fd = fd_, .events = POLLOUT, .revents = 0};
     return poll(&writable, 1, 0) == 0;
@@ -138,13 +140,13 @@ class LocalSessionStreamTest : public ::testing::Test {
   FileDescriptor socket_;
   int fd_ = -1;  // the same, when the stream owns it
   std::optional<Daemon> daemon_;
-  // Of whoever pumps.
+  // Written by the thread that pumps.
   std::vector<wire::Down> downs_;
   std::vector<absl::Status> broken_;
   std::unique_ptr<SessionStream> stream_;
 };
 
-// ---- opening
+// ---- Opening.
 
 TEST_F(LocalSessionStreamTest, AttachedIsTheAnswerToHello) {
   Attach();
@@ -152,13 +154,13 @@ TEST_F(LocalSessionStreamTest, AttachedIsTheAnswerToHello) {
   EXPECT_TRUE(broken_.empty());
 }
 
-TEST_F(LocalSessionStreamTest, OpenTellsWhyItWasRefused) {
+TEST_F(LocalSessionStreamTest, OpenReturnsTheReasonOfARefusal) {
   const absl::Status why = absl::ResourceExhaustedError("too many: retry after 500 ms");
   ASSERT_TRUE(daemon_->SendEnd({why, 500}));
   EXPECT_EQ(Open(), why);
 }
 
-TEST_F(LocalSessionStreamTest, AnEndInPeaceIsNoSession) {
+TEST_F(LocalSessionStreamTest, AnOkEndBeforeAttachedIsUnavailable) {
   ASSERT_TRUE(daemon_->SendEnd({}));
   EXPECT_TRUE(absl::IsUnavailable(Open()));
 }
@@ -177,13 +179,13 @@ TEST_F(LocalSessionStreamTest, OpenOfADaemonThatDiesIsUnavailable) {
   dies.join();
 }
 
-TEST_F(LocalSessionStreamTest, OpenDoesNotWaitForEver) {
+TEST_F(LocalSessionStreamTest, OpenDoesNotWaitForever) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(Open(milliseconds(20))));
   EXPECT_TRUE(daemon_->NextMessage().hello);
-  EXPECT_TRUE(daemon_->Next().none()) << "what was not opened is closed";
+  EXPECT_TRUE(daemon_->Next().none()) << "a socket that failed to open must be closed";
 }
 
-TEST_F(LocalSessionStreamTest, OpenRefusesNonsense) {
+TEST_F(LocalSessionStreamTest, OpenRefusesBytesThatAreNotFrames) {
   ASSERT_TRUE(daemon_->SendBytes("HTTP/1.1 400 Bad Request"));
   EXPECT_TRUE(absl::IsUnavailable(Open()));
   EXPECT_EQ(broken_.size(), 1u);
@@ -200,9 +202,9 @@ TEST_F(LocalSessionStreamTest, OnlyTheFirstAttachedCounts) {
   EXPECT_FALSE(downs_[0].attached);
 }
 
-// ---- messages
+// ---- Messages.
 
-TEST_F(LocalSessionStreamTest, MessagesGoUpAsTheyAre) {
+TEST_F(LocalSessionStreamTest, MessagesAreSentUnchanged) {
   Attach();
   wire::Up up = wire::sample::FullUp();
   up.hello.reset();
@@ -224,19 +226,19 @@ TEST_F(LocalSessionStreamTest, APumpHandsOverOneMessageAtATime) {
     ASSERT_EQ(downs_.size(), id);
     EXPECT_EQ(downs_.back(), AnswerDown(id));
   }
-  // One that has been seen makes it return, not wait.
+  // If a message has been handed over since, Pump returns at once.
   stream_->Pump(stream_->arrivals() - 1, TimePoint(), In(kLong));
   EXPECT_EQ(downs_.size(), 100u);
 }
 
-TEST_F(LocalSessionStreamTest, APumpWhoseTimeIsOverTakesWhatIsThere) {
+TEST_F(LocalSessionStreamTest, APumpAfterItsDeadlineTakesArrivedMessages) {
   Attach();
   stream_->Pump(stream_->arrivals(), TimePoint(), TimePoint());
   EXPECT_TRUE(downs_.empty());
   ASSERT_TRUE(daemon_->Send(AnswerDown(1)));
   stream_->Pump(stream_->arrivals(), TimePoint(), TimePoint());
   EXPECT_EQ(downs_.size(), 1u);
-  stream_->Pump(stream_->arrivals(), In(kLong), In(milliseconds(1)));  // looks until then
+  stream_->Pump(stream_->arrivals(), In(kLong), In(milliseconds(1)));  // spins until then
   EXPECT_EQ(downs_.size(), 1u);
 }
 
@@ -245,30 +247,30 @@ TEST_F(LocalSessionStreamTest, AMessageWakesAPump) {
   Pumper pumper(*stream_, stream_->arrivals());
   ASSERT_TRUE(pumper.Sleeps());
   const std::string frame = daemon_->Frame(AnswerDown(1));
-  ASSERT_TRUE(daemon_->SendBytes(frame.substr(0, 5)));  // half a message is none
+  ASSERT_TRUE(daemon_->SendBytes(frame.substr(0, 5)));  // half a message does not count
   ASSERT_TRUE(pumper.Sleeps());
   ASSERT_TRUE(daemon_->SendBytes(frame.substr(5)));
   pumper.Join();
   EXPECT_EQ(downs_, std::vector<wire::Down>{AnswerDown(1)});
 }
 
-TEST_F(LocalSessionStreamTest, WakeEndsTheSleepOfAPump) {
+TEST_F(LocalSessionStreamTest, WakeEndsASleepingPump) {
   Attach();
   Pumper pumper(*stream_, stream_->arrivals());
   ASSERT_TRUE(pumper.Sleeps());
   stream_->Wake();
   pumper.Join();
-  stream_->Pump(stream_->arrivals(), TimePoint(), TimePoint::max());  // and those after it
+  stream_->Pump(stream_->arrivals(), TimePoint(), TimePoint::max());  // also ends later calls
   EXPECT_TRUE(downs_.empty());
   EXPECT_TRUE(broken_.empty());
 }
 
-// ---- a daemon that does not read
+// ---- A daemon that does not read.
 
-TEST_F(LocalSessionStreamTest, SendDoesNotWait) {
+TEST_F(LocalSessionStreamTest, SendDoesNotBlock) {
   Attach();
   SendMoreThanTheSocketTakes();
-  // Nobody sleeps in Pump: the next ones that pump go on with it.
+  // No thread sleeps in Pump, so the next calls of Pump continue to send.
   std::atomic<bool> read{false};
   std::thread daemon([&] {
     ReadWhatWasSent();
@@ -278,19 +280,19 @@ TEST_F(LocalSessionStreamTest, SendDoesNotWait) {
   daemon.join();
 }
 
-TEST_F(LocalSessionStreamTest, APumpThatSleepsSendsWhatAnotherThreadLeft) {
+TEST_F(LocalSessionStreamTest, ASleepingPumpSendsWhatAnotherThreadQueued) {
   Attach();
   Pumper pumper(*stream_, stream_->arrivals());
   ASSERT_TRUE(pumper.Sleeps());
   SendMoreThanTheSocketTakes();
-  ASSERT_TRUE(pumper.Sleeps()) << "the socket takes nothing: to look again and again is a waste";
+  ASSERT_TRUE(pumper.Sleeps()) << "while the socket takes nothing, the thread must sleep";
   ReadWhatWasSent();
   ASSERT_TRUE(daemon_->Send(AnswerDown(1)));
   pumper.Join();
   EXPECT_EQ(downs_.size(), 1u);
 }
 
-TEST_F(LocalSessionStreamTest, TooMuchThatIsNotTakenLosesTheSession) {
+TEST_F(LocalSessionStreamTest, TooManyUnsentBytesLoseTheSession) {
   Attach();
   absl::Status status;
   uint64_t sent = 0;
@@ -304,7 +306,7 @@ TEST_F(LocalSessionStreamTest, TooMuchThatIsNotTakenLosesTheSession) {
   PumpToTheEnd();
   ASSERT_EQ(broken_.size(), 1u);
   EXPECT_TRUE(absl::IsDeadlineExceeded(broken_[0])) << broken_[0];
-  // What the socket had taken is there, and then nothing.
+  // The daemon finds what the socket had taken, and nothing after it.
   uint64_t read = 0;
   while (!daemon_->Next().none()) ++read;
   EXPECT_LT(read, sent);
@@ -323,7 +325,7 @@ TEST_F(LocalSessionStreamTest, ADaemonThatReadsSlowlyDoesNotMakeTheQueueGrow) {
     ASSERT_TRUE(stream_->Send(up).ok());
     for (size_t taken = 0; taken < frame.size();) {
       PumpAll();
-      ASSERT_TRUE(WaitsToBeSent()) << "the queue ran empty: this shows nothing";
+      ASSERT_TRUE(WaitsToBeSent()) << "the queue ran empty, so this test proves nothing";
       taken += daemon_->Discard(frame.size() - taken);
     }
   }
@@ -331,25 +333,26 @@ TEST_F(LocalSessionStreamTest, ADaemonThatReadsSlowlyDoesNotMakeTheQueueGrow) {
   EXPECT_LT(after, before + (8 << 20)) << "64 MiB went through a queue of less than 4 MiB";
 }
 
-// ---- ending
+// ---- Ending.
 
-TEST_F(LocalSessionStreamTest, CloseIsInPeaceWhenTheDaemonSaysSo) {
+TEST_F(LocalSessionStreamTest, CloseSucceedsWhenTheDaemonSendsAnOkEnd) {
   Attach();
   std::thread daemon([&] {
     EXPECT_EQ(daemon_->NextMessage(), AcquireUp(1));
-    EXPECT_TRUE(daemon_->Next().none()) << "half-closed";
+    EXPECT_TRUE(daemon_->Next().none()) << "the client must half-close the socket";
     EXPECT_TRUE(daemon_->Send(AnswerDown(1)));
     EXPECT_TRUE(daemon_->SendEnd({}));
   });
   EXPECT_TRUE(stream_->Send(AcquireUp(1)).ok());
   EXPECT_TRUE(stream_->Close(kLong));
   daemon.join();
-  EXPECT_EQ(downs_, std::vector<wire::Down>{AnswerDown(1)}) << "the last answers are answers";
+  EXPECT_EQ(downs_, std::vector<wire::Down>{AnswerDown(1)})
+      << "answers that arrive during Close must be handed over";
   EXPECT_EQ(broken_.size(), 1u);
   EXPECT_TRUE(absl::IsUnavailable(stream_->Send(AcquireUp(2))));
 }
 
-TEST_F(LocalSessionStreamTest, CloseSendsWhatWaits) {
+TEST_F(LocalSessionStreamTest, CloseSendsQueuedMessages) {
   Attach();
   SendMoreThanTheSocketTakes();
   std::thread daemon([&] {
@@ -372,7 +375,7 @@ TEST_F(LocalSessionStreamTest, CloseAfterWakeStillReads) {
   daemon.join();
 }
 
-TEST_F(LocalSessionStreamTest, CloseWithoutAnEndIsNotInPeace) {
+TEST_F(LocalSessionStreamTest, CloseWithoutAnEndFails) {
   Attach();
   std::thread daemon([&] {
     EXPECT_TRUE(daemon_->Next().none());
@@ -384,34 +387,34 @@ TEST_F(LocalSessionStreamTest, CloseWithoutAnEndIsNotInPeace) {
   EXPECT_TRUE(absl::IsUnavailable(broken_[0])) << broken_[0];
 }
 
-TEST_F(LocalSessionStreamTest, CloseByARefusalIsNotInPeace) {
+TEST_F(LocalSessionStreamTest, CloseAfterARefusalFails) {
   Attach();
   ASSERT_TRUE(daemon_->SendEnd({absl::InvalidArgumentError("no")}));
   EXPECT_FALSE(stream_->Close(kLong));
   EXPECT_EQ(broken_, std::vector<absl::Status>{absl::InvalidArgumentError("no")});
 }
 
-TEST_F(LocalSessionStreamTest, CloseDoesNotWaitForEver) {
+TEST_F(LocalSessionStreamTest, CloseDoesNotWaitForever) {
   Attach();
   EXPECT_FALSE(stream_->Close(milliseconds(20)));
   EXPECT_EQ(broken_.size(), 1u);
-  EXPECT_FALSE(daemon_->SendEnd({})) << "nobody listens any more";
+  EXPECT_FALSE(daemon_->SendEnd({})) << "the client must have closed the socket";
 }
 
-TEST_F(LocalSessionStreamTest, DroppedItIsGoneForTheDaemon) {
+TEST_F(LocalSessionStreamTest, DestructionClosesTheConnection) {
   Attach();
   stream_.reset();
   EXPECT_TRUE(daemon_->Next().none());
 }
 
-TEST_F(LocalSessionStreamTest, DroppedItIsGoneThoughAForkedChildHasTheSocket) {
+TEST_F(LocalSessionStreamTest, DestructionClosesTheConnectionEvenIfAForkedChildHasTheSocket) {
   Attach();
   const FileDescriptor childs(dup(fd_));
   stream_.reset();
   EXPECT_TRUE(daemon_->Next().none());
 }
 
-TEST_F(LocalSessionStreamTest, NonsenseBreaksTheStreamOnce) {
+TEST_F(LocalSessionStreamTest, InvalidFramesBreakTheStreamOnce) {
   const auto frame = [](SessionFrameType type, const std::string& body) {
     const auto header = EncodeSessionFrameHeader(type, body.size());
     return std::string(header.data(), header.size()) + body;
@@ -432,7 +435,7 @@ TEST_F(LocalSessionStreamTest, NonsenseBreaksTheStreamOnce) {
         daemon_->SendBytes(daemon_->Frame(AnswerDown(1)) + bytes + daemon_->Frame(AnswerDown(2))));
     PumpToTheEnd();
     EXPECT_EQ(downs_, std::vector<wire::Down>{AnswerDown(1)});
-    stream_->Pump(stream_->arrivals(), TimePoint(), TimePoint::max());  // does not wait any more
+    stream_->Pump(stream_->arrivals(), TimePoint(), TimePoint::max());  // does not wait any longer
     ASSERT_EQ(broken_.size(), 1u);
     EXPECT_TRUE(absl::IsUnavailable(broken_[0])) << broken_[0];
     EXPECT_TRUE(absl::IsUnavailable(stream_->Send(AcquireUp(1))));
@@ -463,17 +466,17 @@ TEST_F(LocalSessionStreamTest, CancelEndsAPumpOfAnotherThread) {
   }
   ASSERT_EQ(broken_.size(), 1u);
   EXPECT_TRUE(absl::IsUnavailable(broken_[0])) << broken_[0];
-  EXPECT_TRUE(daemon_->Next().none()) << "without goodbye";
+  EXPECT_TRUE(daemon_->Next().none()) << "no bye may be sent";
   EXPECT_TRUE(absl::IsUnavailable(stream_->Send(AcquireUp(1))));
 }
 
-// ---- all at once, for the thread sanitizer
+// ---- All at once, for the thread sanitizer.
 
 TEST_F(LocalSessionStreamTest, ManySendWhileOnePumps) {
   Attach();
   constexpr uint64_t kThreads = 4;
   constexpr uint64_t kMessages = 500;
-  std::thread daemon([&] {  // answers each
+  std::thread daemon([&] {  // answers each message
     std::vector<uint64_t> last(kThreads);
     for (uint64_t i = 0; i < kThreads * kMessages; ++i) {
       const wire::Up up = daemon_->NextMessage();

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The package kvlarder: what it answers, how it fails, and that it neither copies buffers nor holds the GIL.
+"""Tests of the package kvlarder: results, errors, and that it neither copies buffers nor holds the GIL.
 
 binding_test.py LARDERD
 """
@@ -138,7 +138,7 @@ class Session(unittest.TestCase):
                 kvlarder.connect(folder, connect_deadline_s=0.1)
 
     def test_waits_without_the_gil(self):
-        """While the daemon stands still another thread goes on."""
+        """While the daemon is stopped and a call waits for it, another thread continues."""
         session, variant = self.attach()
         with session:
             self.daemon.stop()
@@ -151,7 +151,7 @@ class Session(unittest.TestCase):
                     failures.append(error)
             waiting = threading.Thread(target=get)
             waiting.start()
-            self.daemon.go_on()  # only reached if the call let go of the GIL
+            self.daemon.go_on()  # reached only if the call has released the GIL
             waiting.join()
             self.assertEqual(failures, [])
 
@@ -164,7 +164,7 @@ class Package(unittest.TestCase):
             self.assertIn("def put(self, variant: VariantHandle", stub.read())
 
     def test_leaks_nothing(self):
-        """nanobind counts what is left when the interpreter ends."""
+        """nanobind reports objects that are left when the interpreter ends."""
         script = "import kvlarder; kvlarder.Profile(layers=1, compute=kvlarder.ComputeCost(), channels=[])"
         ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
         self.assertEqual(ended.stderr, "")

@@ -1,4 +1,4 @@
-"""larderd as a child process, with a folder of its own."""
+"""larderd as a child process, with its own folder."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import time
 
 
 class Larderd:
-    """Serves when the constructor returns."""
+    """The daemon serves when the constructor returns."""
 
     def __init__(self, path, *flags):
         self.folder = tempfile.TemporaryDirectory()
@@ -24,7 +24,7 @@ class Larderd:
             time.sleep(0.01)
 
     def stop(self):
-        """Returns when it stands still."""
+        """Stops the process with SIGSTOP.  Returns when it has stopped."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 

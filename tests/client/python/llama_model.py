@@ -1,7 +1,8 @@
-"""A Llama from its GGUF file in numpy, float32, one layer of one chunk at a time: the oracle's engine computes with it.
+"""A Llama model from its GGUF file, in numpy and float32, for the oracle.  It computes a layer of a chunk at a time.
 
-Bits depend on the shapes that BLAS is given, so a chunk's are the same only where its tokens begin and end alike.
-Nothing here writes to what it is given: keys and values of a chunk are returned beside its activations.
+The exact bits depend on the shapes that BLAS is given, so a chunk has the same bits only if its tokens begin and end
+at the same places.  No function writes to its arguments: the keys and values of a chunk are returned along with its
+activations.
 """
 
 import gguf
@@ -9,7 +10,7 @@ import numpy
 
 
 class LlamaModel:
-    """Weights, and the layer loop's body.  KV rows are [token, 2 (key, value), head, element]."""
+    """The weights, and the body of the layer loop.  KV rows are [token, 2 (key, value), head, element]."""
 
     def __init__(self, path, positions):
         reader = gguf.GGUFReader(path)
@@ -44,9 +45,9 @@ class LlamaModel:
         return self._norm(hidden[-1:], self.output_norm) @ self.embedding.T
 
     def layer(self, layer, hidden, begin, past):
-        """Activations [tokens, width] behind this layer, and the rows of tokens [begin, begin + tokens).
+        """Returns the activations [tokens, width] behind this layer, and the rows of tokens [begin, begin + tokens).
 
-        `past`: rows of tokens [0, begin) on this layer.
+        `past` has the rows of tokens [0, begin) on this layer.
         """
         weights, tokens = self.layer_weights[layer], len(hidden)
         x = self._norm(hidden, weights["attn_norm"])
@@ -75,7 +76,7 @@ class LlamaModel:
         return x / numpy.sqrt((x * x).mean(-1, keepdims=True) + self.epsilon) * weight
 
     def _turn(self, x, begin):
-        """Rotary embedding; GGUF interleaves the pairs."""
+        """Rotary embedding.  GGUF interleaves the pairs."""
         cos, sin = (table[begin:begin + len(x), None] for table in (self.cos, self.sin))
         y = numpy.empty_like(x)
         y[..., 0::2] = x[..., 0::2] * cos - x[..., 1::2] * sin

@@ -1,6 +1,6 @@
-"""Drives the C++ scheduler and the stages of an engine on a clock of its own, on which loads fail and come late.
+"""Drives the C++ scheduler and the stages of an engine on a simulated clock, on which loads fail and arrive late.
 
-It decides nothing about what is computed or loaded: it gives steps and loads their time, and reports their ends.
+It does not decide what is computed or loaded: it gives steps and loads their durations and reports their ends.
 """
 
 import heapq
@@ -9,22 +9,22 @@ import math
 
 import kvlarder
 
-BUDGET = 1 << 30  # tokens: a step is a whole chunk, so that its bits are those of the reference
+BUDGET = 1 << 30  # tokens; a step is always a whole chunk, so that its bits equal the reference's
 
 
 class Restore:
-    """One case.  `random` draws durations and failures; `harm(load, landing)` are options of Stage.place."""
+    """One case.  `random` draws durations and failures.  `harm(load)` returns options for Stage.place."""
 
     def __init__(self, case, stages, random, harm=lambda load: {}):
         self.case, self.stages, self.random, self.harm = case, stages, random, harm
         self.scheduler = kvlarder.Scheduler(case.options, case.costs)
         self.now_s, self.order, self.events = 0.0, itertools.count(), []
         self.steps, self.loads = {}, {}
-        self.free_s = {}  # when a channel is through with what it was given
+        self.free_s = {}  # by channel: when it is done with its loads
         self.failed = self.late = self.hedges = self.overlapped = self.suffixed = 0
 
     def run(self):
-        """Until the outcome is there."""
+        """Runs until there is an outcome, and returns it."""
         self.scheduler.add(self.case.spec, self.now_s)
         for _ in range(100_000):
             self._ask()
@@ -32,12 +32,12 @@ class Restore:
             if outcomes:
                 return outcomes[0]
             self._advance()
-        raise AssertionError("it does not end")
+        raise AssertionError("the restore does not end")
 
     def _advance(self):
         wakeup_s = self.scheduler.next_wakeup(self.now_s)
         event_s = self.events[0][0] if self.events else math.inf
-        assert min(event_s, wakeup_s) < math.inf, "nothing happens any more"
+        assert min(event_s, wakeup_s) < math.inf, "no event is left, but there is no outcome"
         if event_s <= wakeup_s:
             self.now_s, _, end, what = heapq.heappop(self.events)
             end(what)
@@ -99,7 +99,7 @@ class Restore:
         draw = self.random.random()
         end = self._end_load
         if draw < self.case.stalls:
-            return  # until its deadline
+            return  # the load never ends; the scheduler's deadline cancels it
         if draw < self.case.stalls + self.case.gone:
             end = self._lose_load
         elif draw < self.case.stalls + self.case.gone + self.case.fails:
@@ -142,6 +142,6 @@ class Restore:
         self.scheduler.on_load_failed(load.id, kvlarder.LoadFailure.TRANSIENT, self.now_s)
 
     def _arrive_late(self, load):
-        """What was cancelled arrives all the same."""
+        """A cancelled load arrives all the same."""
         landing = self.scheduler.on_loaded(load.id, self.now_s)
-        assert landing == kvlarder.Landing.DROP, "bytes that came too late are of use"
+        assert landing == kvlarder.Landing.DROP, "bytes of a cancelled load must be dropped"

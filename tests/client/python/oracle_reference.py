@@ -1,19 +1,19 @@
-"""What a restore has to equal: the same chunks computed in full; and its bytes, stored in a daemon."""
+"""What a restore must equal, the same chunks computed in full, and its bytes stored in a daemon."""
 
 import kvlarder
 import numpy
 
-SUFFIX = 24  # tokens behind the prefix
+SUFFIX = 24  # tokens after the prefix
 STAGES = (1, 2, 4)
 
 
 def stage_layers(layers, stages, stage):
-    """Layers [begin, end) of a pipeline stage."""
+    """Returns the layers [begin, end) of a pipeline stage."""
     return layers * stage // stages, layers * (stage + 1) // stages
 
 
 class Reference:
-    """Rows and activations of one prompt, computed chunk by chunk."""
+    """The rows and activations of one prompt, computed chunk by chunk."""
 
     def __init__(self, model, ids, chunk):
         self.model, self.ids, self.chunk = model, ids, chunk
@@ -36,7 +36,7 @@ class Reference:
         return self.ids[-SUFFIX:]
 
     def suffix(self, prefix):
-        """Rows of all layers of the suffix behind so many tokens, and the logits of what follows."""
+        """Returns the rows of all layers of the suffix after `prefix` tokens, and the logits of the next token."""
         if prefix not in self.suffixes:
             hidden, all_rows = self.model.embed(self.suffix_ids()), []
             for layer in range(self.model.layers):
@@ -47,7 +47,7 @@ class Reference:
 
 
 class Store:
-    """One process' session, and the names of what is stored: KV per stage, and activations in front of each stage."""
+    """A process's session and the names of the stored blocks: KV of each stage, and activations in front of each."""
 
     def __init__(self, socket_dir, model, references):
         self.model, self.references = model, references
@@ -67,19 +67,19 @@ class Store:
         return self.handles[key]
 
     def chain(self, chunk):
-        """The seed, and a digest per 16 tokens."""
+        """Returns the seed, followed by one digest for each 16 tokens."""
         if chunk not in self.digests:
             seed = self.session.seed(self.contents[chunk])
             self.digests[chunk] = [seed, *kvlarder.chain(seed, self.references[chunk].ids[:-SUFFIX])]
         return self.digests[chunk]
 
     def get(self, variant, chunk, block, index, buffers, first_layer=0):
-        """Fills a buffer per layer of the block; its status."""
+        """Fills one buffer per layer of the block.  Returns its status."""
         digest = self.chain(chunk)[(index + 1) * block // 16]
         return self.session.get(variant, [kvlarder.GetBlock(digest, buffers, first_layer)])[0]
 
     def put_all(self, chunk, block):
-        """How many blocks were not there before."""
+        """Puts all blocks.  Returns how many were not there before."""
         stored = 0
         for stages in STAGES:
             for stage in range(stages):
@@ -99,9 +99,9 @@ class Store:
                 chain[end // 16], chain[begin // 16], self.references[chunk].ids[begin:end],
                 [layer[begin:end] for layer in layers], chain[0]))
         stored = 0
-        while blocks:  # FULL while the daemon, which has just begun, still populates its pool
+        while blocks:  # FULL while the daemon, which has just started, populates its pool
             statuses = self.session.put(variant, blocks)
-            # Stages of two and of four begin at the same layer, with the same activations.
+            # Two stages and four stages have boundaries at the same layer, with the same activations.
             assert {status.name for status in statuses} <= {"OK", "DUPLICATE", "FULL"}, statuses
             stored += sum(status.name == "OK" for status in statuses)
             blocks = [block for block, status in zip(blocks, statuses) if status.name == "FULL"]

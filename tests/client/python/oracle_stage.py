@@ -1,6 +1,7 @@
-"""One pipeline stage of the oracle's engine: its layers' KV, which steps compute and loads fill, in a process of its own.
+"""One pipeline stage of the oracle's engine: the KV of its layers, which steps compute and loads fill.
 
-What a step computes is seen by nobody until commit(); what was never brought is NaN, so whatever used it differs.
+The result of a step becomes visible at commit().  A row that was neither computed nor loaded is NaN, so every result
+that used it differs.
 """
 
 import kvlarder
@@ -9,7 +10,7 @@ from oracle_reference import SUFFIX, Store, stage_layers
 
 
 class Stage:
-    """Ids of steps and loads are the scheduler's.  Layers are the stage's own."""
+    """Ids of steps and loads are the scheduler's.  Layers are counted within the stage."""
 
     def __init__(self, store, references):
         self.store, self.references, self.model = store, references, store.model
@@ -22,7 +23,7 @@ class Stage:
         shape = self.layers[1] - self.layers[0], prefix + SUFFIX, *self.model.row_shape
         self.rows = numpy.full(shape, numpy.nan, numpy.float32)
         self.steps, self.loads = {}, {}
-        self.hidden = {}  # by first token of a step: layers it has gone through, activations
+        self.hidden = {}  # by first token of a step: number of layers done, activations
         if stage == 0:
             self._embed()
 
@@ -35,7 +36,7 @@ class Stage:
     # ---- computing
 
     def compute(self, step, first, layer, last):
-        """Layers [layer, last) of the tokens that begin at `first`."""
+        """Computes layers [layer, last) of the tokens that begin at `first`."""
         depth, hidden = self.hidden[first]
         assert depth == layer, f"step from layer {layer}, activations are in front of layer {depth}"
         brought = []
@@ -45,7 +46,7 @@ class Stage:
         self.steps[step] = first, layer, last, hidden, brought
 
     def commit(self, step):
-        """The activations, for the stage behind this one, where the step has gone through all layers."""
+        """Makes the step's result visible.  Returns activations for the next stage if the step has done all layers."""
         first, layer, last, hidden, brought = self.steps.pop(step)
         for at, rows in zip(range(layer, last), brought):
             self.rows[at, first:first + len(rows)] = rows
@@ -56,12 +57,12 @@ class Stage:
         del self.steps[step]
 
     def hand_over(self, first, hidden):
-        self.hidden.setdefault(first, (0, hidden))  # they may have been loaded meanwhile, and be in use
+        self.hidden.setdefault(first, (0, hidden))  # the activations may have been loaded meanwhile and be in use
 
     # ---- loading
 
     def fetch(self, load, index, layer, last):
-        """Layers of a block into memory aside; its status."""
+        """Reads layers of a block into separate memory.  Returns the status."""
         rows = numpy.full((last - layer, self.block, *self.model.row_shape), numpy.nan, numpy.float32)
         self.loads[load] = index * self.block, layer, rows
         return self.store.get(self.variant, self.chunk, self.block, index, list(rows), layer).name
@@ -74,13 +75,13 @@ class Stage:
         return max(statuses, key=lambda status: status.value).name
 
     def fetch_absent(self):
-        """The status of a block that nobody stored."""
+        """Gets a block that was never stored.  Returns the status."""
         digest = bytes(16)
         rows = numpy.empty((len(self.rows), self.block, *self.model.row_shape), numpy.float32)
         return self.store.session.get(self.variant, [kvlarder.GetBlock(digest, list(rows))])[0].name
 
     def place(self, load, flip=False, layers_up=0):
-        """`flip` and `layers_up` place it wrongly: the oracle must notice."""
+        """Places a load.  `flip` and `layers_up` place it wrongly, and the oracle must notice."""
         first, layer, bytes_ = self.loads.pop(load)
         if flip:
             bytes_.reshape(-1).view(numpy.uint8)[len(bytes_.reshape(-1)) // 2] ^= 1
@@ -98,14 +99,17 @@ class Stage:
     # ---- after the restore
 
     def suffix(self, hidden):
-        """Computes the suffix in full; its activations behind this stage."""
+        """Computes the whole suffix.  Returns its activations behind this stage."""
         if hidden is not None:
             self.hand_over(self.prefix, hidden)
         self.compute("suffix", self.prefix, 0, len(self.rows))
         return self.commit("suffix")
 
     def compute_all(self, inputs):
-        """Every chunk through all layers, as after a lost restore; inputs: by first token, or None for the first stage."""
+        """Computes each chunk through all layers, as after a lost restore.
+
+        `inputs` has activations by first token, or is None for the first stage.
+        """
         outputs, self.hidden = {}, {first: (0, hidden) for first, hidden in (inputs or {}).items()}
         if inputs is None:
             self._embed()
@@ -115,7 +119,7 @@ class Stage:
         return outputs
 
     def differences(self):
-        """Where the KV is not, bit for bit, what computing all of it makes."""
+        """Returns the places where the KV differs, in any bit, from computing everything."""
         begin, end = self.layers
         reference = self.references[self.chunk]
         wanted = numpy.concatenate(
@@ -125,7 +129,7 @@ class Stage:
 
 
 class StageProcess:
-    """The same calls, in another process, which has a session of its own."""
+    """The same calls in another process, which has its own session."""
 
     def __init__(self, context, socket_dir, model, references):
         self.pipe, other = context.Pipe()
@@ -143,7 +147,7 @@ class StageProcess:
         return call
 
     def end(self):
-        self.pipe.send(None)  # closing does not tell it: processes that were forked later hold the pipe, too
+        self.pipe.send(None)  # closing the pipe would not end it: processes forked later hold it too
         self.process.join()
 
     def _serve(self, pipe, socket_dir, model, references):
@@ -153,5 +157,5 @@ class StageProcess:
             name, arguments, options = call
             try:
                 pipe.send((getattr(stage, name)(*arguments, **options), None))
-            except Exception as error:  # pylint: disable=broad-except  # the caller's to report
+            except Exception as error:  # pylint: disable=broad-except  # the caller reports it
                 pipe.send((None, f"{type(error).__name__}: {error}"))

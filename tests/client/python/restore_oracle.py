@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Whatever mix of computing and loading the scheduler chooses on a real model, KV and logits are those of computing all.
+"""Checks on a real model that KV and logits equal those of computing everything, whatever the scheduler chooses.
 
 restore_oracle.py LARDERD MODEL [--cases N] [--case I]     MODEL: a GGUF file, or a script that prints its path
 
-Random costs, depths, block sizes, stages (each in a process of its own), failures and late loads; bit for bit, through
-a running daemon.  LARDER_TEST_SEED draws the same again, --case runs one of them; LARDER_TEST_SCALE scales the count.
-Exit code 77: something that it needs is not there.
+Costs, depths, block sizes, stages (each in its own process), failures and late loads are random.  The comparison is bit
+for bit, and all bytes pass through a running daemon.  LARDER_TEST_SEED repeats the draws, --case runs one case of them,
+and LARDER_TEST_SCALE scales the number of cases.  Exits with 77 if something that the test needs is missing.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy: as many processes as cores compute
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # set before importing numpy; as many processes as cores compute
 try:
     import gguf  # noqa: F401
     import kvlarder
@@ -40,18 +40,18 @@ WANTED = ("both resources", "staircases", "failures", "late loads", "1 stage", "
 
 
 def fetched(model):
-    """Its path; ends the test where it cannot be had."""
+    """Returns the path of the model.  Skips the test if the model is not available."""
     if not model.endswith(".sh"):
         return model
     script = subprocess.run([model], stdout=subprocess.PIPE, text=True, check=False)
     if script.returncode != 0:
-        print(f"skipped restore_oracle: {model} has no model, see above")
+        print(f"skipped restore_oracle: {model} did not provide the model; its output is above")
         sys.exit(77)
     return script.stdout.strip()
 
 
 class Case:
-    """What is restored, and what the world is like."""
+    """What is restored, and how the engine and the channels behave."""
 
     def __init__(self, model, draw):
         self.draw = draw
@@ -70,7 +70,7 @@ class Case:
         self._specify(model)
 
     def _price(self, model):
-        """Loading all takes between a fifth and five times as long as computing all."""
+        """Loading everything takes between a fifth and five times as long as computing everything."""
         self.row_bytes = 4 * 2 * model.kv_heads * model.head
         self.boundary_bytes = 4 * model.width * self.block
         compute_s = 0.01 * self.prefix / self.chunk
@@ -113,7 +113,7 @@ class Case:
 
 
 class Engine:
-    """Stages for any case: one in this process, and four processes."""
+    """Stages for any case: one in this process, and four other processes."""
 
     def __init__(self, context, socket_dir, model, references):
         self.model, self.references = model, references
@@ -125,7 +125,7 @@ class Engine:
             process.end()
 
     def run(self, case, harm=lambda load: {}):
-        """Differences to the reference, the outcome, and the driver with what it counted."""
+        """Returns the differences from the reference, the outcome, and the driver with its counts."""
         stages = [self.local] if case.stages == 1 else self.processes[:case.stages]
         for index, stage in enumerate(stages):
             stage.begin(case.chunk, case.block, case.prefix, case.stages, index)
@@ -135,7 +135,7 @@ class Engine:
         for stage in stages if outcome.lost else ():
             outputs = stage.compute_all(outputs)
         if case.suffix and not outcome.lost:
-            hidden = stages[0].hidden[case.prefix][1]  # by the scheduler's steps
+            hidden = stages[0].hidden[case.prefix][1]  # computed by the scheduler's steps
         else:
             hidden = None
             for stage in stages:
@@ -148,7 +148,7 @@ class Engine:
 
 
 def count(case, outcome, restore):
-    """The categories that the case was one of."""
+    """Returns the categories to which the case belongs."""
     depths = [depth for stage in outcome.stages for depth in stage]
     useful = outcome.bytes_loaded - outcome.bytes_dropped
     falls = all(stage == sorted(stage, reverse=True) for stage in outcome.stages)
@@ -169,7 +169,7 @@ def draw_case(model, seed, index):
 
 
 def work(pipe, context, socket_dir, model, references, seed, indices):
-    """Cases of one process; sends counts and what differed."""
+    """Runs the cases of one process, and sends the counts and the differences."""
     engine, counts, broken = Engine(context, socket_dir, model, references), collections.Counter(), []
     for index in indices:
         case = draw_case(model, seed, index)
@@ -184,7 +184,7 @@ def work(pipe, context, socket_dir, model, references, seed, indices):
     pipe.send((counts, broken))
 
 
-HARMS = {  # of one load each: stages, whether it is activations, options of Stage.place
+HARMS = {  # one load is placed wrongly: stages, whether it has activations, options of Stage.place
     "a flipped bit of KV": (1, False, {"flip": True}),
     "KV a layer too high": (1, False, {"layers_up": 1}),
     "a flipped bit of KV in a stage process": (2, False, {"flip": True}),
@@ -193,7 +193,7 @@ HARMS = {  # of one load each: stages, whether it is activations, options of Sta
 
 
 def harmed(engine, case, boundary, options):
-    """Differences of the case, one load of which was placed wrongly; None: it had no such load."""
+    """Returns the differences of a case in which one load is placed wrongly, or None if it has no such load."""
     done = []
 
     def harm(load):
@@ -206,7 +206,10 @@ def harmed(engine, case, boundary, options):
 
 
 def notices(pipe, context, socket_dir, model, references, seed):
-    """Sends the kinds of harm that go unnoticed.  What is placed wrongly may be computed, too: so of some cases one."""
+    """Sends the kinds of harm that go unnoticed.
+
+    A cell that is placed wrongly may be computed as well, so it is enough that one of several cases notices.
+    """
     engine, unnoticed = Engine(context, socket_dir, model, references), []
     for name, (stages, boundary, options) in HARMS.items():
         cases = (draw_case(model, f"{seed} {name}", index) for index in range(1000))
@@ -220,15 +223,15 @@ def notices(pipe, context, socket_dir, model, references, seed):
 
 def put_all(pipe, socket_dir, model, references):
     store = Store(socket_dir, model, references)
-    # All fit into the pool, but not while the daemon, which has just begun, still populates it: then some make room for
-    # others, and are put again.
+    # All blocks fit into the pool, but not while the daemon, which has just started, still populates it.  Until then
+    # some blocks are evicted for others, and are put again.
     while sum(store.put_all(chunk, block) for chunk, block in GRIDS) > 0:
         pass
     pipe.send(True)
 
 
 def apart(context, target, *arguments):
-    """Runs it in a process: what has connected to the daemon must not fork."""
+    """Runs `target` in a process, because a process that has connected to the daemon must not fork."""
     pipe, other = context.Pipe()
     process = context.Process(target=target, args=(other, *arguments))
     process.start()
@@ -256,13 +259,13 @@ def main():
     print(f"LARDER_TEST_SEED={seed}", flush=True)
     cases = options.cases or max(1, round(CASES * scale))
     indices = range(cases) if options.case is None else [options.case]
-    numpy.seterr(invalid="ignore")  # what was never brought is NaN
+    numpy.seterr(invalid="ignore")  # rows that were never computed or loaded are NaN
 
     began_s = time.monotonic()
     model = LlamaModel(fetched(options.model), TOKENS + SUFFIX)
     ids = numpy.random.default_rng(7).integers(0, len(model.embedding), TOKENS + SUFFIX).tolist()
     references = {chunk: Reference(model, ids, chunk) for chunk in sorted({chunk for chunk, _ in GRIDS})}
-    context = multiprocessing.get_context("fork")  # the weights are shared
+    context = multiprocessing.get_context("fork")  # shares the weights
     with Larderd(options.larderd, "--pool", "512MiB") as socket_dir:
         shared = socket_dir, model, references
         assert answer(*apart(context, put_all, *shared))

@@ -1,4 +1,4 @@
-// What the cost model learns, from what, and how fast.
+// What the cost model learns, from which observations, and how fast.
 #include "client/restore/cost_model.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ Profile ProfileOf(ComputeCost cost, double doubt = 0.3) {
 
 TokenRange Chunk(uint32_t i) { return {512 * i, 512 * (i + 1)}; }
 
-TEST(CostModel, BeginsAsItsProfile) {
+TEST(CostModel, StartsWithItsProfile) {
   const CostModel model(ProfileOf(kTruth));
   EXPECT_NEAR(model.ComputeSeconds(Chunk(3)), kTruth.Seconds(Chunk(3)), 1e-12);
   EXPECT_NEAR(model.ComputeSeconds(Chunk(3), {0, 8}), kTruth.Seconds(Chunk(3)) / 4, 1e-12);
@@ -25,7 +25,7 @@ TEST(CostModel, BeginsAsItsProfile) {
   EXPECT_NEAR(model.ComputeDoubt(Chunk(3)), 0.3, 0.05);
 }
 
-TEST(CostModel, OneStepSaysHowMuchSlowerTheMachineIs) {
+TEST(CostModel, OneStepTellsHowMuchSlowerTheMachineIs) {
   CostModel model(ProfileOf(kTruth));
   model.ObserveCompute(Chunk(0), {0, 32}, kTruth.Seconds(Chunk(0)) * 1.3);
   EXPECT_NEAR(model.ComputeSeconds(Chunk(0)) / kTruth.Seconds(Chunk(0)), 1.3, 0.02);
@@ -33,7 +33,7 @@ TEST(CostModel, OneStepSaysHowMuchSlowerTheMachineIs) {
   EXPECT_LT(model.ComputeDoubt(Chunk(0)), 0.05);
 }
 
-TEST(CostModel, LearnsEachPartThroughNoise) {
+TEST(CostModel, LearnsEachTermDespiteNoise) {
   std::mt19937_64 random(3);
   std::normal_distribution<double> noise(1, 0.02);
   CostModel model(ProfileOf({1e-3, 2e-4, 1e-9}));
@@ -64,7 +64,7 @@ TEST(CostModel, LayersHaveTheirOwnShares) {
   EXPECT_NEAR(model.ComputeSeconds(Chunk(0), {1, 2}) / kTruth.Seconds(Chunk(0)), 0.75, 1e-9);
 }
 
-TEST(CostModel, AnOutlierIsDoubtedAndASecondIsBelieved) {
+TEST(CostModel, OneOutlierIsIgnoredAndASecondIsBelieved) {
   CostModel model(ProfileOf(kTruth, 0.05));
   for (uint32_t i = 0; i < 20; ++i) model.ObserveLoad(kPool, 1e6, 1e-3);
   model.ObserveLoad(kPool, 1e6, 1e-2);
@@ -84,14 +84,14 @@ TEST(CostModel, FollowsAMachineThatChanges) {
   EXPECT_NEAR(model.ComputeSeconds(Chunk(4)) / kTruth.Seconds(Chunk(4)), 6, 0.6);
 }
 
-TEST(CostModel, DoubtStaysFiniteWhateverIsNeverSeen) {
+TEST(CostModel, DoubtStaysFiniteForUnseenSizes) {
   CostModel model(ProfileOf(kTruth));
   for (int i = 0; i < 5000; ++i) model.ObserveCompute(Chunk(0), {0, 32}, kTruth.Seconds(Chunk(0)));
   EXPECT_LT(model.ComputeDoubt(Chunk(200)), 1.5);
   EXPECT_NEAR(model.ComputeSeconds(Chunk(0)) / kTruth.Seconds(Chunk(0)), 1, 0.01);
 }
 
-TEST(CostModel, NonsenseChangesNothing) {
+TEST(CostModel, InvalidObservationsChangeNothing) {
   CostModel model(ProfileOf(kTruth));
   model.ObserveCompute({5, 5}, {0, 32}, 1);
   model.ObserveCompute(Chunk(0), {4, 4}, 1);
@@ -102,7 +102,7 @@ TEST(CostModel, NonsenseChangesNothing) {
   EXPECT_DOUBLE_EQ(model.LoadSeconds(kPool, 5e8), 0.5);
 }
 
-TEST(CostModel, TakesInChannelsThatNoProfileKnew) {
+TEST(CostModel, AcceptsChannelsThatTheProfileLacks) {
   CostModel model(ProfileOf(kTruth));
   const ChannelId peer{3};
   EXPECT_DOUBLE_EQ(model.LoadSeconds(peer, CostModel::kUnknownRate), 1);
@@ -111,7 +111,7 @@ TEST(CostModel, TakesInChannelsThatNoProfileKnew) {
   EXPECT_DOUBLE_EQ(model.LoadSeconds(kPool, 1e9), 1);
 }
 
-TEST(CostModel, WhatIsLearntIsAProfileForTheNextStart) {
+TEST(CostModel, LearntReturnsAProfileForTheNextStart) {
   CostModel model(ProfileOf(kTruth));
   for (int i = 0; i < 20; ++i) model.ObserveLoad(kPool, 1e9, 2);
   EXPECT_NEAR(model.Learnt().channels[0].bytes_per_s, 5e8, 1e7);

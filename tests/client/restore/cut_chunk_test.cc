@@ -1,5 +1,5 @@
-// Chunks that an engine cuts between tokens: what a step has of one, what it leaves to loads, and
-// when it waits for them.
+// Chunks that an engine cuts between tokens: which part of a chunk a step computes, which part it
+// leaves to loads, and when it waits for them.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -26,8 +26,8 @@ std::vector<uint32_t> BlocksOf(HandDriven& bench) {
   return blocks;
 }
 
-// One block of a chunk does not come: it is computed with what it is cut from, and nothing else.
-TEST(CutChunk, AnEngineThatCutsChunksComputesWhatIsMissingOfOne) {
+// One block of a chunk does not arrive: only the cut that contains it is computed.
+TEST(CutChunk, OnlyTheCutWithTheMissingBlockIsComputed) {
   for (const uint32_t missing : {3u, 4u, 7u, 8u, 11u}) {
     HandDriven bench({}, 10, 1e9);
     ASSERT_TRUE(bench.scheduler.Add(CutSpec(12), 0).ok());
@@ -51,9 +51,10 @@ TEST(CutChunk, AnEngineThatCutsChunksComputesWhatIsMissingOfOne) {
   }
 }
 
-// The last chunk is shared: a cut takes the engine as long as loading its blocks.
-TEST(CutChunk, AnEngineThatCutsChunksMeetsWithinOne) {
-  HandDriven bench({}, 0.010, 1e5 / 0.00125);  // a cut of two blocks takes 2.5 ms, either way
+// The last chunk is divided between computing and loading: the engine computes a cut as fast as its
+// blocks are loaded.
+TEST(CutChunk, ComputingAndLoadingMeetInsideAChunk) {
+  HandDriven bench({}, 0.010, 1e5 / 0.00125);  // a cut (two blocks) takes 2.5 ms either way
   ASSERT_TRUE(bench.scheduler.Add(CutSpec(8), 0).ok());
   const auto step = bench.scheduler.NextCompute(0, 1 << 20, 0);
   ASSERT_TRUE(step.has_value());
@@ -61,14 +62,15 @@ TEST(CutChunk, AnEngineThatCutsChunksMeetsWithinOne) {
   EXPECT_EQ(BlocksOf(bench), (std::vector<uint32_t>{7, 6, 5, 4}));
 }
 
-TEST(CutChunk, WhatIsBesideAHoleIsLoadedButForItsCut) {
+TEST(CutChunk, AroundAHoleOnlyItsCutIsComputed) {
   HandDriven bench({}, 10, 1e9);
   RequestSpec spec = CutSpec(12);
   spec.stages[0].ranks[0].channel_of_block[3] = ChannelId::kNowhere;
   ASSERT_TRUE(bench.scheduler.Add(spec, 0).ok());
-  EXPECT_FALSE(bench.scheduler.NextCompute(0, 1 << 20, 0)) << "what is before it takes no time";
+  EXPECT_FALSE(bench.scheduler.NextCompute(0, 1 << 20, 0))
+      << "the blocks before the hole are loaded sooner than they could be computed";
   EXPECT_EQ(BlocksOf(bench), (std::vector<uint32_t>{1, 0, 11, 10, 9, 8, 7, 6, 5, 4}));
-  EXPECT_FALSE(bench.scheduler.NextCompute(0, 1 << 20, 0)) << "nor does it now";
+  EXPECT_FALSE(bench.scheduler.NextCompute(0, 1 << 20, 0)) << "they still are";
   const auto loads = bench.scheduler.TakeCancelledLoads();
   EXPECT_TRUE(loads.empty());
   EXPECT_EQ(bench.scheduler.OnLoaded(LoadId{1}, 1e-4), Landing::kPlace);
@@ -76,7 +78,7 @@ TEST(CutChunk, WhatIsBesideAHoleIsLoadedButForItsCut) {
   EXPECT_EQ(bench.scheduler.NextCompute(0, 1 << 20, 2e-4)->tokens, (TokenRange{64, 128}));
 }
 
-// However slow the channel seems to be: what it has begun is not computed as well.
+// A block whose load has begun is not computed as well, however slow the channel seems to be.
 TEST(CutChunk, AStepEndsWhereTheLoadsOfItsChunkBegin) {
   HandDriven bench({}, 0.001, 1e5 / 0.01);
   ASSERT_TRUE(bench.scheduler.Add(CutSpec(8), 0).ok());
@@ -84,7 +86,7 @@ TEST(CutChunk, AStepEndsWhereTheLoadsOfItsChunkBegin) {
   EXPECT_EQ(bench.scheduler.NextCompute(0, 1 << 20, 0)->tokens, (TokenRange{0, 192}));
 }
 
-TEST(CutChunk, AStepIsAbandonedWhenItsOwnBlocksAreThere) {
+TEST(CutChunk, AStepIsAbandonedWhenItsBlocksHaveLanded) {
   HandDriven bench({.engine = {.abandons_steps = true}}, 0.001, 1e8);
   ASSERT_TRUE(bench.scheduler.Add(CutSpec(8), 0).ok());
   const auto step = bench.scheduler.NextCompute(0, 64, 0);
@@ -99,9 +101,9 @@ TEST(CutChunk, AStepIsAbandonedWhenItsOwnBlocksAreThere) {
   EXPECT_EQ(bench.scheduler.TakeAbandonedSteps(), std::vector<StepId>{step->id});
 }
 
-// Loading alone would miss the deadline, so computing pays; but not of what lands before it could
-// be computed.
-TEST(CutChunk, WhatLoadsBringSoonerIsNotComputedForWhatIsBehindIt) {
+// Loading alone would miss the deadline, so computing is worthwhile, but not for blocks that land
+// before they could be computed.
+TEST(CutChunk, BlocksThatLandSoonerAreNotComputed) {
   HandDriven bench({.patience_s_min = 10}, 0.020, 1e5 / 0.00125);  // a cut: 7 ms, or 2.5
   RequestSpec spec = CutSpec(8);
   spec.deadline_s = 0.0105;
@@ -116,7 +118,7 @@ TEST(CutChunk, WhatLoadsBringSoonerIsNotComputedForWhatIsBehindIt) {
   EXPECT_EQ(bench.scheduler.NextCompute(0, 1 << 20, 0.009)->tokens, (TokenRange{192, 256}));
 }
 
-// Only the first loads were given out when the hole is computed.
+// When the hole is computed, only the first loads have been given out.
 TEST(CutChunk, AStepEndsWithTheHole) {
   HandDriven bench({}, 1, 1e5 / 0.003);
   RequestSpec spec = CutSpec(64);
@@ -129,8 +131,9 @@ TEST(CutChunk, AStepEndsWithTheHole) {
   EXPECT_EQ(bench.scheduler.NextCompute(0, 256, 0.006)->tokens, (TokenRange{64, 128}));
 }
 
-// Where loading what is behind the hole takes longer than computing it, nothing is waited for.
-TEST(CutChunk, AnEngineDoesNotWaitWhereLoadingTakesLongest) {
+// If loading the blocks behind the hole takes longer than computing it, the engine does not wait
+// for anything.
+TEST(CutChunk, TheEngineDoesNotWaitIfLoadingTakesLongest) {
   HandDriven bench({}, 1, 1e5 / 0.1);
   RequestSpec spec = Spec(1, 35, 32, 256);
   for (uint32_t block = 8; block < 16; ++block)
@@ -139,8 +142,8 @@ TEST(CutChunk, AnEngineDoesNotWaitWhereLoadingTakesLongest) {
   EXPECT_TRUE(bench.scheduler.NextCompute(0, 256, 0).has_value());
 }
 
-// A hedge of an engine that decodes meanwhile is no longer than its budget; one that is overdue is
-// no longer than that either, but all of it.
+// While the engine decodes, a hedge is no longer than its budget.  The hedge of an overdue load is
+// no longer than that either, but uses all of it.
 TEST(CutChunk, AHedgeOfACutChunkKeepsToItsBudget) {
   for (const bool overdue : {false, true}) {
     HandDriven bench({.patience = 1e6}, 0.010, 1e5 / 0.02);  // loading all of it takes 160 ms
@@ -154,8 +157,8 @@ TEST(CutChunk, AHedgeOfACutChunkKeepsToItsBudget) {
   }
 }
 
-TEST(CutChunk, LessThanACutAtTheEndBelongsToTheOneBeforeIt) {
-  HandDriven bench({}, 0.001, 1e3);  // nothing is worth loading
+TEST(CutChunk, ARemainderShorterThanACutJoinsTheCutBefore) {
+  HandDriven bench({}, 0.001, 1e3);  // no load is worthwhile
   ASSERT_TRUE(bench.scheduler.Add(CutSpec(11), 0).ok());
   const auto next = [&] {
     const auto step = bench.scheduler.NextCompute(0, 64, 0);
@@ -164,16 +167,16 @@ TEST(CutChunk, LessThanACutAtTheEndBelongsToTheOneBeforeIt) {
   };
   for (uint32_t begin = 0; begin < 256; begin += 64)
     EXPECT_EQ(next(), (TokenRange{begin, begin + 64}));
-  EXPECT_EQ(next(), (TokenRange{256, 352})) << "beyond its budget, by less than a cut";
+  EXPECT_EQ(next(), (TokenRange{256, 352})) << "a step may exceed its budget by less than a cut";
   EXPECT_EQ(bench.scheduler.TakeOutcomes().size(), 1u);
 }
 
-// Nobody else reports anything while the only load stalls.
+// No other event occurs while the only load stalls.
 TEST(CutChunk, WakesWhenALoadIsOverdue) {
   HandDriven bench({.patience = 1e6}, 0.05, 1e8);
   ASSERT_TRUE(bench.scheduler.Add(CutSpec(8), 0).ok());
   ASSERT_EQ(BlocksOf(bench).size(), 8u);
-  // A load takes a millisecond, and all of it takes 50 to compute.
+  // A load takes a millisecond, and computing everything takes 50.
   double now_s = 0.001;
   for (; !bench.scheduler.NextCompute(0, 1 << 20, now_s).has_value(); now_s += 1e-5)
     ASSERT_LT(now_s, 0.01);
@@ -195,7 +198,7 @@ TEST(CutChunk, ABudgetBelowACutComputesNothing) {
   EXPECT_EQ(bench.scheduler.NextCompute(0, 127, 0)->tokens, (TokenRange{0, 64}));
 }
 
-TEST(CutChunk, WhatChunksAreCutIntoIsChecked) {
+TEST(CutChunk, TheLengthOfCutsIsValidated) {
   RequestSpec spec = Spec(1, 8, 32, 256);
   for (const uint32_t cut : {16u, 48u, 96u, 512u}) {
     spec.cut_tokens = cut;

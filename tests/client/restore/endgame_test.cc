@@ -1,4 +1,4 @@
-// The last few cells: the exact optimum where costs are known, and what is regretted least where
+// The last few cells: the exact optimum if the costs are known, and the choice of least regret if
 // they are not.
 #include "client/restore/endgame.h"
 
@@ -11,7 +11,7 @@
 namespace larder {
 namespace {
 
-// Untouched chunks on one lane, a block each.
+// Chunks of which nothing is computed or loaded yet, on one lane, one block each.
 Endgame Untouched(uint16_t layers, const std::vector<std::pair<double, double>>& costs) {
   Endgame game{.layers = layers, .lanes = 1, .busy_s = {0, 0}};
   for (const auto& [compute_s, load_s] : costs) {
@@ -25,7 +25,7 @@ Endgame Untouched(uint16_t layers, const std::vector<std::pair<double, double>>&
   return game;
 }
 
-TEST(Endgame, IsTheBestOfAllStaircases) {
+TEST(Endgame, FindsTheBestOfAllStaircases) {
   std::mt19937_64 random(1);
   const auto real = [&] { return std::uniform_real_distribution<double>(0.1, 1)(random); };
   for (int i = 0; i < 300; ++i) {
@@ -42,7 +42,7 @@ TEST(Endgame, IsTheBestOfAllStaircases) {
   }
 }
 
-TEST(Endgame, CountsStaircases) {
+TEST(Endgame, IsLimitedByTheNumberOfStaircases) {
   EXPECT_TRUE(IsEndgame(2, 30));
   EXPECT_FALSE(IsEndgame(2, 31));
   EXPECT_TRUE(IsEndgame(12, 3));
@@ -50,7 +50,7 @@ TEST(Endgame, CountsStaircases) {
   EXPECT_FALSE(IsEndgame(0, 4));
 }
 
-TEST(Endgame, BeginsWithWhatIsRightInAnyCase) {
+TEST(Endgame, StartsWithMovesThatAreRightInAnyCase) {
   Endgame game = Untouched(2, {{1, 1}, {1, 1}});
   game.doubt = 0.3;
   const EndgameAim aim = Solve(game);
@@ -59,8 +59,9 @@ TEST(Endgame, BeginsWithWhatIsRightInAnyCase) {
   EXPECT_FALSE(aim.waits[0]);
 }
 
-// One layer of each, or all of the second chunk: computing decides, and has not been measured.
-TEST(Endgame, WaitsForAReportWhereTheNextLoadMayBeWrong) {
+// Either one layer of each chunk should be loaded or all of the second: this depends on the speed
+// of computing, which has not been measured.
+TEST(Endgame, WaitsForAReportIfTheNextLoadMayBeWrong) {
   Endgame game = Untouched(2, {{0.28, 0.43}, {0.153, 0.2155}});
   game.chunks[0].low = 1;
   game.chunks[0].loads_s = {0.2155, 0};
@@ -76,7 +77,7 @@ TEST(Endgame, WaitsForAReportWhereTheNextLoadMayBeWrong) {
   EXPECT_TRUE(Solve(game).loads[0].has_value());
 }
 
-TEST(Endgame, LeavesALaneAloneThatHasNothing) {
+TEST(Endgame, ALaneWithoutLoadsGetsNone) {
   Endgame game = Untouched(2, {{1, 1}});
   game.chunks[0].piece_top = {0};
   EXPECT_FALSE(Solve(game).loads[0].has_value());

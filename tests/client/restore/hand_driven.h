@@ -1,4 +1,4 @@
-// A scheduler that a test drives by hand, call by call, for decisions that can be counted.
+// A scheduler that a test drives call by call, for decisions that can be counted.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace larder::testing {
 
 inline constexpr uint16_t kLayers = 6;
 
-// A step takes compute_s for each 256 tokens, and a tenth of that besides.
+// A step takes compute_s for each 256 tokens, plus a tenth of that.
 inline CostModel Costs(double compute_s = 0.01, double bytes_per_s = 1e8) {
   Profile profile;
   profile.layers = kLayers;
@@ -30,7 +30,7 @@ inline RequestSpec Spec(uint64_t id, uint32_t blocks, uint32_t block_tokens = 12
   return spec;
 }
 
-// One channel is asked, for one load at a time.
+// Only one channel is used, for one load at a time.
 struct HandDriven {
   explicit HandDriven(SchedulerOptions options, double compute_s, double bytes_per_s)
       : scheduler(options, Costs(compute_s, bytes_per_s), FinishFirst()) {}

@@ -58,7 +58,7 @@ void Ledger::Add(const RequestSpec& spec) {
 void Ledger::RunToEnd() {
   const size_t wanted = outcomes_.size() + books_.size();
   for (int i = 0; outcomes_.size() < wanted; ++i) {
-    ASSERT_TRUE(Step()) << "nothing happens any more";
+    ASSERT_TRUE(Step()) << "no event is left, but some requests have no outcome";
     ASSERT_LT(i, 1'000'000);
     if (::testing::Test::HasFatalFailure()) return;
   }
@@ -76,7 +76,7 @@ void Ledger::Ask() {
     for (const auto& [id, book] : books_) budget = std::max(budget, book.spec.cut_tokens);
     const auto step = scheduler_.NextCompute(stage, budget, now_s_);
     if (!step) continue;
-    // One cut is always within it, with what is less than one at the end.
+    // One cut is always allowed, with a remainder shorter than a cut at the end.
     const uint32_t cut = books_.at(step->request.value).spec.cut_tokens;
     if (step->kind == StepKind::kRestore) {
       EXPECT_LT(step->tokens.end - step->tokens.begin, budget + std::max(cut, 1u));
@@ -118,23 +118,23 @@ void Ledger::Check(const ComputeStep& step) {
     first = step.tokens.begin / book.spec.block_tokens;
   } else {
     ASSERT_EQ(book.activations[step.stage][chunk], step.layers.begin)
-        << "activations are not there";
+        << "activations of the layers below must be computed";
     ASSERT_EQ(step.tokens.begin, chunk * ChunkTokens(book) + book.through[step.stage][chunk])
-        << "a chunk goes on where it was left";
+        << "a chunk must continue where it was left";
   }
   for (uint32_t b = step.tokens.begin / book.spec.block_tokens;
        b * book.spec.block_tokens < step.tokens.end; ++b) {
     ASSERT_TRUE(book.boundary[step.stage][b])
-        << "the activations that it starts from are not there";
+        << "the activations that the step starts from must be there";
   }
   for (uint32_t b = 0; b < first; ++b) {
     for (uint16_t l = 0; l < step.layers.end; ++l) {
       ASSERT_TRUE(At(book, step.stage, b, l).there())
-          << "block " << b << " layer " << l << " is under way";
+          << "block " << b << " layer " << l << " must be there before the step starts";
     }
   }
   const uint32_t last = (step.tokens.end - 1) / book.spec.block_tokens;
-  bool of_use = false;  // something of it, or above it, nobody else brings
+  bool of_use = false;  // no load brings a part of it, or of the layers above it
   for (uint32_t b = step.tokens.begin / book.spec.block_tokens; b <= last; ++b) {
     for (uint16_t l = step.layers.begin; l < book.cells[step.stage][b].size(); ++l) {
       Cell& cell = At(book, step.stage, b, l);
@@ -144,14 +144,14 @@ void Ledger::Check(const ComputeStep& step) {
       cell.computing = true;
     }
   }
-  // A part of a chunk may be there already: the rest of it needs the whole.
+  // A part of a chunk may be there already; computing the rest needs the whole chunk.
   const uint32_t end = std::min((chunk + 1) * ChunkTokens(book), book.spec.tokens);
   const bool part = step.tokens.begin % ChunkTokens(book) != 0 || step.tokens.end != end;
-  ASSERT_TRUE(step.hedge || part || of_use) << "computes what is being loaded";
+  ASSERT_TRUE(step.hedge || part || of_use) << "the step computes only what is being loaded";
 }
 
-// It begins with a cut that is not there and ends with one that no load has claimed, unless its
-// budget has ended it.
+// A step begins with a cut that is not there and ends with one that no load has claimed, unless its
+// budget ended it.
 void Ledger::CheckCut(const Book& book, const ComputeStep& step) {
   const uint32_t cut = book.spec.cut_tokens, size = book.spec.block_tokens;
   const uint32_t begin = step.tokens.begin / ChunkTokens(book) * ChunkTokens(book);
@@ -161,7 +161,7 @@ void Ledger::CheckCut(const Book& book, const ComputeStep& step) {
   ASSERT_TRUE(step.tokens.end % cut == 0 || step.tokens.end == book.spec.tokens);
   ASSERT_GE(step.tokens.end - step.tokens.begin, at_least);
   ASSERT_TRUE(step.tokens.end == end || end - step.tokens.end >= at_least)
-      << "what it leaves is less than a cut";
+      << "the remainder of the chunk must be at least a cut";
   const auto any = [&](uint32_t from, uint32_t to, const auto& is) {
     for (uint32_t b = from / size; b < to / size; ++b) {
       const auto& cells = book.cells[step.stage][b];
@@ -176,10 +176,11 @@ void Ledger::CheckCut(const Book& book, const ComputeStep& step) {
       step.tokens.end == end ? begin + (cuts - 1) * at_least : step.tokens.end - cut;
   ASSERT_TRUE(any(step.tokens.begin, step.tokens.begin + at_least, lacks) ||
               (step.tokens.begin == last && any(last, step.tokens.end, lacks)))
-      << "begins with what is there";
+      << "the step must begin with a cut that is not there";
   if (step.hedge) return;
   const bool limited = options_.budget <= 1'000'000;
-  ASSERT_TRUE(any(last, limited ? end : step.tokens.end, open)) << "ends with what is being loaded";
+  ASSERT_TRUE(any(last, limited ? end : step.tokens.end, open))
+      << "the step must end with a cut that is not being loaded";
 }
 
 void Ledger::Check(const Load& load) {
@@ -193,10 +194,10 @@ void Ledger::Check(const Load& load) {
   ASSERT_EQ(copy.channel_of_block[load.block], load.channel);
   for (uint16_t l = load.layers.begin; l < load.layers.end; ++l) {
     Cell& cell = At(book, load.stage, load.block, l);
-    ASSERT_FALSE(cell.loading[load.rank]) << "loaded twice";
-    ASSERT_FALSE(cell.landed[load.rank]) << "loaded again";
-    ASSERT_FALSE(cell.computed) << "loads what is computed";
-    ASSERT_TRUE(load.hedge || !cell.computing) << "loads what is being computed";
+    ASSERT_FALSE(cell.loading[load.rank]) << "the cell is already being loaded";
+    ASSERT_FALSE(cell.landed[load.rank]) << "the cell has landed already";
+    ASSERT_FALSE(cell.computed) << "the cell is computed already";
+    ASSERT_TRUE(load.hedge || !cell.computing) << "the cell is being computed";
     cell.loading[load.rank] = true;
   }
 }
@@ -289,7 +290,7 @@ void Ledger::Collect() {
   for (const LoadId id : scheduler_.TakeCancelledLoads()) {
     const auto at =
         std::find_if(loads_.begin(), loads_.end(), [&](const Load& load) { return load.id == id; });
-    ASSERT_NE(at, loads_.end()) << "cancels what is not under way";
+    ASSERT_NE(at, loads_.end()) << "a cancelled load must be under way";
     Book& book = books_.at(at->request.value);
     for (uint16_t l = at->layers.begin; l < at->layers.end; ++l) {
       At(book, at->stage, at->block, l).loading[at->rank] = false;
@@ -300,7 +301,7 @@ void Ledger::Collect() {
   for (const StepId id : scheduler_.TakeAbandonedSteps()) {
     const auto at =
         std::find_if(steps_.begin(), steps_.end(), [&](const auto& step) { return step.id == id; });
-    ASSERT_NE(at, steps_.end()) << "abandons what is not under way";
+    ASSERT_NE(at, steps_.end()) << "an abandoned step must be under way";
     Book& book = books_.at(at->request.value);
     for (auto& block : book.cells[at->stage]) {
       for (Cell& cell : block) cell.computing = false;
@@ -321,7 +322,8 @@ void Ledger::CheckOutcome(const Outcome& outcome) {
         const bool by_computing = l < outcome.stages[stage].depths[b];
         const bool landed =
             std::all_of(cell.landed.begin(), cell.landed.end(), [](bool each) { return each; });
-        ASSERT_TRUE(by_computing ? cell.computed : landed) << "it says who brought it, wrongly";
+        ASSERT_TRUE(by_computing ? cell.computed : landed)
+            << "the outcome must say correctly whether the cell was computed or loaded";
       }
     }
   }

@@ -1,8 +1,9 @@
-// A driver that holds a scheduler to its promises: it keeps its own books of every layer of every
-// block, lets steps and loads end in any order, fail or stall, and expects after each what
-// scheduler.h says.
+// A driver that checks the promises of a scheduler.  It keeps its own record of each layer of each
+// block, lets steps and loads end in any order, fail or stall, and after each event checks what
+// scheduler.h promises.
 //
-// Ownership: a value; owns the scheduler.  Thread-safety: none.
+// Ownership: a value; owns the scheduler.
+// Thread-safety: none.
 #pragma once
 
 #include <map>
@@ -16,8 +17,8 @@ namespace larder::testing {
 
 struct LedgerOptions {
   SchedulerOptions scheduler = {};
-  double fails = 0, gone = 0, stalls = 0;  // share of the loads
-  uint32_t budget = 1 << 30;               // tokens of a step, at most
+  double fails = 0, gone = 0, stalls = 0;  // shares of the loads
+  uint32_t budget = 1 << 30;               // maximum tokens of a step
   size_t in_flight = 3;                    // loads of a channel
 };
 
@@ -27,9 +28,9 @@ class Ledger {
          uint16_t stages, uint16_t channels);
 
   void Add(const RequestSpec& spec);
-  // Until all requests have their outcome.
+  // Runs until all requests have their outcome.
   void RunToEnd();
-  // One thing happens: a step ends, a load ends, or time passes.  False: nothing is left to happen.
+  // Causes one event: a step ends, a load ends, or time passes.  Returns false if no event is left.
   bool Step();
   void Cancel(RequestId id);
 
@@ -39,7 +40,7 @@ class Ledger {
   [[nodiscard]] uint64_t late() const { return late_; }
 
  private:
-  // A layer of a block.
+  // One layer of one block.
   struct Cell {
     bool computed = false, computing = false;
     std::vector<bool> landed, loading;  // per rank

@@ -1,4 +1,4 @@
-// Plans against every staircase there is, and bounds against plans.
+// Plans compared with every possible staircase, and bounds compared with plans.
 #include "client/restore/plan.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr ChannelId kPool{1}, kDisk{2};
 
-// Every profile that does not increase, by brute force.
+// Visits each profile of depths that does not increase, by brute force.
 void ForEachStaircase(size_t chunks, uint16_t layers,
                       const std::function<void(const std::vector<uint16_t>&)>& visit) {
   std::vector<uint16_t> depths;
@@ -82,7 +82,7 @@ constexpr Drawing kDrawings[] = {
     {.two_channels = true, .holes = true, .odd_layers = true},
 };
 
-TEST(Staircase, OptimumIsThatOfBruteForce) {
+TEST(Staircase, TheOptimumMatchesBruteForce) {
   std::mt19937_64 random(7);
   for (const Drawing& drawing : kDrawings) {
     for (int i = 0; i < 20; ++i) {
@@ -96,7 +96,7 @@ TEST(Staircase, OptimumIsThatOfBruteForce) {
   }
 }
 
-TEST(Staircase, BoundIsBelowTheOptimumAndNotFarWhereChunksAreMany) {
+TEST(Staircase, TheBoundIsBelowTheOptimumAndCloseForManyChunks) {
   std::mt19937_64 random(11);
   for (const Drawing& drawing : kDrawings) {
     for (int i = 0; i < 100; ++i) {
@@ -142,7 +142,7 @@ PlanInput Even(size_t chunks, double compute_s, double load_s, uint16_t layers) 
   return input;
 }
 
-TEST(Plan, SaysWhichResourcesAndWhichShape) {
+TEST(Plan, ReportsItsModeAndShape) {
   const Plan both = MakePlan(Even(10, 1, 1, 4));
   EXPECT_EQ(both.mode, PlanMode::kBoth);
   EXPECT_EQ(both.shape, PlanShape::kTokenWise);
@@ -162,7 +162,7 @@ TEST(Plan, WithoutLayersADepthIsAllOrNothing) {
   EXPECT_NEAR(plan.restore_s, 2.0 / 3, 1e-9);
 }
 
-TEST(Plan, BelowTheCrossoverOneDepthForAll) {
+TEST(Plan, BelowTheCrossoverAllDepthsAreEqual) {
   PlanInput input = Even(5, 1, 1, 4);
   input.crossover_chunks = 6;
   EXPECT_EQ(MakePlan(input).shape, PlanShape::kLayerWise);
@@ -178,7 +178,7 @@ TEST(Plan, ComputesUpToTheLastHole) {
   EXPECT_EQ(plan.load_only_s, std::numeric_limits<double>::infinity());
 }
 
-TEST(Plan, AnOverlappedSuffixStopsTheComputingEarlier) {
+TEST(Plan, AnOverlappedSuffixEndsComputingEarlier) {
   PlanInput input = Even(100, 1, 1, 40);
   input.suffix_s = 0.5;
   const Plan plain = MakePlan(input);
@@ -190,7 +190,7 @@ TEST(Plan, AnOverlappedSuffixStopsTheComputingEarlier) {
   EXPECT_LT(CostOf(input, overlapped.depths).compute_s, CostOf(input, plain.depths).compute_s);
 }
 
-TEST(Plan, KnowsWhetherTheDeadlineHolds) {
+TEST(Plan, ReportsWhetherTheDeadlineIsMet) {
   PlanInput input = Even(10, 1, 1, 4);
   input.deadline_s = 0.6;
   EXPECT_TRUE(MakePlan(input).in_time);
@@ -198,7 +198,7 @@ TEST(Plan, KnowsWhetherTheDeadlineHolds) {
   EXPECT_FALSE(MakePlan(input).in_time);
 }
 
-TEST(Plan, InputOfBlocksSmallerAndLargerThanChunks) {
+TEST(Plan, AcceptsBlocksSmallerAndLargerThanChunks) {
   const CostModel costs({.layers = 4, .compute = {1, 0.01, 0}, .channels = {{"pool", 100}}});
   const PlanInput small = MakePlanInput(costs, 512, 128, 256, std::vector<ChannelId>(4, kPool), 50);
   ASSERT_EQ(small.chunks.size(), 2u);

@@ -1,4 +1,4 @@
-// The profile's file: what is written is read, and what is wrong is said with its line.
+// The file of a profile: a written profile is read back, and an error names the line.
 #include "client/restore/profile.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ Profile Example() {
           .doubt = 0.05};
 }
 
-TEST(Profile, WhatIsWrittenIsRead) {
+TEST(Profile, AWrittenProfileIsReadBack) {
   const Profile wrote = Example();
   const auto read = ParseProfile(FormatProfile(wrote), "p.toml");
   ASSERT_TRUE(read.ok()) << read.status();
@@ -33,7 +33,7 @@ TEST(Profile, WhatIsWrittenIsRead) {
   EXPECT_EQ(read->channels[1].name, "disk");
 }
 
-TEST(Profile, OnDisk) {
+TEST(Profile, ReadsAndWritesFiles) {
   TemporaryDirectory folder;
   const std::string path = folder.path() + "/p.toml";
   EXPECT_EQ(ReadProfile(path).status().code(), absl::StatusCode::kNotFound);
@@ -48,7 +48,7 @@ struct Wrong {
   const char* says;
 };
 
-TEST(Profile, SaysWhatIsWrongAndWhere) {
+TEST(Profile, ErrorsNameTheLineAndTheKey) {
   const std::string good = FormatProfile(Example());
   const Wrong wrongs[] = {
       {"layers = 30", "layers = 129", "p.toml:4: layers must be a number from 1 to 128"},

@@ -1,5 +1,5 @@
-// The scheduler's promises, held by a ledger over random drivers; and what it decides in cases that
-// can be counted.
+// The scheduler's promises, checked by a ledger over random drivers, and its decisions in cases
+// that can be counted.
 #include "client/restore/scheduler.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using testing::Ledger;
 using testing::LedgerOptions;
 using testing::Spec;
 
-// 32 bits that are typed so.
+// Draws 32-bit numbers of the type uint32_t.
 class Draw {
  public:
   explicit Draw(uint32_t seed) : random_(seed) {}
@@ -130,7 +130,7 @@ constexpr Shape kShapes[] = {
     {.layers = true, .abandons = true, .channels = 2, .holes = 0.1, .depths = true},
 };
 
-TEST(Scheduler, KeepsItsPromisesWhateverHappens) {
+TEST(Scheduler, KeepsItsPromisesUnderRandomEvents) {
   const uint32_t seed = testing::TestSeed();
   for (uint64_t run = 0; run < testing::Scaled(6000); ++run) {
     Draw random(static_cast<uint32_t>(seed + run));
@@ -157,6 +157,7 @@ TEST(Scheduler, OneChannelWithoutFailuresMakesAStaircase) {
     LedgerOptions options;
     options.scheduler.engine = {.splits_layers = true, .abandons_steps = true};
     options.in_flight = 1;  // so that loads end in their order
+    // With one load in flight, loads end in their order.
     Ledger ledger(seed, options, Costs(), FinishFirst(), 1, 1);
     ledger.Add(Spec(1, 1 + seed % 30));
     ledger.RunToEnd();
@@ -200,7 +201,7 @@ TEST(Scheduler, ABlockThatIsGoneIsComputed) {
   EXPECT_EQ(ledger.outcomes().at(0).bytes_loaded, 0);
 }
 
-TEST(Scheduler, WithoutKvAndWithoutActivationsARequestIsLostAndSaysSo) {
+TEST(Scheduler, ARequestWithoutKvAndActivationsIsReportedLost) {
   LedgerOptions options;
   options.gone = 1;
   Ledger ledger(1, options, Costs(), FinishFirst(), 2, 1);
@@ -210,20 +211,21 @@ TEST(Scheduler, WithoutKvAndWithoutActivationsARequestIsLostAndSaysSo) {
   EXPECT_TRUE(ledger.outcomes().at(0).lost);
 }
 
-// ---- decisions that can be counted
+// ---- Decisions that can be counted.
 
-TEST(Policy, WhoCanFinishFirstComesFirstButNobodyWaitsForEver) {
+TEST(Policy, TheShortestRequestComesFirstButNoneWaitsForever) {
   const auto policy = FinishFirst();
   const auto key = [&](double left_s, double waited_s) {
     return policy->ComputeKey({.waited_s = waited_s, .remaining_s = left_s});
   };
   EXPECT_LT(key(1, 0), key(2, 0));
   EXPECT_LT(key(2, 10), key(2, 0));
-  EXPECT_LT(key(0.05, 0), key(60, 600)) << "a short one does not wait for a long one";
-  EXPECT_LT(key(1.1, 10), key(1, 0)) << "but for one that is about as short, and has waited";
-  EXPECT_LT(key(60, 6000), key(0.05, 0)) << "nor a long one for ever";
+  EXPECT_LT(key(0.05, 0), key(60, 600)) << "a short request must not wait for a long one";
+  EXPECT_LT(key(1.1, 10), key(1, 0))
+      << "a short request waits for one of similar length that has waited";
+  EXPECT_LT(key(60, 6000), key(0.05, 0)) << "a long request must not wait forever";
   EXPECT_LT(key(60, 7000), key(50, 6000));
-  EXPECT_LE(key(0, 0), key(1e-9, 0)) << "what is nearly over is no number among none";
+  EXPECT_LE(key(0, 0), key(1e-9, 0)) << "the key of a finished request must be a number";
 }
 
 TEST(Scheduler, ComputesFromTheHeadAndLoadsFromTheTail) {
@@ -237,21 +239,21 @@ TEST(Scheduler, ComputesFromTheHeadAndLoadsFromTheTail) {
   EXPECT_EQ(bench.Loads().at(0).block, 18u);
 }
 
-TEST(Scheduler, LeavesTheChannelAloneWhenComputingIsThroughSooner) {
+TEST(Scheduler, DoesNotLoadIfComputingFinishesSooner) {
   HandDriven bench({}, 0.001, 1e3);  // a block takes 100 s
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 4), 0).ok());
   ASSERT_TRUE(bench.scheduler.NextCompute(0, 1 << 20, 0).has_value());
   EXPECT_TRUE(bench.Loads().empty());
 }
 
-TEST(Scheduler, LeavesTheEngineAloneWhenLoadingIsThroughSooner) {
+TEST(Scheduler, DoesNotComputeIfLoadingFinishesSooner) {
   HandDriven bench({}, 100, 1e9);
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 4), 0).ok());
   EXPECT_FALSE(bench.scheduler.NextCompute(0, 1 << 20, 0).has_value());
   EXPECT_EQ(bench.Loads().size(), 1u);
 }
 
-TEST(Scheduler, ABlockThatFailsNowAndThenIsStillLoaded) {
+TEST(Scheduler, ABlockThatFailsOccasionallyIsStillLoaded) {
   SchedulerOptions options;
   options.engine.splits_layers = true;
   HandDriven bench(options, 1e3, 1e8);
@@ -269,7 +271,7 @@ TEST(Scheduler, ABlockThatFailsNowAndThenIsStillLoaded) {
   EXPECT_EQ(bench.scheduler.TakeOutcomes().at(0).stages[0].depths[0], 0);
 }
 
-TEST(Scheduler, LoadsThatAreLateTeachThatTheChannelIsSlow) {
+TEST(Scheduler, LateLoadsLowerTheLearntRateOfTheChannel) {
   HandDriven bench({}, 1e3, 1e8);
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 8), 0).ok());
   const double before_s = bench.scheduler.costs().LoadSeconds(ChannelId{1}, 1e5);
@@ -299,8 +301,9 @@ TEST(Scheduler, LoadsThatOvertakeAStalledOneDoNotGiveItMoreTime) {
   EXPECT_EQ(bench.scheduler.TakeCancelledLoads(), std::vector<LoadId>{stalled});
 }
 
-// Also an engine that can neither stop nor split: what it waited would come on top of computing.
-TEST(Scheduler, WaitsOnlyForAWhileForALoadThatIsOverdue) {
+// This also holds for an engine that can neither abandon nor split steps: its waiting time would
+// add to the computing time.
+TEST(Scheduler, WaitsOnlyAWhileForAnOverdueLoad) {
   HandDriven bench({}, 0.05, 1e8);  // four chunks; a block is loaded in a millisecond
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 8), 0).ok());
   ASSERT_EQ(bench.Loads(0).size(), 1u);
@@ -336,7 +339,7 @@ TEST(Scheduler, TheSuffixComesBeforeAnyPrefix) {
   EXPECT_EQ(step->tokens, (TokenRange{128, 192}));
 }
 
-TEST(Scheduler, ASuffixThatFollowsTheLoadsKeepsToTheBudgetToo) {
+TEST(Scheduler, AnOverlappedSuffixKeepsToTheBudget) {
   SchedulerOptions options;
   options.engine.splits_layers = options.engine.overlaps_suffix = true;
   HandDriven bench(options, 100, 1e9);
@@ -354,7 +357,7 @@ TEST(Scheduler, ASuffixThatFollowsTheLoadsKeepsToTheBudgetToo) {
       through = step->layers.end;
       bench.scheduler.OnComputed(step->id, now_s += 1e-3);
     }
-    for (int ahead = 0; ahead < 16; ++ahead) {  // of what the engine computes
+    for (int ahead = 0; ahead < 16; ++ahead) {  // of the engine's computing
       for (const Load& load : bench.Loads(now_s))
         EXPECT_EQ(bench.scheduler.OnLoaded(load.id, now_s += 1e-4), Landing::kPlace);
     }
@@ -362,8 +365,9 @@ TEST(Scheduler, ASuffixThatFollowsTheLoadsKeepsToTheBudgetToo) {
   EXPECT_EQ(through, kLayers);
 }
 
-// Cake's order: whoever has nothing stored is prefilled, and what is left of the step restores.
-TEST(Scheduler, AStepIsFilledWithPrefillFirstAndARestoreBehind) {
+// Cake's order: a request without stored blocks is prefilled first, and the rest of the step
+// restores another.
+TEST(Scheduler, AStepIsFilledWithPrefillFirstAndThenARestore) {
   HandDriven bench({}, 0.01, 1e8);
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 20), 0).ok());
   RequestSpec other = Spec(2, 0);
@@ -388,8 +392,8 @@ TEST(Scheduler, AStepIsFilledWithPrefillFirstAndARestoreBehind) {
   EXPECT_EQ(outcomes[0].request, RequestId{2});
 }
 
-// The same by NextStep, which also keeps the step short enough for whoever decodes.
-TEST(Scheduler, AStepBesideDecodingIsKeptShortAndLearntFrom) {
+// The same through NextStep, which also keeps the step short enough for requests that decode.
+TEST(Scheduler, AStepBesideDecodingIsShortAndItsDurationIsLearnt) {
   HandDriven bench({}, 0.01, 1e8);
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 20), 0).ok());
   RequestSpec other = Spec(2, 0);
@@ -410,7 +414,7 @@ TEST(Scheduler, AStepBesideDecodingIsKeptShortAndLearntFrom) {
   EXPECT_GT(costs.ComputeSeconds({0, 256}), before_s);
 }
 
-TEST(Scheduler, BytesOfARequestThatIsGoneAreDropped) {
+TEST(Scheduler, BytesOfACancelledRequestAreDropped) {
   HandDriven bench({}, 0.01, 1e8);
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 20), 0).ok());
   const Load load = bench.Loads().at(0);
@@ -444,7 +448,7 @@ TEST(Scheduler, TheTokenBudgetKeepsTheStepShort) {
   EXPECT_EQ(bench.scheduler.TokenBudget(1e-6, 8, 0, 16), 0u);
 }
 
-TEST(Scheduler, RefusesRequestsThatMakeNoSense) {
+TEST(Scheduler, RefusesInvalidRequests) {
   HandDriven bench({}, 0.01, 1e8);
   const auto refused = [&](const auto& spoil) {
     RequestSpec spec = Spec(1, 4);

@@ -1,4 +1,4 @@
-// How a channel comes by its connection while the daemon is slow, or turns it away.
+// How a channel gets its connection while the daemon is slow or refuses connections.
 #include "client/rpc/rpc_channel.h"
 
 #include <sys/socket.h>
@@ -24,8 +24,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Listens at a socket file, and says nothing on a connection: it keeps each one, or ends it at
-// once.
+// Listens at a socket file and never sends anything on a connection: it keeps each connection open,
+// or ends it at once.
 class MuteListener {
  public:
   explicit MuteListener(bool keeps) : keeps_(keeps) {
@@ -39,7 +39,7 @@ class MuteListener {
     thread_ = std::thread([this] { Serve(); });
   }
   ~MuteListener() {
-    (void)shutdown(listener_.get(), SHUT_RDWR);  // accept fails
+    (void)shutdown(listener_.get(), SHUT_RDWR);  // makes accept fail
     thread_.join();
   }
   [[nodiscard]] std::string path() const { return folder_.File("data.sock"); }
@@ -58,13 +58,13 @@ class MuteListener {
   const bool keeps_;
   const TemporarySocketDirectory folder_;
   const FileDescriptor listener_{socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  std::vector<FileDescriptor> kept_;  // of the thread
+  std::vector<FileDescriptor> kept_;  // used by the thread only
   std::atomic<int> connections_ = 0;
   std::thread thread_;
 };
 
-// A connection that the client gives up stays in the queue of a daemon that is slow already, so the
-// client must not give up early and come again.
+// A connection that the client gives up stays in the queue of a daemon that is already slow, so the
+// client must not give up early and connect again.
 TEST(RpcChannelTest, ASlowDaemonGetsOneConnection) {
   const MuteListener slow(/*keeps=*/true);
   RpcChannel channel({.socket_path = slow.path()});
@@ -72,9 +72,9 @@ TEST(RpcChannelTest, ASlowDaemonGetsOneConnection) {
   EXPECT_EQ(slow.connections(), 1);
 }
 
-// Some 40 attempts in 4 s, as gRPC pauses 100 ms at the least; with pauses that grow, as gRPC has
-// them by default, there would be a dozen.
-TEST(RpcChannelTest, OneThatIsTurnedAwayKeepsComing) {
+// About 40 attempts in 4 s, because gRPC pauses at least 100 ms.  With growing pauses, gRPC's
+// default, there would be a dozen.
+TEST(RpcChannelTest, ARefusedClientKeepsConnecting) {
   const MuteListener full(/*keeps=*/false);
   RpcChannel channel({.socket_path = full.path()});
   EXPECT_FALSE(channel.WaitConnected(milliseconds(4'000)).ok());
@@ -82,7 +82,7 @@ TEST(RpcChannelTest, OneThatIsTurnedAwayKeepsComing) {
   EXPECT_LT(full.connections(), 60);
 }
 
-// How a call of a method that nobody serves ends, within half a second.
+// Returns how a call of a method that is not served ends, within half a second.
 absl::StatusCode CodeOfCall(RpcChannel& channel) {
   const auto ask = [&channel](grpc::ClientContext& context) {
     grpc::GenericStub stub(channel.channel());
@@ -101,8 +101,7 @@ absl::StatusCode CodeOfCall(RpcChannel& channel) {
   return channel.Call(CallLimits(milliseconds(500)), ask).code();
 }
 
-// A call waits for the first connection where the channel was told so, and no longer than it may
-// itself.
+// With AwaitConnection a call waits for the first connection, but no longer than its own deadline.
 TEST(RpcChannelTest, CallsWaitForTheFirstConnection) {
   const MuteListener full(/*keeps=*/false);
   RpcChannel patient({.socket_path = full.path(), .retries_max = 0});
@@ -112,9 +111,9 @@ TEST(RpcChannelTest, CallsWaitForTheFirstConnection) {
   EXPECT_EQ(CodeOfCall(plain), absl::StatusCode::kUnavailable);
 }
 
-// An engine that computes for longer than an attempt to connect may take, and then calls: nobody
-// has waited in gRPC meanwhile, so the attempt has failed.
-TEST(RpcChannelTest, AnAttemptThatFailedMeanwhileIsNoError) {
+// An engine computes for longer than an attempt to connect may take, and then makes a call.  No
+// thread was in gRPC meanwhile, so the attempt has failed.
+TEST(RpcChannelTest, AnAttemptThatFailedBeforeTheCallIsNotAnError) {
   const MuteListener listener(/*keeps=*/true);
   RpcChannel channel({.socket_path = listener.path(), .retries_max = 0});
   channel.AwaitConnection(milliseconds(50));
@@ -122,7 +121,7 @@ TEST(RpcChannelTest, AnAttemptThatFailedMeanwhileIsNoError) {
   EXPECT_EQ(CodeOfCall(channel), absl::StatusCode::kDeadlineExceeded);
 }
 
-TEST(RpcChannelTest, NoDaemonIsSaidWithItsPath) {
+TEST(RpcChannelTest, WithoutADaemonTheErrorNamesThePath) {
   RpcChannel channel({.socket_path = "/nowhere/data.sock"});
   const absl::Status status = channel.WaitConnected(milliseconds(300));
   EXPECT_TRUE(absl::IsUnavailable(status));

@@ -1,4 +1,4 @@
-// An engine's handler on its own thread: what it is given, what is answered for it.
+// A handler of directives on its own thread: what it is given, and what is answered in its name.
 #include "client/session/directive_runner.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ class DirectiveRunnerTest : public ::testing::Test {
     directive.valid_unix_ms = valid_unix_ms;
     return directive;
   }
-  // What it answers next.
+  // Returns the next answer.
   wire::DirectiveDone Next() {
     MutexLock lock(mu_);
     while (sent_.empty()) came_.Wait(mu_);
@@ -58,15 +58,16 @@ TEST_F(DirectiveRunnerTest, AnswersInOrder) {
   EXPECT_EQ(Next().directive_id, 2u);
 }
 
-TEST_F(DirectiveRunnerTest, AHandlerThatAnswersOfOtherKeysHasNotUnderstood) {
+TEST_F(DirectiveRunnerTest, AnAnswerWithAWrongNumberOfKeysIsUnsupported) {
   DirectiveRunner runner([](const wire::Directive&) { return std::vector{BlockStatus::kOk}; },
                          [this] { return now_ms_.load(); }, Sender());
   runner.Add(Order(1, 2));
   EXPECT_THAT(Next().status, ElementsAre(BlockStatus::kUnsupported, BlockStatus::kUnsupported));
 }
 
-// Of three that came while it hung, those that nobody waits for are not done.
-TEST_F(DirectiveRunnerTest, WhatIsLateIsNotDone) {
+// Of three directives that arrived while the handler hung, those that have expired are not carried
+// out.
+TEST_F(DirectiveRunnerTest, ExpiredDirectivesAreNotCarriedOut) {
   std::promise<void> wake;
   std::atomic<int> handled{0};
   DirectiveRunner runner(
@@ -88,7 +89,7 @@ TEST_F(DirectiveRunnerTest, WhatIsLateIsNotDone) {
   EXPECT_EQ(handled.load(), 2);
 }
 
-TEST_F(DirectiveRunnerTest, StopsAfterTheOneUnderWay) {
+TEST_F(DirectiveRunnerTest, StopWaitsForTheDirectiveUnderWay) {
   std::promise<void> wake;
   std::atomic<int> handling{0}, handled{0};
   std::optional<DirectiveRunner> runner;
@@ -107,8 +108,8 @@ TEST_F(DirectiveRunnerTest, StopsAfterTheOneUnderWay) {
   while (!runner->stopped()) std::this_thread::yield();
   wake.set_value();
   stopped.get();
-  EXPECT_EQ(handling.load(), 1) << "the other one is left";
-  EXPECT_EQ(handled.load(), 1) << "Stop waits for it";
+  EXPECT_EQ(handling.load(), 1) << "the second directive must not be started";
+  EXPECT_EQ(handled.load(), 1) << "Stop must wait for the handler";
 }
 
 }  // namespace

@@ -120,7 +120,7 @@ std::vector<wire::Up> FakeDaemon::WaitUps(
   MutexLock lock(mu_);
   while (!enough(ups_)) {
     if (changed_.WaitUntil(mu_, deadline)) continue;
-    EXPECT_TRUE(enough(ups_)) << "the messages that were waited for did not come";
+    EXPECT_TRUE(enough(ups_)) << "the awaited messages did not come";
     break;
   }
   return ups_;
@@ -160,7 +160,7 @@ void FakeDaemon::RevokeAll() {
   Push(std::move(down));
 }
 
-// ---- memory
+// ---- Memory.
 
 absl::StatusOr<MappedBytes> FakeDaemon::MapSlab(uint32_t slab, bool writable) {
   {
@@ -219,7 +219,7 @@ uint32_t FakeDaemon::TakeWord(uint64_t id) {
   return word;
 }
 
-// ---- messages
+// ---- Messages.
 
 void FakeDaemon::EndLease(LeaseId lease) {
   if (const auto found = leases_.find(lease); found != leases_.end()) {
@@ -306,11 +306,10 @@ BlockStatus FakeDaemon::PublishOne(Reserved& reserved, uint32_t variant,
     std::memcpy(payload.data(), staging_[block.staging_id] + block.staging_offset, bytes);
   }
   uint64_t at = 0;
-  for (const Segment& segment :
-       stored.table.segments) {  // the writer zeroes what lies between segments
+  for (const Segment& segment : stored.table.segments) {  // the writer must zero the padding
     for (uint64_t i = at + segment.bytes;
          i < std::min(RoundUp(at + segment.bytes, kSegmentAlign), bytes); ++i) {
-      EXPECT_EQ(payload[i], std::byte{0}) << "padding is not zero";
+      EXPECT_EQ(payload[i], std::byte{0}) << "padding must be zero";
     }
     at = RoundUp(at + segment.bytes, kSegmentAlign);
   }
@@ -389,7 +388,7 @@ wire::Grant FakeDaemon::Acquire(const wire::Acquire& request, wire::Down* down) 
   return grant;
 }
 
-// Every block of the grant, and those that were pending, lie in the room that the request names.
+// Puts each block of the grant, and those that were pending, into the range that the request names.
 void FakeDaemon::CopyOut(const wire::Acquire& request, wire::Grant* grant, wire::Down* down) {
   std::vector<wire::BlockReady> ready = std::exchange(down->ready, {});
   for (uint32_t i = 0; i < grant->blocks.size(); ++i) {

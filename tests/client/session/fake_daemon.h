@@ -1,7 +1,7 @@
-// A daemon for tests of SessionCore and what is built on it: answers as larderd would, over plain
-// memory, on a thread of its own.  A test may tamper with each message before it goes down.
+// A daemon for tests of SessionCore and of the code above it.  It answers as larderd would, over
+// plain memory, on its own thread.  A test may change each message before it is delivered.
 //
-// Simplest state that gives right answers: nothing is evicted, deadlines never pass.
+// It keeps the simplest state that gives right answers: no block is evicted and no deadline passes.
 #pragma once
 
 #include <atomic>
@@ -22,29 +22,29 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
  public:
   struct Options {
     WriteMode write_mode = WriteMode::kMapped;
-    ReadMode read_mode = ReadMode::kMapped;  // kCopied: no slab is mapped
+    ReadMode read_mode = ReadMode::kMapped;  // with kCopied no slab is mapped
     ByteCount pool = MiB(16);
     ByteCount lease_bytes_max = MiB(8);
     ByteCount staging_bytes_max = GiB(1);
-    bool tables = false;               // every grant comes with the segment table
-    bool encodes = false;              // keeps blocks encoded, as far as they shrink
-    std::vector<Digest> pending = {};  // these are answered PENDING, then READY
+    bool tables = false;               // each grant has the segment table
+    bool encodes = false;              // stores blocks encoded, if they shrink
+    std::vector<Digest> pending = {};  // answered PENDING, then READY
   };
   explicit FakeDaemon(const Options& options);
   ~FakeDaemon() override;
 
-  // Starts the session; OnDown is called on the fake's thread from here on.
+  // Starts the session.  From here on the fake's thread calls OnDown.
   absl::Status Attach(SessionCore& core, ByteCount staging_bytes = MiB(1));
-  // Ends the fake's thread: no message goes down afterwards.
+  // Ends the fake's thread.  No message is delivered afterwards.
   void Stop() LARDER_EXCLUDES(mu_);
 
-  // Runs on the fake's thread for every answer, before it is delivered.
+  // `tamper` runs on the fake's thread for each answer, before the answer is delivered.
   void SetTamper(std::function<void(wire::Down&)> tamper) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] absl::Status Send(wire::Up up) override LARDER_EXCLUDES(mu_);
   void Cancel() override { cancelled_.store(true); }
   [[nodiscard]] bool cancelled() const { return cancelled_.load(); }
-  // What MapSlab answers from here on, unless OK.
+  // Sets what MapSlab returns from here on, unless `status` is OK.
   void FailMapping(absl::Status status) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::StatusOr<MappedBytes> MapSlab(uint32_t slab, bool writable) override;
   [[nodiscard]] absl::StatusOr<std::shared_ptr<const RevocationWords>> MapSessionPage(
@@ -55,27 +55,28 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
 
   // Delivers a message as if the daemon had sent it.
   void Push(wire::Down down) LARDER_EXCLUDES(mu_);
-  // Changes the words, then sends the Revocation.
+  // Changes the words, and then sends the revocation.
   void RevokeAll() LARDER_EXCLUDES(mu_);
-  // All messages up so far; waits until `enough` says so (10 s, then the test fails).
+  // Returns all messages that the client has sent, once `enough` is true for them.  The test fails
+  // after 10 s.
   std::vector<wire::Up> WaitUps(const std::function<bool(const std::vector<wire::Up>&)>& enough)
       LARDER_EXCLUDES(mu_);
   [[nodiscard]] size_t leases() LARDER_EXCLUDES(mu_);
   [[nodiscard]] size_t open_extents() LARDER_EXCLUDES(mu_);
-  // Flips a byte of each stored block.
+  // Flips one byte of each stored block.
   void DamageAll() LARDER_EXCLUDES(mu_);
-  // Clears the word of the lease in `grant`, as a revocation does.
+  // Clears the word of a lease, as a revocation does.
   void ClearWord(uint32_t word) {
     __atomic_store_n(&(*words_)[word], uint64_t{0}, __ATOMIC_RELEASE);
   }
   [[nodiscard]] std::weak_ptr<std::vector<std::byte>> slab() const { return slab_; }
-  // Slabs asked for; a session that reads by copies never asks.
+  // How many slabs were mapped.  A session that reads by copies never maps one.
   [[nodiscard]] size_t slabs_mapped() const { return slabs_mapped_.load(); }
   [[nodiscard]] size_t encoded() LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     return encoded_;
   }
-  // Forgets its own reference, so that slab() expires with the last mapping.
+  // Drops the fake's own reference, so that slab() expires with the last mapping.
   void ForgetSlab() { slab_.reset(); }
 
  private:
@@ -122,7 +123,7 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
   std::vector<wire::Up> ups_ LARDER_GUARDED_BY(mu_);
   std::vector<VariantSpec> variants_ LARDER_GUARDED_BY(mu_);
   std::map<std::pair<uint32_t, Digest>, Stored> blocks_ LARDER_GUARDED_BY(mu_);
-  std::map<LeaseId, uint32_t> leases_ LARDER_GUARDED_BY(mu_);  // its word
+  std::map<LeaseId, uint32_t> leases_ LARDER_GUARDED_BY(mu_);  // word of each
   std::map<ReservationId, Reserved> reservations_ LARDER_GUARDED_BY(mu_);
   std::multimap<uint64_t, uint64_t> free_ LARDER_GUARDED_BY(mu_);  // pages -> offset
   uint64_t used_ LARDER_GUARDED_BY(mu_) = 0;

@@ -1,4 +1,4 @@
-// Whether an object knows that a forked child has it.
+// Whether an object detects that it is used in a forked child.
 #include "client/session/fork_guard.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace larder {
 namespace {
 
-// Runs `question` in a forked child.
+// Calls `question` in a forked child.
 template <class Question>
 bool InChild(Question question) {
   const pid_t child = fork();
@@ -19,18 +19,18 @@ bool InChild(Question question) {
   return WEXITSTATUS(status) == 1;
 }
 
-TEST(ForkGuard, OnlyAChildHasLeft) {
+TEST(ForkGuard, DetectsAForkedChild) {
   const ForkGuard home;
   EXPECT_FALSE(home.left());
   EXPECT_TRUE(InChild([&] { return home.left(); }));
   EXPECT_FALSE(home.left());
 }
 
-TEST(ForkGuard, AChildsOwnAreAtHome) {
+TEST(ForkGuard, AGuardMadeInAChildBelongsToIt) {
   EXPECT_FALSE(InChild([] { return ForkGuard().left(); }));
 }
 
-TEST(ForkGuard, AGrandchildHasLeftToo) {
+TEST(ForkGuard, DetectsAGrandchild) {
   const ForkGuard home;
   EXPECT_TRUE(InChild([&] { return InChild([&] { return home.left(); }); }));
 }

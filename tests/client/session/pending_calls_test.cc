@@ -1,4 +1,4 @@
-// Callers that read the stream themselves, over a pump that a test feeds.
+// Callers that read the stream themselves, over a pump that the test feeds.
 #include "client/session/pending_calls.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 
 TimePoint In(milliseconds time) { return std::chrono::steady_clock::now() + time; }
 
-// Hands over what the test pushes, one a Pump.
+// Hands over what the test pushes, one message per call of Pump.
 class FedPump final : public MessagePump {
  public:
   explicit FedPump(PendingCalls& calls) : calls_(calls) {}
@@ -26,7 +26,7 @@ class FedPump final : public MessagePump {
   }
   [[nodiscard]] uint64_t arrivals() const override { return arrivals_.load(); }
   void Pump(uint64_t seen, TimePoint /*look_until*/, TimePoint deadline) override {
-    EXPECT_EQ(inside_.fetch_add(1), 0) << "two threads pump";
+    EXPECT_EQ(inside_.fetch_add(1), 0) << "two threads pump at once";
     uint64_t id = 0;
     {
       MutexLock lock(mu_);
@@ -101,29 +101,29 @@ TEST_F(PendingCallsTest, EachOfManyCallersGetsItsAnswer) {
   EXPECT_EQ(unclaimed_.load(), 0);
 }
 
-TEST_F(PendingCallsTest, ThePumpFallsToWhoStillWaits) {
+TEST_F(PendingCallsTest, AWaitingCallerTakesOverThePump) {
   OpenCall patient = calls_.Open();
   OpenCall hasty = calls_.Open();
   std::thread pumps_first([&] {
     EXPECT_TRUE(
         absl::IsDeadlineExceeded(hasty.Wait<wire::Published>(In(milliseconds(50))).status()));
-    pump_.Push(patient.id());  // after it left the pump
+    pump_.Push(patient.id());  // after `hasty` left the pump
   });
-  std::this_thread::sleep_for(milliseconds(10));  // so that most often the other one pumps
+  std::this_thread::sleep_for(milliseconds(10));  // so that usually the other thread pumps
   EXPECT_TRUE(patient.Wait<wire::Published>(In(milliseconds(10'000))).ok());
   pumps_first.join();
 }
 
-TEST_F(PendingCallsTest, OneLookTakesInWhatNobodyWaitsForButNotForever) {
+TEST_F(PendingCallsTest, OneIdlePumpTakesALimitedNumberOfMessages) {
   const TimePoint now = In(milliseconds(0));
   for (int i = 0; i < PendingCalls::kIdleMessagesMax + 1; ++i) pump_.Push(1'000'000);
-  EXPECT_EQ(calls_.PumpIfIdle(now), now) << "there is more";
+  EXPECT_EQ(calls_.PumpIfIdle(now), now) << "one message is left";
   EXPECT_EQ(unclaimed_.load(), PendingCalls::kIdleMessagesMax);
   EXPECT_EQ(calls_.PumpIfIdle(now), now + PendingCalls::kIdle);
   EXPECT_EQ(unclaimed_.load(), PendingCalls::kIdleMessagesMax + 1);
 }
 
-TEST_F(PendingCallsTest, LooksBecomeRareInALongSilence) {
+TEST_F(PendingCallsTest, IdlePumpsBecomeRareInALongSilence) {
   const TimePoint now = In(milliseconds(0));
   EXPECT_EQ(calls_.PumpIfIdle(now), now + 2 * PendingCalls::kIdle);
   EXPECT_EQ(calls_.PumpIfIdle(now), now + PendingCalls::kIdleMax);
@@ -132,7 +132,7 @@ TEST_F(PendingCallsTest, LooksBecomeRareInALongSilence) {
   EXPECT_EQ(calls_.PumpIfIdle(now), now + PendingCalls::kIdle);
 }
 
-TEST_F(PendingCallsTest, NoLooksRightAfterACaller) {
+TEST_F(PendingCallsTest, NoIdlePumpRightAfterACaller) {
   OpenCall call = calls_.Open();
   pump_.Push(call.id());
   EXPECT_TRUE(call.Wait<wire::Published>(In(milliseconds(10'000))).ok());
@@ -143,7 +143,7 @@ TEST_F(PendingCallsTest, NoLooksRightAfterACaller) {
   EXPECT_EQ(unclaimed_.load(), 1);
 }
 
-TEST_F(PendingCallsTest, NoLooksAfterTheEnd) {
+TEST_F(PendingCallsTest, NoIdlePumpAfterTheEnd) {
   calls_.FailAll(absl::UnavailableError("over"));
   EXPECT_FALSE(calls_.PumpIfIdle(In(milliseconds(0))).has_value());
 }
@@ -153,13 +153,13 @@ TEST_F(PendingCallsTest, StoppingWakesACallerThatPumps) {
   std::thread caller([&] {
     EXPECT_TRUE(absl::IsUnavailable(call.Wait<wire::Published>(In(milliseconds(60'000))).status()));
   });
-  std::this_thread::sleep_for(milliseconds(20));  // so that most often it pumps already
+  std::this_thread::sleep_for(milliseconds(20));  // so that usually it pumps already
   calls_.FailAll(absl::UnavailableError("over"));
   calls_.StopPump();
   caller.join();
 }
 
-TEST_F(PendingCallsTest, AnAnswerThatCameTooLateIsHandedBack) {
+TEST_F(PendingCallsTest, ALateAnswerIsReportedAsUnclaimed) {
   {
     OpenCall call = calls_.Open();
     EXPECT_FALSE(call.Wait<wire::Published>(In(milliseconds(1))).ok());

@@ -22,7 +22,7 @@ constexpr size_t kLayerBytes = 3000;
 
 TimePoint Soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(10); }
 
-// A session with one variant of two layers, and blocks of a chain.
+// A session with one variant of two layers, and the blocks of one chain.
 class SessionCoreTest : public ::testing::Test {
  protected:
   void Start(const FakeDaemon::Options& options = {}, ByteCount staging_bytes = MiB(1)) {
@@ -48,7 +48,7 @@ class SessionCoreTest : public ::testing::Test {
     daemon_->Stop();
   }
 
-  // Blocks [first, first + count) of the chain, with bytes of their own.
+  // Puts blocks [first, first + count) of the chain; each has different bytes.
   absl::StatusOr<std::vector<BlockStatus>> Put(size_t first, size_t count,
                                                const CallOptions& options = {}) {
     std::vector<std::vector<std::byte>> bytes;
@@ -67,7 +67,7 @@ class SessionCoreTest : public ::testing::Test {
     }
     return transport_->Put(variant_, blocks, options);
   }
-  // A lease on one block, which nobody reads.
+  // Acquires a lease on one block without reading it.
   absl::StatusOr<wire::Grant> Acquire(const Digest& digest) {
     OpenCall call = core_->Open();
     wire::Up up;
@@ -77,7 +77,7 @@ class SessionCoreTest : public ::testing::Test {
     if (absl::Status status = core_->Send(std::move(up)); !status.ok()) return status;
     return call.Wait<wire::Grant>(Soon());
   }
-  // Reads them; blocks that are kOk are compared with what Put wrote.
+  // Reads blocks, and compares those that are kOk with what Put wrote.
   absl::StatusOr<std::vector<BlockStatus>> Get(size_t first, size_t count,
                                                const CallOptions& options = {}) {
     std::vector<std::vector<std::byte>> bytes(2 * count, std::vector<std::byte>(kLayerBytes));
@@ -123,12 +123,13 @@ class SessionCoreTest : public ::testing::Test {
   std::vector<Digest> chain_;
 };
 
-// ---- messages
+// ---- Messages.
 
-TEST_F(SessionCoreTest, ReleasesRideOnTheNextRequest) {
+TEST_F(SessionCoreTest, ReleasesTravelWithTheNextRequest) {
   Start();
   ExpectAll(Put(0, 4), BlockStatus::kOk);
-  // Back to back, so that the flusher has no time; a slow machine may need more than one try.
+  // Get and Put follow each other so closely that the flusher has no time.  A slow machine may need
+  // several tries.
   const auto rode = [](const std::vector<wire::Up>& ups) {
     return std::any_of(ups.begin(), ups.end(), [](const wire::Up& up) {
       return !up.releases.empty() && !up.acquires.empty();
@@ -150,7 +151,7 @@ TEST_F(SessionCoreTest, IdleSessionsHoldNoLease) {
   EXPECT_EQ(daemon_->leases(), 0u);
 }
 
-TEST_F(SessionCoreTest, SecondPutNeedsNoReserveFirst) {
+TEST_F(SessionCoreTest, ASecondPutPublishesWithoutAReserve) {
   Start();
   ExpectAll(Put(0, 8), BlockStatus::kOk);
   const auto stocked = [](const std::vector<wire::Up>& ups) {
@@ -162,26 +163,26 @@ TEST_F(SessionCoreTest, SecondPutNeedsNoReserveFirst) {
   ExpectAll(Put(8, 8), BlockStatus::kOk);
   const std::vector<wire::Up> ups = daemon_->WaitUps([](const auto&) { return true; });
   ASSERT_GT(ups.size(), before);
-  EXPECT_FALSE(
-      ups[before].publishes.empty());  // the very first message of the second Put publishes
+  // The first message of the second Put must publish.
+  EXPECT_FALSE(ups[before].publishes.empty());
 }
 
-// What a process may hold is one share.
-TEST_F(SessionCoreTest, SessionsOfAProcessShareWhatTheyStock) {
+// A process has one share, which its sessions divide.
+TEST_F(SessionCoreTest, SessionsOfAProcessDivideTheirReservedStock) {
   beside_ = std::make_shared<std::atomic<size_t>>(3);
   const ByteCount block(RoundUp(kLayerBytes, kSegmentAlign) + kLayerBytes);
   Start({.lease_bytes_max = ByteCount(64 * block.value())});
   EXPECT_EQ(beside_->load(), 4u);
   ExpectAll(Put(0, 4), BlockStatus::kOk);
   while (daemon_->open_extents() != 2) std::this_thread::yield();
-  *beside_ = 1;  // the others ended
+  *beside_ = 1;  // the others have ended
   ExpectAll(Put(4, 4), BlockStatus::kOk);
   while (daemon_->open_extents() != 8) std::this_thread::yield();
   (void)core_->Close();
   EXPECT_EQ(beside_->load(), 0u);
 }
 
-TEST_F(SessionCoreTest, CloseGivesTheStockBackAndSaysGoodbyeLast) {
+TEST_F(SessionCoreTest, CloseReleasesTheReservedStockAndSendsByeLast) {
   Start();
   ExpectAll(Put(0, 8), BlockStatus::kOk);
   ExpectAll(Get(0, 8), BlockStatus::kOk);
@@ -196,7 +197,7 @@ TEST_F(SessionCoreTest, CloseGivesTheStockBackAndSaysGoodbyeLast) {
 }
 
 TEST_F(SessionCoreTest, PendingBlocksAreCopiedWhenTheyAreReady) {
-  Start();  // for the chain
+  Start();  // only to get the chain
   (void)core_->Close();
   daemon_->Stop();
   Start({.pending = {chain_[1], chain_[3]}});
@@ -204,8 +205,8 @@ TEST_F(SessionCoreTest, PendingBlocksAreCopiedWhenTheyAreReady) {
   ExpectAll(Get(0, 5), BlockStatus::kOk);
 }
 
-// The daemon serves by it what is soonest done.
-TEST_F(SessionCoreTest, EachRequestSaysWhatIsWantedAfterIt) {
+// The daemon serves the request that is done soonest, and needs to know what follows.
+TEST_F(SessionCoreTest, EachRequestNamesTheBytesThatFollow) {
   Start();
   ExpectAll(Get(0, 40, {.remaining = ByteCount(1000)}), BlockStatus::kMissing);
   std::vector<uint64_t> remaining;
@@ -248,7 +249,7 @@ TEST_F(SessionCoreTest, FailedBlocksKeepTheirStatus) {
   EXPECT_THAT(*got, ElementsAre(BlockStatus::kOk, BlockStatus::kMissing));
 }
 
-TEST_F(SessionCoreTest, DrainIsSeen) {
+TEST_F(SessionCoreTest, ADrainDirectiveIsNoticed) {
   Start();
   EXPECT_FALSE(core_->draining());
   wire::Down down;
@@ -257,9 +258,9 @@ TEST_F(SessionCoreTest, DrainIsSeen) {
   EXPECT_TRUE(core_->draining());
 }
 
-// ---- bytes
+// ---- Bytes.
 
-TEST_F(SessionCoreTest, DamagedBytesAreNeverHandedOut) {
+TEST_F(SessionCoreTest, DamagedBytesAreNeverReturned) {
   Start({.tables = true});
   ExpectAll(Put(0, 3), BlockStatus::kOk);
   ExpectAll(Get(0, 3), BlockStatus::kOk);
@@ -287,8 +288,8 @@ TEST_F(SessionCoreTest, BytesOfARevokedLeaseAreDiscarded) {
   });
   ExpectAll(Get(0, 3), BlockStatus::kCancelled);
   EXPECT_EQ(core_->counters().blocks_got.load(), 0u);
-  // Whether the copy ended before or after the Revocation was read, the daemon is told that the
-  // lease is not used.
+  // The daemon is told that the lease is not used, whether the copy ended before or after the
+  // revocation was read.
   daemon_->WaitUps([&](const auto& ups) {
     return std::any_of(ups.begin(), ups.end(), [&](const wire::Up& up) {
       const std::vector<LeaseId>& acks = up.revoke_ack ? up.revoke_ack->leases : up.releases;
@@ -297,7 +298,7 @@ TEST_F(SessionCoreTest, BytesOfARevokedLeaseAreDiscarded) {
   });
 }
 
-TEST_F(SessionCoreTest, RevokedLeaseIsAcknowledgedWhenItsReaderEndsIt) {
+TEST_F(SessionCoreTest, ARevokedLeaseIsAcknowledgedWhenItsReaderEndsIt) {
   Start();
   ExpectAll(Put(0, 1), BlockStatus::kOk);
   const auto grant = Acquire(chain_[0]);
@@ -311,14 +312,14 @@ TEST_F(SessionCoreTest, RevokedLeaseIsAcknowledgedWhenItsReaderEndsIt) {
       return one.revoke_ack && one.revoke_ack->leases == std::vector<LeaseId>{grant->lease};
     });
   };
-  ExpectAll(Put(1, 1), BlockStatus::kOk);  // an acknowledgement would ride on this
+  ExpectAll(Put(1, 1), BlockStatus::kOk);  // an acknowledgement could travel with this
   EXPECT_FALSE(
-      acknowledged(daemon_->WaitUps([](const auto&) { return true; })));  // it is still being read
+      acknowledged(daemon_->WaitUps([](const auto&) { return true; })));  // it is still read
   core_->EndLease(grant->lease);
   daemon_->WaitUps(acknowledged);
 }
 
-TEST_F(SessionCoreTest, RevokedStockIsAcknowledgedAndNotUsed) {
+TEST_F(SessionCoreTest, RevokedReservationsAreAcknowledgedAndNotUsed) {
   Start();
   ExpectAll(Put(0, 4), BlockStatus::kOk);
   while (daemon_->open_extents() != 8) std::this_thread::yield();
@@ -332,23 +333,23 @@ TEST_F(SessionCoreTest, RevokedStockIsAcknowledgedAndNotUsed) {
   ExpectAll(Get(0, 8), BlockStatus::kOk);
 }
 
-TEST_F(SessionCoreTest, BatchesLargerThanTheStagingSegmentGoThrough) {
+TEST_F(SessionCoreTest, BatchesLargerThanTheStagingSegmentAreSplit) {
   Start({.write_mode = WriteMode::kStaged}, KiB(24));  // three blocks
   ExpectAll(Put(0, 100), BlockStatus::kOk);
   ExpectAll(Get(0, 100), BlockStatus::kOk);
 }
 
-TEST_F(SessionCoreTest, ASmallerStagingSegmentDoesWhereThereIsNoRoomForMore) {
+TEST_F(SessionCoreTest, ASmallerStagingSegmentIsUsedIfALargerOneIsRefused) {
   Start({.write_mode = WriteMode::kStaged, .staging_bytes_max = MiB(5)}, MiB(64));
   EXPECT_EQ(core_->staging()->size(), MiB(4));
   ExpectAll(Put(0, 2), BlockStatus::kOk);
   ExpectAll(Get(0, 2), BlockStatus::kOk);
   const auto room = core_->staging()->Allocate(MiB(6), Soon());
   EXPECT_THAT(std::string(room.status().message()), ::testing::HasSubstr("too large"))
-      << "it says what the daemon said, as to ask for more would not help";
+      << "a larger request would not succeed, so the error must be the daemon's";
 }
 
-TEST_F(SessionCoreTest, StagingOfAPutThatTimedOutComesBackWithTheLateAnswer) {
+TEST_F(SessionCoreTest, ALateAnswerFreesTheStagingMemoryOfATimedOutPut) {
   Start({.write_mode = WriteMode::kStaged}, KiB(24));  // three blocks
   std::atomic<bool> answer{false};
   daemon_->SetTamper([&](wire::Down& down) {
@@ -361,21 +362,21 @@ TEST_F(SessionCoreTest, StagingOfAPutThatTimedOutComesBackWithTheLateAnswer) {
   ExpectAll(Get(0, 6), BlockStatus::kOk);
 }
 
-TEST_F(SessionCoreTest, BlocksLargerThanTheStagingSegmentAreRefusedWithASentence) {
+TEST_F(SessionCoreTest, BlocksLargerThanTheStagingSegmentAreRefusedWithAdvice) {
   Start({.write_mode = WriteMode::kStaged}, KiB(4));
   const auto put = Put(0, 1);
   EXPECT_EQ(put.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(put.status().message()), ::testing::HasSubstr("staging_bytes"));
 }
 
-TEST_F(SessionCoreTest, FullPoolIsAStatusPerBlock) {
+TEST_F(SessionCoreTest, AFullPoolIsAStatusPerBlock) {
   Start({.pool = KiB(64), .lease_bytes_max = KiB(64)});  // eight blocks
   ExpectAll(Put(0, 8), BlockStatus::kOk);
   ExpectAll(Put(8, 2), BlockStatus::kFull);
   ExpectAll(Get(0, 8), BlockStatus::kOk);
 }
 
-// ---- a daemon that is not sane
+// ---- A daemon that sends invalid messages.
 
 TEST_F(SessionCoreTest, ExtentsOutsideTheSlabAreNotRead) {
   Start();
@@ -392,7 +393,7 @@ TEST_F(SessionCoreTest, ExtentsOutsideTheSlabAreNotRead) {
         grant.blocks[0].extent.bytes = bytes;
       }
     });
-    // A slab that cannot be mapped is not damage; nor is either told of as such.
+    // A slab that cannot be mapped is not damage.  Neither case is reported as damage.
     ExpectAll(Get(0, 1), extent.slab == 7 ? BlockStatus::kCancelled : BlockStatus::kDamaged);
   }
   EXPECT_TRUE(core_->status().ok());
@@ -403,7 +404,7 @@ TEST_F(SessionCoreTest, ExtentsOutsideTheSlabAreNotRead) {
   }
 }
 
-TEST_F(SessionCoreTest, SidebandThatFailsEndsTheSession) {
+TEST_F(SessionCoreTest, AFailedSidebandEndsTheSession) {
   Start();
   ExpectAll(Put(0, 2), BlockStatus::kOk);
   daemon_->FailMapping(absl::DeadlineExceededError("no answer"));
@@ -424,7 +425,7 @@ TEST_F(SessionCoreTest, ExtentsOutsideTheSlabAreNotWritten) {
   ExpectAll(Put(0, 2), BlockStatus::kNotHeld);
 }
 
-TEST_F(SessionCoreTest, WrongCountsFailTheCallAndGiveTheLeaseBack) {
+TEST_F(SessionCoreTest, WrongCountsFailTheCallAndReleaseTheLease) {
   Start();
   ExpectAll(Put(0, 3), BlockStatus::kOk);
   daemon_->SetTamper([](wire::Down& down) {
@@ -438,7 +439,7 @@ TEST_F(SessionCoreTest, WrongCountsFailTheCallAndGiveTheLeaseBack) {
   EXPECT_EQ(Put(3, 3).status().code(), absl::StatusCode::kInternal);
 }
 
-TEST_F(SessionCoreTest, AnswersToUnknownIdsAreGivenBack) {
+TEST_F(SessionCoreTest, GrantsAndReservationsWithUnknownIdsAreReleased) {
   Start();
   wire::Down down;
   down.grants.push_back({.id = 999'999, .lease = LeaseId{77}, .blocks = {}});
@@ -483,7 +484,7 @@ TEST_F(SessionCoreTest, TablesThatDoNotFitAreInvalid) {
   ExpectAll(Get(0, 1), BlockStatus::kInvalid);
 }
 
-// ---- the end
+// ---- The end.
 
 TEST_F(SessionCoreTest, CloseDropsTheStagingSegment) {
   for (const bool lost : {false, true}) {
@@ -498,7 +499,7 @@ TEST_F(SessionCoreTest, CloseDropsTheStagingSegment) {
   }
 }
 
-TEST_F(SessionCoreTest, ForkedChildHoldsNothingAndSendsNothing) {
+TEST_F(SessionCoreTest, AForkedChildHoldsNothingAndSendsNothing) {
   Start();
   ExpectAll(Put(0, 1), BlockStatus::kOk);
   const auto grant = Acquire(chain_[0]);
@@ -510,7 +511,7 @@ TEST_F(SessionCoreTest, ForkedChildHoldsNothingAndSendsNothing) {
     if (!absl::IsFailedPrecondition(core_->Send({}))) wrong |= 2;
     if (core_->Holds(grant->lease, grant->word)) wrong |= 4;
     core_->EndLease(grant->lease);
-    (void)core_->Close();  // would wait for a thread that is not there
+    (void)core_->Close();  // would wait for a thread that does not exist here
     if (core_->bye_flag()->load()) wrong |= 8;
     _exit(wrong);
   }
@@ -522,11 +523,11 @@ TEST_F(SessionCoreTest, ForkedChildHoldsNothingAndSendsNothing) {
   core_->EndLease(grant->lease);
 }
 
-TEST_F(SessionCoreTest, BrokenStreamFailsWaitersAndUnmaps) {
+TEST_F(SessionCoreTest, ABrokenStreamFailsWaitersAndUnmapsTheSlabs) {
   Start();
   ExpectAll(Put(0, 2), BlockStatus::kOk);
   ExpectAll(Get(0, 2), BlockStatus::kOk);
-  daemon_->SetTamper([](wire::Down& down) { down = {}; });  // no answers any more
+  daemon_->SetTamper([](wire::Down& down) { down = {}; });  // no answers from here on
   absl::Status waiter;
   std::thread waiting([&] { waiter = Get(0, 2).status(); });
   daemon_->WaitUps([](const auto& ups) { return !ups.back().acquires.empty() && ups.size() > 3; });
@@ -543,7 +544,7 @@ TEST_F(SessionCoreTest, BrokenStreamFailsWaitersAndUnmaps) {
   EXPECT_TRUE(absl::IsUnavailable(Put(0, 2).status()));
 }
 
-TEST_F(SessionCoreTest, NoAnswerIsDeadlineExceededAndALateLeaseGoesBack) {
+TEST_F(SessionCoreTest, WithoutAnAnswerACallTimesOutAndALateLeaseIsReleased) {
   Start();
   ExpectAll(Put(0, 1), BlockStatus::kOk);
   wire::Down late;
@@ -555,7 +556,7 @@ TEST_F(SessionCoreTest, NoAnswerIsDeadlineExceededAndALateLeaseGoesBack) {
   daemon_->WaitUps([](const auto& ups) { return !ups.empty(); });
   while (daemon_->leases() == 0) std::this_thread::yield();
   EXPECT_EQ(daemon_->leases(), 1u);
-  daemon_->Stop();  // its thread no longer touches `late`
+  daemon_->Stop();  // its thread no longer uses `late`
   EXPECT_FALSE(late.grants.empty());
   core_->OnDown(std::move(late));
   EXPECT_FALSE(core_->Holds(LeaseId{}, 0));

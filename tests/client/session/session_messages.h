@@ -1,4 +1,4 @@
-// What tests of session sockets say on them.
+// The messages that tests of session sockets send.
 #pragma once
 
 #include <malloc.h>
@@ -21,7 +21,7 @@ inline wire::Up HelloUp(wire::WriteMode mode = wire::WriteMode::kMapped) {
   return up;
 }
 
-// Without a registered variant every key is INVALID: an answer of any size, without any block.
+// Without a registered variant each key is INVALID: an answer of any size without any block.
 inline wire::Up AcquireUp(uint64_t id, size_t keys = 1) {
   wire::Up up;
   wire::Acquire& acquire = up.acquires.emplace_back();
@@ -42,7 +42,8 @@ inline std::string FrameWith(SessionFrameType type, const std::string& body) {
   return std::string(header.data(), header.size()) + body;
 }
 
-// Of the heap.  A sanitizer's allocator is another one: there this stays as it is.
+// Returns the bytes allocated from the heap.  A sanitizer replaces the allocator, and then this
+// number does not change.
 inline size_t AllocatedBytes() {
   const struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;

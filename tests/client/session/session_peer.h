@@ -1,8 +1,10 @@
-// The other end of a session socket, played by a test: writes and reads frames, or anything else.
+// The other end of a session socket, played by a test: it writes and reads frames, or any other
+// bytes.
 //
-// Waits where the other side's turn is, but not for ever: a test of a side that hangs fails after
-// kPatience.  Ownership: owns the socket.  Thread-safety: one thread may write while another one
-// reads.
+// It waits while it is the other side's turn, but not forever: a test whose other side hangs fails
+// after kPatience.
+// Ownership: owns the socket.
+// Thread-safety: one thread may write while another one reads.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -36,7 +38,7 @@ struct SocketPair {
   FileDescriptor theirs;
 };
 
-// Writes Out, reads In: wire::Up and wire::Down for a client, the other way round for a daemon.
+// Writes Out and reads In: wire::Up and wire::Down for a client, the reverse for a daemon.
 template <class Out, class In>
 class SessionPeer {
  public:
@@ -50,7 +52,7 @@ class SessionPeer {
                  0);
   }
 
-  // False: the other side takes nothing any more.
+  // Returns false if the other side no longer takes bytes.
   bool SendBytes(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t sent = send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -65,7 +67,7 @@ class SessionPeer {
     SessionCodec::AppendEnd(end, &bytes);
     return SendBytes(bytes);
   }
-  // As much as goes without waiting; what is left.
+  // Sends as much as possible without waiting.  Returns the rest.
   [[nodiscard]] std::string_view SendSome(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t sent =
@@ -85,7 +87,7 @@ class SessionPeer {
   void Break() { socket_ = FileDescriptor(); }
   [[nodiscard]] int socket() const { return socket_.get(); }
 
-  // What comes next: one of these, or none: the other side has closed.
+  // What comes next: a message, an end, or neither if the other side has closed.
   struct Event {
     std::optional<In> message;
     std::optional<SessionEnd> end;
@@ -103,21 +105,21 @@ class SessionPeer {
       }
     }
   }
-  // Of a test that failed already it is an empty one.
+  // Returns the next message, or an empty one in a test that has failed already.
   [[nodiscard]] In NextMessage() {
     Event event = Next();
     EXPECT_TRUE(event.message.has_value()) << (event.end ? event.end->status.ToString() : "none");
     return event.message ? *std::move(event.message) : In{};
   }
-  // Skips the messages before it; nothing: there was none.
+  // Skips the messages before the END.  Returns nullopt if there is none.
   [[nodiscard]] std::optional<SessionEnd> NextEnd() {
     for (;;) {
       Event event = Next();
       if (!event.message) return std::move(event.end);
     }
   }
-  // Takes off the socket what is there, so that the other side may write on; how many bytes.
-  // REQUIRES: Next is used no more.
+  // Discards available bytes, so that the other side can write again.  Returns their number.
+  // REQUIRES: Next is not called afterwards.
   size_t Discard(size_t most) {
     std::string bytes(most, '\0');
     const ssize_t received = recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);

@@ -1,5 +1,5 @@
-// Names blocks and asks for a daemon that is not there.  Exit code 0 when all is as the headers
-// promise.
+// Names blocks and connects to a daemon that does not exist.  Exits with 0 if everything is as the
+// headers promise.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -37,15 +37,15 @@ void NameBlocks() {
   Expect(chain.size() == 2, "40 tokens to be two whole steps");
   tokens[0] = 7;
   Expect(larder::Chain(content.Id(), tokens)[1] != chain[1],
-         "a digest to name all tokens before it");
+         "a digest to depend on all tokens before it");
 }
 
-// What restores is there to be linked.
+// The restore library can be linked.
 void PlanRestores() {
   const larder::CostModel costs(larder::Profile{.layers = 2, .channels = {{"pool", 1e9}}});
   larder::Scheduler scheduler({}, costs, larder::FinishFirst());
   Expect(!scheduler.NextCompute(0, 256, 0).has_value(),
-         "nothing to compute where nothing is restored");
+         "nothing to compute when nothing is restored");
   larder::PagedRestore engine({}, {}, {}, [](larder::TokenRange) { return absl::OkStatus(); });
   Expect(!engine.Land(larder::ChannelId{1}, {}, {}).ok(), "no block to land without a cache");
 }

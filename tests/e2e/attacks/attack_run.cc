@@ -411,7 +411,7 @@ void AttackRun::Look(const std::shared_ptr<DaemonProcess>& daemon) {
   TakeColdOnes();
   Record record{.op = Op::kHealth, .outcome = Outcome::kOk, .begin_ns = NowNs()};
   // While attackers connect faster than the daemon accepts, the kernel's queue is full now and
-  // then, and gRPC's client takes that for an error (docs/threat-model.md): how long it takes
+  // then, and gRPC's client takes that for an error (docs/security.md): how long it takes
   // counts.
   const std::string health = daemon->Health(/*insist=*/true);
   record.end_ns = NowNs();

@@ -96,7 +96,7 @@ class AttackRun {
     bool unnamed = false;  // attackers come without a sideband, too
     // The run pins on disk what victims read.  For runs with restarts: a daemon that has just
     // started does not know which blocks are read often, so a flood can evict a victim's block from
-    // all tiers, and an attacker may then put other bytes under its name (docs/threat-model.md).
+    // all tiers, and an attacker may then put other bytes under its name (docs/security.md).
     bool pinned = false;
   };
   explicit AttackRun(Options options);

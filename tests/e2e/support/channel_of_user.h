@@ -1,7 +1,9 @@
-// A channel to data.sock whose connection is of another user, as the kernel names who connects.
+// A channel to data.sock whose connection the kernel attributes to another user.
 //
-// Opens the daemon's folder and socket to everybody.  REQUIRES: this process is root's.
-// Thread-safety: any thread; only this one is of that user, and only for a moment.
+// It makes the daemon's folder and socket accessible to every user.
+// REQUIRES: this process runs as root.
+// Thread-safety: any thread may call it.  Only the calling thread takes that user's id, and only
+// while it connects.
 #pragma once
 
 #include <fcntl.h>
@@ -30,12 +32,12 @@ inline std::shared_ptr<grpc::Channel> ChannelOfUser(const DaemonProcess& daemon,
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   std::snprintf(address.sun_path, sizeof address.sun_path, "%s", path.c_str());
-  // The C library's setresuid would change all threads.
+  // A system call, because the C library's setresuid would change all threads.
   const bool other = syscall(SYS_setresuid, -1, uid, -1) == 0;
   const int connected = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
   const bool back = syscall(SYS_setresuid, -1, 0, -1) == 0;
   if (!other || !back || connected != 0 || fcntl(fd, F_SETFL, O_NONBLOCK) != 0) {
-    std::perror("a connection of another user");
+    std::perror("cannot connect as another user");
     std::abort();
   }
   return grpc::CreateInsecureChannelFromFd("larderd", fd);

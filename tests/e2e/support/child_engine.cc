@@ -39,7 +39,7 @@ ChildEngine::ChildEngine(const DaemonProcess& daemon, const std::string& mode,
           number.c_str(), nullptr);
     _exit(127);
   }
-  setpgid(pid_, pid_);  // whoever of the two comes first
+  setpgid(pid_, pid_);  // parent and child both call it, as either may run first
   pidfd_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
   LARDER_CHECK(pidfd_);
 }

@@ -1,7 +1,8 @@
-// engine_process, or another program of its arguments, as a child: started, heard, signalled,
-// killed.
+// Runs engine_process, or another program that takes the same arguments, as a child process.  The
+// test reads the child's lines, sends it signals and kills it.
 //
-// It leads a process group of its own, so that what it forked dies with it when this object goes.
+// The child leads its own process group, so the destructor also kills the processes that the child
+// forked.
 // Ownership: the child.  Thread-safety: none.
 #pragma once
 
@@ -24,15 +25,16 @@ class ChildEngine {
   ChildEngine(const ChildEngine&) = delete;
   ChildEngine& operator=(const ChildEngine&) = delete;
 
-  // The next line that it prints; nothing when it ended or `limit` passed.
+  // Returns the next line that the child prints, or nullopt if the child has ended or prints
+  // nothing for `limit`.
   [[nodiscard]] std::optional<std::string> Hear(
       std::chrono::milliseconds limit = std::chrono::seconds(60));
   void Signal(int signal) const;
-  // Has it fork, and waits until it did; false when it does not.
+  // Makes the child fork and waits until it has.  Returns false if it does not.
   [[nodiscard]] bool Fork() const;
-  // SIGKILL, and the moment from which the kernel calls it dead.
+  // Sends SIGKILL and returns the time at which the kernel reported the child dead.
   [[nodiscard]] std::chrono::steady_clock::time_point KillAndProve();
-  // The exit code; 128 + the signal that ended it.
+  // Waits for the child's end.  Returns its exit code, or 128 + the signal that ended it.
   int Wait();
   [[nodiscard]] pid_t pid() const { return pid_; }
 

@@ -59,12 +59,13 @@ struct Pipe {
 void WriteAll(int fd, const std::string& text) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t n = write(fd, text.data() + done, text.size() - done);
-    if (n < 0 && errno != EINTR) return;  // it reads no more
+    if (n < 0 && errno != EINTR) return;  // larderctl no longer reads
     if (n > 0) done += static_cast<size_t>(n);
   }
 }
 
-// Does `action` once `text` has something in it.
+// Runs `action` the first time that `text` contains `*what`, and then clears `*what`.  Does nothing
+// if `*what` is empty.
 void Once(std::string* what, const std::string& text, const std::function<void()>& action) {
   if (what->empty() || text.find(*what) == std::string::npos) return;
   what->clear();
@@ -73,7 +74,8 @@ void Once(std::string* what, const std::string& text, const std::function<void()
 
 using Sources = std::vector<std::pair<int, std::string*>>;
 
-// What comes from these descriptors until all of them end; `heard` after each piece.
+// Reads from these descriptors until all of them end.  Calls `heard` after each piece, with all the
+// text of its descriptor so far.
 void Gather(Sources from, const std::function<void(const std::string&)>& heard) {
   while (!from.empty()) {
     std::vector<pollfd> fds;
@@ -83,7 +85,7 @@ void Gather(Sources from, const std::function<void(const std::string&)>& heard) 
       if (fds[i].revents == 0) continue;
       char piece[4096];
       const ssize_t n = read(fds[i].fd, piece, sizeof piece);
-      if (n <= 0) {  // a terminal whose other side has gone fails
+      if (n <= 0) {  // a terminal fails, rather than ends, once its other side is closed
         from.erase(from.begin() + static_cast<std::ptrdiff_t>(i));
         continue;
       }
@@ -152,7 +154,7 @@ CtlOutcome RunCtl(const std::vector<std::string>& arguments, const CtlOptions& o
 size_t LongestLine(const std::string& text) {
   size_t longest = 0, column = 0;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\x1b') {  // a sequence takes no column, and ends with a letter
+    if (text[i] == '\x1b') {  // an escape sequence takes no column and ends with a letter
       while (i < text.size() && !std::isalpha(static_cast<unsigned char>(text[i]))) ++i;
     } else if (text[i] == '\n' || text[i] == '\r') {
       column = 0;

@@ -1,6 +1,7 @@
-// larderctl as an operator runs it: arguments in; what it wrote and how it ended out.
+// Runs larderctl as an operator does: takes its arguments, and returns what it wrote and its exit
+// code.
 //
-// Thread-safety: each call is of its own.
+// Thread-safety: calls are independent of each other.
 #pragma once
 
 #include <sys/types.h>
@@ -13,25 +14,26 @@ namespace larder::e2e {
 
 struct CtlOptions {
   std::string socket_dir = {};
-  // On standard input, then its end; on a terminal it is typed once a question "[y/N]" is asked.
+  // Written to standard input, which then ends.  On a terminal it is typed once larderctl has asked
+  // a question "[y/N]".
   std::string input = {};
-  unsigned short columns = 0;  // of a terminal that is all three streams; 0: pipes
+  unsigned short columns = 0;  // width of a terminal that is all three streams; 0: pipes
   std::optional<uid_t> uid = {};
-  bool reader_gone = false;                   // nobody reads its standard output
-  std::string signal_at = {};                 // SIGINT once it has written this, to any stream
-  std::string shell_line = {};                // bash runs this, where larderctl is in PATH
-  std::string folder = {};                    // where it runs; default: that of the test
-  std::vector<std::string> environment = {};  // "NAME=value", beside that of the test
+  bool reader_gone = false;                   // its standard output is a pipe without a reader
+  std::string signal_at = {};                 // SIGINT once any stream contains this text
+  std::string shell_line = {};                // run by bash instead, with larderctl in PATH
+  std::string folder = {};                    // its working directory; default: the test's
+  std::vector<std::string> environment = {};  // "NAME=value", added to the test's environment
 };
 
 struct CtlOutcome {
-  int code = -1;         // 128 + the signal that ended it
-  std::string out, err;  // of a terminal all is in `out`
+  int code = -1;         // exit code, or 128 + the signal that ended it
+  std::string out, err;  // on a terminal everything is in `out`
 };
 
 [[nodiscard]] CtlOutcome RunCtl(const std::vector<std::string>& arguments,
                                 const CtlOptions& options);
-// Of the longest line, as a terminal shows it.
+// Returns the columns that the longest line takes on a terminal.
 [[nodiscard]] size_t LongestLine(const std::string& text);
 
 }  // namespace larder::e2e

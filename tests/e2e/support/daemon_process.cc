@@ -33,14 +33,14 @@ std::string ReadAll(const std::string& path) {
   return text.str();
 }
 
-// Two channels to one address share a connection unless they are told not to.
+// Channels to one address share a connection unless each has its own subchannel pool.
 std::shared_ptr<grpc::Channel> FreshChannel(const std::string& path) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
   arguments.SetMaxReceiveMessageSize(64 << 20);
-  arguments.SetMaxSendMessageSize(64 << 20);  // so that the daemon's limit is what a test meets
+  arguments.SetMaxSendMessageSize(64 << 20);  // so that the daemon's limit applies, not gRPC's
   return grpc::CreateCustomChannel("unix:" + path, grpc::InsecureChannelCredentials(), arguments);
 }
 
@@ -65,7 +65,7 @@ std::vector<std::string> WithDefaults(std::vector<std::string> flags, const std:
   return flags;
 }
 
-// The answer of an HTTP GET on the loopback, body and all.
+// Returns the whole answer to an HTTP GET on the loopback, header and body.
 std::string HttpGet(uint16_t port, const std::string& path) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in to{};
@@ -85,8 +85,8 @@ std::string HttpGet(uint16_t port, const std::string& path) {
   return answer;
 }
 
-// grpc.health.v1 without its generated code: an empty request, and a reply whose field 1 is the
-// status.
+// Calls grpc.health.v1 without its generated code: the request is empty, and field 1 of the reply
+// is the status.
 std::string CheckHealth(const std::shared_ptr<grpc::Channel>& channel, bool insist) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
@@ -113,7 +113,8 @@ std::string CheckHealth(const std::shared_ptr<grpc::Channel>& channel, bool insi
   return whole.begin()[1] == 1 ? "SERVING" : "NOT_SERVING";
 }
 
-// In the child, between fork and exec: async-signal-safe calls only, unless a test says otherwise.
+// Runs in the child between fork and exec, so it makes only async-signal-safe calls, except for
+// those of the test's `in_child`.
 [[noreturn]] void Become(char* const* arguments, int out, int err,
                          const DaemonProcess::Options& options, pid_t parent) {
   if (options.address_space_max != 0) {
@@ -123,7 +124,7 @@ std::string CheckHealth(const std::shared_ptr<grpc::Channel>& channel, bool insi
   dup2(out, STDOUT_FILENO);
   dup2(err, STDERR_FILENO);
   if (options.in_child) options.in_child();
-  DieWith(parent);  // whatever user that has made it
+  DieWith(parent);  // after in_child, which may change the user
   execv(arguments[0], arguments);
   _exit(127);
 }
@@ -146,7 +147,7 @@ DaemonProcess::DaemonProcess(const std::vector<std::string>& flags, Options opti
   Start(flags, options);
   admin_ = AdminChannel();
   if (options.wait && !Eventually([this] { return !alive() || serves(); })) {
-    std::fprintf(stderr, "larderd does not serve: %s\n", errors().c_str());
+    std::fprintf(stderr, "larderd runs but does not serve: %s\n", errors().c_str());
   }
 }
 
@@ -156,7 +157,7 @@ void DaemonProcess::Start(const std::vector<std::string>& flags, const Options& 
   std::vector<char*> arguments;
   for (std::string& argument : all) arguments.push_back(argument.data());
   arguments.push_back(nullptr);
-  // Numbered, so that two daemons of one folder do not write over each other.
+  // Numbered, so that two daemons with the same folder do not write to the same files.
   static int started = 0;
   const std::string stem = folder_->File("daemon-" + std::to_string(++started));
   const int out = open((stem + ".out").c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
@@ -192,7 +193,7 @@ void DaemonProcess::Signal(int signal) const {
   if (exit_) return;
   kill(pid_, signal);
   if (signal != SIGSTOP) return;
-  siginfo_t stopped{};  // a thread on another core may answer yet before it is
+  siginfo_t stopped{};  // until then a thread on another core may still answer
   waitid(P_PID, static_cast<id_t>(pid_), &stopped, WSTOPPED | WEXITED | WNOWAIT);
 }
 
@@ -258,7 +259,7 @@ double DaemonProcess::Metric(const std::string& sample) const {
 }
 
 uint64_t DaemonProcess::ResidentBytesBesidePool() const {
-  // The pool is the only shared memory with pages of its own.
+  // The pool is shared memory, which RssAnon and RssFile do not count.
   std::ifstream status("/proc/" + std::to_string(pid_) + "/status");
   uint64_t kib = 0;
   for (std::string word; status >> word;) {

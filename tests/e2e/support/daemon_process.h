@@ -1,14 +1,14 @@
-// The real larderd as a child of a test, with everything that a test wants to know about it from
-// outside.
+// Runs the real larderd as a child of a test, and observes it from outside: its health, its output,
+// its metrics and its resources.
 //
 //   DaemonProcess daemon({"--pool", "64MiB"});
 //   ASSERT_TRUE(daemon.serves()) << daemon.errors();
 //
-// It gets a private folder for its socket files, a free metrics port, and a small pool unless a
-// flag says otherwise.
-// Ownership: the child process and, unless it was given one, the folder; both end with this object.
-// The child dies with the thread that started it, whatever happens to the test.
-// Thread-safety: none, but for Stats and the paths.
+// The daemon gets a private folder for its socket files, a free metrics port and a small pool,
+// unless a flag says otherwise.
+// Ownership: the child process and, unless the test passed one, the folder; both end with this
+// object.  The child dies with the thread that started it, whatever happens to the test.
+// Thread-safety: none, except Stats and the paths.
 #pragma once
 
 #include <sys/types.h>
@@ -29,16 +29,17 @@
 
 namespace larder::e2e {
 
-// Where a program of this build is: beside the test where they were packed (tests/gpu.sh --pack).
+// Returns the path of a program of this build: beside the test program if tests/gpu.sh --pack put
+// it there, otherwise `built`.
 [[nodiscard]] std::string ProgramAt(const std::string& built);
 
 class DaemonProcess {
  public:
   struct Options {
-    std::shared_ptr<TemporarySocketDirectory> folder = nullptr;  // default: a fresh one
+    std::shared_ptr<TemporarySocketDirectory> folder = nullptr;  // default: a new one
     uint64_t address_space_max = 0;                              // bytes, RLIMIT_AS; 0: no limit
-    bool wait = true;                                            // until it serves or is gone
-    std::function<void()> in_child = nullptr;                    // between fork and exec
+    bool wait = true;  // the constructor waits until the daemon serves or has ended
+    std::function<void()> in_child = nullptr;  // runs between fork and exec
   };
   explicit DaemonProcess(const std::vector<std::string>& flags = {});
   DaemonProcess(const std::vector<std::string>& flags, Options options);
@@ -46,19 +47,21 @@ class DaemonProcess {
   DaemonProcess(const DaemonProcess&) = delete;
   DaemonProcess& operator=(const DaemonProcess&) = delete;
 
-  // Health says SERVING, and every slab is online.
+  // Whether Health reports SERVING and every slab is online.
   [[nodiscard]] bool serves();
-  // "SERVING", "NOT_SERVING", or the error of the call, which `insist` has connect again and again
-  // until its deadline.
+  // Returns "SERVING", "NOT_SERVING" or the error of the call.  With `insist` the call reconnects
+  // until its deadline while the daemon does not listen.
   [[nodiscard]] std::string Health(bool insist = false);
   [[nodiscard]] bool alive();
 
   void Kill9();
-  // SIGSTOP: returns when it stands still.
+  // Sends `signal`.  After SIGSTOP it returns only once the daemon has stopped.
   void Signal(int signal) const;
-  // SIGTERM, then its exit code as Wait has it.
+  // Sends SIGTERM and returns the exit code as Wait does, or -1 if the daemon does not end.
   int Terminate();
-  // The exit code; 128 + the signal that ended it; nothing when it still runs after `limit`.
+  // Returns the exit code, 128 + the signal that ended the daemon, or nullopt if it still runs
+  // after
+  // `limit`.
   std::optional<int> Wait(std::chrono::milliseconds limit = std::chrono::seconds(60));
 
   [[nodiscard]] pid_t pid() const { return pid_; }
@@ -67,35 +70,35 @@ class DaemonProcess {
   [[nodiscard]] std::string control_socket() const { return folder_->File("control.sock"); }
   [[nodiscard]] std::string admin_socket() const { return folder_->File("admin.sock"); }
   [[nodiscard]] std::string sideband_socket() const { return folder_->File("sideband.sock"); }
-  // What it wrote to standard error and to standard output so far.
+  // What the daemon has written to standard error and to standard output so far.
   [[nodiscard]] std::string errors() const;
   [[nodiscard]] std::string output() const;
 
-  // A fresh connection each, as another program would have it.
+  // Each call returns a channel with its own connection, as another program would have.
   [[nodiscard]] std::shared_ptr<grpc::Channel> DataChannel() const;
   [[nodiscard]] std::shared_ptr<grpc::Channel> ControlChannel() const;
   [[nodiscard]] std::shared_ptr<grpc::Channel> AdminChannel() const;
 
-  // Admin.Stats; an empty reply when the daemon does not answer.
+  // Calls Admin.Stats.  Returns an empty reply if the daemon does not answer.
   [[nodiscard]] v1::StatsReply Stats() const;
   [[nodiscard]] v1::TenantStats Tenant() const;
-  // One sample of /metrics, by its whole name with label: every counter and gauge, the sideband's
-  // too.  -1: absent.
+  // Returns one sample of /metrics, given by its whole name with labels, or -1 if it is absent.
   [[nodiscard]] double Metric(const std::string& sample) const;
-  // All of /metrics, with the header of its HTTP answer; empty when it does not answer.
+  // Returns all of /metrics with the header of the HTTP answer, or an empty string if the daemon
+  // does not answer.
   [[nodiscard]] std::string Scrape() const;
 
-  // Resident memory that is not the pool's.
+  // Resident memory without the pool.
   [[nodiscard]] uint64_t ResidentBytesBesidePool() const;
   [[nodiscard]] size_t OpenDescriptors() const;
-  // What each of them is, a line each, for people.
+  // Describes each open descriptor in a line, for the messages of failed tests.
   [[nodiscard]] std::string DescriptorTexts() const;
 
  private:
   void Start(const std::vector<std::string>& flags, const Options& options);
 
   std::shared_ptr<TemporarySocketDirectory> folder_;
-  std::string stem_;  // of the files that hold what it says
+  std::string stem_;  // of the names of the files with the daemon's output
   pid_t pid_ = 0;
   std::optional<int> exit_;
   std::shared_ptr<grpc::Channel> admin_;

@@ -1,7 +1,8 @@
-// What a test's engine has in device memory: names, and who pins them; does what directives ask.
+// The device memory of a test's engine: the names of its blocks and the owners that pin them.  It
+// executes the daemon's directives.
 //
-// Says nothing to the daemon: what a DROP took, the engine reports (Session::ReportDevice).
-// Thread-safety: all methods from any thread.
+// It does not talk to the daemon: the engine reports what a DROP removed (Session::ReportDevice).
+// Thread-safety: all methods may be called from any thread.
 #pragma once
 
 #include <map>
@@ -16,7 +17,7 @@ namespace larder::e2e {
 
 class DeviceMemory {
  public:
-  // A status for each name.
+  // Executes a directive.  Returns a status for each block that it names.
   std::vector<BlockStatus> Do(const wire::Directive& directive) LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     if (directive.digests.empty() && directive.kind == wire::DirectiveKind::kUnpin)
@@ -29,7 +30,7 @@ class DeviceMemory {
     MutexLock lock(mu_);
     blocks_[digest];
   }
-  // Pinned or not.
+  // Removes the block, whether or not it is pinned.
   void Remove(const Digest& digest) LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     blocks_.erase(digest);

@@ -1,6 +1,6 @@
-// No process of a test outlives the test, however it ends.
+// Ties the processes of a test to it, so that none outlives the test, however the test ends.
 //
-// Ownership: none.  Thread-safety: safe between fork and exec.
+// Ownership: none.  Thread-safety: DieWith is safe between fork and exec.
 #pragma once
 
 #include <sys/prctl.h>
@@ -10,9 +10,9 @@
 
 namespace larder::e2e {
 
-// Has the kernel kill this process when the thread that made it ends; ends it now if `parent`, as
-// it was before the fork, has gone already.  A change of user or group forgets it: call it
-// afterwards.  An exec keeps it.
+// Makes the kernel kill this process when the thread that created it ends.  Exits at once if the
+// parent, whose pid before the fork was `parent`, has already ended.  A change of user or group
+// clears the setting, so call it afterwards; an exec keeps it.
 inline void DieWith(pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);

@@ -1,4 +1,5 @@
-// A daemon with a disk of 400 MiB behind a pool of 32, a client at it, and blocks to put into it.
+// A daemon with a pool of 32 MiB and a disk of 400 MiB, a client with a session, and blocks for
+// them.
 #pragma once
 
 #include <algorithm>
@@ -21,12 +22,13 @@
 
 namespace larder::e2e {
 
-// 120 KB: the pool of 32 MiB holds about 270 of them.
+// A block has two layers, so 120 KB: the pool of 32 MiB holds about 270 blocks.
 inline constexpr size_t kLayerBytes = 60'000;
 
 class DiskTest : public ::testing::Test {
  protected:
-  // Another daemon over the same folder and the same disk.
+  // Starts a daemon on the fixture's folder and disk, in place of the previous daemon, and attaches
+  // a session.
   void Start(std::vector<std::string> flags = {}) {
     session_.reset();
     client_.reset();
@@ -50,7 +52,7 @@ class DiskTest : public ::testing::Test {
     ASSERT_TRUE(variants.ok()) << variants.status();
     variant_ = variants->front();
   }
-  // An error when the daemon is gone.
+  // Returns an error if the daemon has ended.
   absl::StatusOr<BlockStatus> TryPut(uint32_t number) {
     const TestBlock block = maker_.Block(number);
     std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
@@ -68,11 +70,12 @@ class DiskTest : public ::testing::Test {
     EXPECT_TRUE(status.ok()) << status.status();
     return status.value_or(BlockStatus::kInvalid);
   }
-  // As a Put answers.
+  // Whether a block is stored after a Put that returned `status`.
   static bool IsKept(BlockStatus status) {
     return status == BlockStatus::kOk || status == BlockStatus::kDuplicate;
   }
-  // kOk only when the bytes are right, too.  An error when the daemon is gone.
+  // Fails the test if a block that is kOk has wrong bytes.  Returns an error if the daemon has
+  // ended.
   absl::StatusOr<BlockStatus> TryGet(uint32_t number, uint32_t first_layer = 0) {
     const TestBlock block = maker_.Block(number);
     std::vector<std::vector<std::byte>> layers(maker_.variant.layers - first_layer,
@@ -108,28 +111,31 @@ class DiskTest : public ::testing::Test {
     return daemon_->Metric("larder_disk_blocks{where=\"all\"}");
   }
 
-  // It says so; a daemon that does not answer says neither.
+  // What the daemon's metric says.  Both are false if the daemon does not answer.
   [[nodiscard]] bool Recovering() const { return daemon_->Metric("larder_disk_recovering") == 1; }
   [[nodiscard]] bool Recovered() const { return daemon_->Metric("larder_disk_recovering") == 0; }
-  // Those that wait for the disk, or are read.
+  // The number of blocks that wait to be read from disk or are being read.
   [[nodiscard]] double Promoting() const {
     return daemon_->Metric("larder_disk_waiting{for=\"promote\"}");
   }
   [[nodiscard]] double Promoted() const {
     return daemon_->Metric("larder_disk_promote_total{result=\"promoted\"}");
   }
-  // Of the data files and of the catalogs.
+  // Failed reads of the data files and of the catalogs.
   [[nodiscard]] double ReadFailures() const {
     return daemon_->Metric("larder_disk_failures_total{kind=\"read\"}") +
            daemon_->Metric("larder_disk_failures_total{kind=\"catalog\"}");
   }
-  // Times that blocks were tried and are not on disk.
+  // How often the spiller could not put blocks on disk: it paused after a failure of the disk, or
+  // dropped a block for lack of space.
   [[nodiscard]] double NotWritten() const {
     return daemon_->Metric("larder_disk_left_alone_total{for=\"spill\"}") +
            daemon_->Metric("larder_disk_spill_total{result=\"dropped_room\"}");
   }
   [[nodiscard]] double Leases() const { return daemon_->Metric("larder_holds{kind=\"lease\"}"); }
-  // Blocks 0 .. count-1, in batches: each goes to another shard.
+  // Puts blocks 0 .. count-1 in batches, and waits until each batch is on disk.  A batch goes to
+  // the
+  // shard with the most free space, so the batches spread over the shards.
   void PutDurable(uint32_t count) {
     constexpr uint32_t kBatch = 16;
     for (uint32_t number = 0; number < count; ++number) {
@@ -138,8 +144,8 @@ class DiskTest : public ::testing::Test {
       ASSERT_TRUE(Eventually([&] { return OnDisk() == number + 1; })) << OnDisk();
     }
   }
-  // Starts a daemon that has blocks 0 .. count-1 on disk alone, and fails there as said; their
-  // names.
+  // Starts a daemon that has blocks 0 .. count-1 on disk and not in the pool, with the fault points
+  // `faults`.  Appends the names of the blocks to `digests`.
   void StartWithOnDisk(uint32_t count, const std::string& faults, std::vector<Digest>* digests) {
     ASSERT_NO_FATAL_FAILURE(Start());
     ASSERT_NO_FATAL_FAILURE(PutDurable(count));
@@ -147,19 +153,23 @@ class DiskTest : public ::testing::Test {
       digests->push_back(maker_.Block(number).digest);
     ASSERT_NO_FATAL_FAILURE(StartAgain(faults));
   }
-  // Blocks 0 .. count-1, while writes take seconds: all wait for one to end.  To be few enough for
-  // a slow machine.
+  // Puts blocks 0 .. count-1 while a fault point makes each write take seconds, and expects that
+  // all
+  // of them wait to be spilled.  `count` must be small enough that a slow machine puts them all
+  // before the first write ends.
   void PutWaiting(uint32_t count) {
     for (uint32_t number = 0; number < count; ++number) ASSERT_EQ(Put(number), BlockStatus::kOk);
     ASSERT_EQ(daemon_->Metric("larder_disk_waiting{for=\"spill\"}"), count);
   }
-  // What is in the pool comes from the disk alone, which takes its time.
+  // Kills the daemon and starts another with an empty pool and the fault points `faults`, so that
+  // every block has to be read from disk.
   void StartAgain(const std::string& faults) {
     daemon_->Kill9();
     ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", faults}));
     ASSERT_TRUE(Eventually([&] { return Recovered(); }));
   }
-  // By no engine and no thread of the daemon, which is well.
+  // Expects that neither an engine nor a thread of the daemon holds anything, and that the daemon
+  // is alive.
   void ExpectNothingHeld() {
     EXPECT_TRUE(Eventually([&] { return Promoting() == 0; }));
     EXPECT_TRUE(Eventually([&] {

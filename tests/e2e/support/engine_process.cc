@@ -1,22 +1,22 @@
-// An engine of the end-to-end tests: a process of its own that uses the public client library
-// alone.
+// An engine of the end-to-end tests: a separate process that uses only the public client library.
 //
 //   engine_process SOCKET_DIR MODE(mapped|staged|stream) VERB SEED
 //
-// Verbs, each printing one word a line when it has got so far:
-//   put      stores blocks SEED .. SEED+31, once: "done"
-//   get      reads them and checks every byte, once: "done"
-//   want     the same in one call, once it is told to by SIGCONT: "ready" before it, "done"
-//   read     reads random blocks and checks every byte until SIGTERM: "ready", "read N" at its end
-//   fill     stores random blocks until SIGTERM: "ready"
-//   churn    stores, reads, holds leases, reserves, half-writes, at random, and never ends by
-//            itself: "ready"
-//   hold     holds one lease and, mapped, one half-written reservation, both with a short
-//            deadline: "ready"
-// Signals, for churn and hold: SIGUSR1 closes all connections, but it lives on and goes on writing
-// into what it reserved, as a DMA under way would; SIGUSR2 forks a child that keeps the
-// connections.
-// Exit codes: 0 as said; 1 a call failed where it must not; 3 wrong bytes.
+// Verbs, with the lines that each prints:
+//   put      stores blocks SEED .. SEED+31 once, then prints "done"
+//   get      reads them once and checks every byte, then prints "done"
+//   want     prints "ready", waits for SIGCONT, does the same as get in one call, prints "done"
+//   read     prints "ready", reads random blocks and checks every byte until SIGTERM, prints "read
+//   N"
+//   fill     prints "ready", stores random blocks until SIGTERM
+//   churn    stores, reads, holds leases, reserves and half-writes at random, and never ends by
+//            itself; prints "ready" once it holds something
+//   hold     holds one lease and, if mapped, one half-written reservation, both with a short
+//            deadline; prints "ready" once it holds them
+// Signals, for churn and hold: after SIGUSR1 the process closes all connections, prints "closed",
+// lives on and keeps writing into what it reserved, as a DMA under way would; on SIGUSR2 it forks a
+// child that keeps the connections.
+// Exit codes: 0 the verb has ended; 1 a call failed that must not fail; 3 bytes were wrong.
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -71,7 +71,7 @@ class Engine {
     variant_ = variants->front();
   }
 
-  // Half a page to half a MiB a layer, by the block's number.
+  // Half a page to half a MiB per layer, depending on the block's number.
   static size_t LayerBytes(uint32_t number) { return 2000 + size_t{number} * 7919 % 500'000; }
 
   BlockStatus Put(uint32_t number) {
@@ -86,7 +86,7 @@ class Engine {
     return status.ok() ? status->front() : BlockStatus::kCancelled;
   }
   BlockStatus Get(uint32_t number) { return GetAll({number}).front(); }
-  // In one call.
+  // Reads all of them in one call.
   std::vector<BlockStatus> GetAll(const std::vector<uint32_t>& numbers) {
     std::vector<TestBlock> blocks;
     std::vector<std::vector<std::vector<std::byte>>> layers;
@@ -110,7 +110,7 @@ class Engine {
     }
     return *status;
   }
-  // Holds a block, and looks at all of it.
+  // Takes a lease on a block, checks the bytes of its first layer, and keeps the lease.
   void HoldLease(uint32_t number, std::chrono::milliseconds deadline) {
     const TestBlock block = maker_.Block(number);
     auto lease = session_->Acquire(variant_, {&block.digest, 1}, {.deadline = deadline});
@@ -122,7 +122,7 @@ class Engine {
       Die(3, "wrong bytes in a view of block " + std::to_string(number));
     leases_.push_back(*std::move(lease));
   }
-  // Reserves room and writes into half of it what no block may ever show.
+  // Reserves an extent and fills half of it with bytes that must never appear in a block.
   void HoldReservation(uint32_t number, std::chrono::milliseconds deadline) {
     const ByteCount bytes(LayerBytes(number));
     auto reservation = session_->Reserve({&bytes, 1}, {.deadline = deadline});
@@ -131,7 +131,7 @@ class Engine {
     std::memset(room.data(), 0xDD, room.size() / 2);
     reservations_.push_back(*std::move(reservation));
   }
-  // Again into all that was reserved.
+  // Writes these bytes again, into all of every reserved extent.
   void Scribble() {
     for (const Reservation& reservation : reservations_) {
       const std::span<std::byte> room = reservation.Bytes(0);
@@ -158,7 +158,7 @@ class Engine {
   std::deque<Reservation> reservations_;
 };
 
-// Every socket is gone for the daemon, yet this process keeps its mappings and its life.
+// Shuts down every socket, while this process lives on and keeps its mappings.
 void CloseAllSockets() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int fd = std::atoi(entry.path().filename().c_str());
@@ -169,7 +169,7 @@ void CloseAllSockets() {
 
 void ObeySignals(Engine& engine) {
   if (std::exchange(fork_asked, 0) != 0 && _Fork() == 0) {
-    for (;;) pause();  // its copies of the sockets stay open
+    for (;;) pause();  // the child's copies of the sockets stay open
   }
   if (close_asked != 0) {
     CloseAllSockets();
@@ -181,7 +181,7 @@ void ObeySignals(Engine& engine) {
   }
 }
 
-constexpr uint32_t kNumbers = 400;  // blocks that there are
+constexpr uint32_t kNumbers = 400;  // blocks that churn and read choose from
 
 void Churn(Engine& engine) {
   constexpr std::chrono::milliseconds kDeadline{30'000};
@@ -212,8 +212,8 @@ void Churn(Engine& engine) {
   }
 }
 
-// A daemon that has just begun serves before its whole pool is there: full is an answer to try
-// again after.
+// A daemon serves before all slabs of its pool are online.  Until then a call may return kFull, so
+// it is repeated.
 BlockStatus PutOrGet(Engine& engine, const std::string& verb, uint32_t number) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   for (;;) {
@@ -261,7 +261,7 @@ int Run(const std::string& dir, WriteMode mode, const std::string& verb, uint32_
   while (end_asked == 0) {
     const uint32_t number = engine.Random(kNumbers);
     if (verb == "fill") {
-      // Not one name twice soon: the pool must stay full.
+      // From many names, so that few puts are duplicates and the pool stays full.
       static_cast<void>(engine.Put(engine.Random(1u << 20)));
     } else {
       read += engine.Get(number) == BlockStatus::kOk ? 1 : 0;

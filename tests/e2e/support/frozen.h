@@ -1,6 +1,8 @@
-// Threads of another process that stand still while this lives.
+// Stops some threads of another process while this object lives.  `which` selects them by name; the
+// main thread is never stopped.
 //
-// Ownership: their standing still.  Thread-safety: one thread makes and destroys it.
+// Ownership: the stop; the destructor lets the threads run again.  Thread-safety: the thread that
+// creates the object destroys it, because ptrace accepts no other.
 #pragma once
 
 #include <sys/ptrace.h>

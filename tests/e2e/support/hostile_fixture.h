@@ -1,8 +1,8 @@
-// One daemon for a whole program of hostile tests.  After each test it must be alive and healthy,
-// and hold nothing.
+// One daemon for a whole program of hostile tests.  After each test the daemon must be alive and
+// healthy and hold nothing.
 //
-// The test's process is the client: what a lost session of it held waits in quarantine until CLEAN,
-// which TearDown sends.
+// The test's own process is the client.  What a lost session held stays in quarantine until the
+// client sends CLEAN, which TearDown does.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ namespace larder::e2e {
 class HostileTest : public ::testing::Test {
  protected:
   static constexpr int kSessionsMax = 8;  // of one process
-  // Of the callers of a user without a sideband, who count as a process.
+  // A user's callers without a sideband count as one process.
   static constexpr int kUnnamedSessionsMax = kSessionsMax;
   static constexpr uint32_t kLayerBytes = 5000;  // no multiple of anything
 
@@ -65,7 +65,7 @@ class HostileTest : public ::testing::Test {
   }
   static uint64_t Invalid() { return Counter("larder_invalid_messages_total"); }
 
-  // What sessions of this test travel on.
+  // Opens the stream of a session: over gRPC, unless a subclass chooses another carrier.
   [[nodiscard]] virtual std::unique_ptr<RawStream> OpenStream(v1::WriteMode mode) {
     return std::make_unique<RawCall>(
         channel_, mode == v1::WRITE_MODE_STREAM ? std::string() : sideband_->TokenHex());
@@ -76,7 +76,7 @@ class HostileTest : public ::testing::Test {
     attached_.push_back(SessionId{session->attached().session_id()});
     return session;
   }
-  // Registers the maker's content and variant; the variant is index 0.
+  // Registers the maker's content and variant.  The variant gets index 0.
   void Register(RawSession& session) const {
     v1::Up up;
     v1::Register* request = up.add_registers();
@@ -132,7 +132,7 @@ class HostileTest : public ::testing::Test {
   const BlockMaker maker_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<SidebandClient> sideband_;
-  std::vector<SessionId> attached_;  // by this test; what it lost of them is unmapped at its end
+  std::vector<SessionId> attached_;  // sessions of this test, for TearDown's CLEAN
 };
 
 }  // namespace larder::e2e

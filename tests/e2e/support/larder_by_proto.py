@@ -1,6 +1,6 @@
-"""What a client in another language needs, from proto/larder/v1 and docs/format.md alone.
+"""What a client in another language needs, written from proto/larder/v1 and docs/format.md alone.
 
-Of python_from_proto.py and python_verbs.py.  Needs python3-grpcio, python3-grpc-tools and python3-xxhash.
+python_from_proto.py and python_verbs.py use it.  Needs python3-grpcio, python3-grpc-tools and python3-xxhash.
 """
 import hashlib
 import queue
@@ -70,7 +70,7 @@ def parse_record_header(header):
 # ---- the calls
 
 def check_health(channel):
-    check = channel.unary_unary("/grpc.health.v1.Health/Check")  # bytes both ways: {1: status}, 1 = SERVING
+    check = channel.unary_unary("/grpc.health.v1.Health/Check")  # raw bytes both ways; {1: status}, 1 = SERVING
     return {b"\x08\x01": "SERVING", b"\x08\x02": "NOT_SERVING"}[check(b"", timeout=LIMIT_S)]
 
 
@@ -81,7 +81,7 @@ def reflected_services(channel):
 
 
 class Session:
-    """An Attach stream: what is put into the queue goes up."""
+    """An Attach stream: the messages put into the queue `up` are sent to the daemon."""
 
     def __init__(self, stub):
         self.up = queue.Queue()

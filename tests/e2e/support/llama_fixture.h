@@ -1,6 +1,6 @@
 // A real model and one prompt, computed once, for tests of what a restore leaves in an engine.
 //
-// The model is loaded once a program; an engine has one context, which each run makes anew.
+// The model is loaded once per program.  Its engine has one context, which each run creates again.
 // Thread-safety: none.
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace larder::llama {
 
-// The standard output of a shell's command, and its exit code.
+// Runs a shell command.  Returns its standard output, and its exit code in `code`.
 inline std::string OutputOf(const std::string& command, int* code = nullptr) {
   std::string output;
   FILE* const pipe = popen(command.c_str(), "r");
@@ -40,7 +40,7 @@ inline const std::string& ModelPath() {
 
 class LlamaFixture : public ::testing::Test {
  protected:
-  static constexpr uint32_t kPromptTokens = 600;  // restored: two chunks and a quarter of one
+  static constexpr uint32_t kPromptTokens = 600;  // two chunks and a quarter of one are restored
   static constexpr uint32_t kPredict = 8;
 
   static void SetUpTestSuite() {
@@ -64,26 +64,27 @@ class LlamaFixture : public ::testing::Test {
     delete engine_;
   }
 
-  // Of a larderd on `socket_dir`.
+  // Connects to the larderd at `socket_dir`.
   static absl::StatusOr<std::unique_ptr<PromptCache>> ConnectCache(const std::string& socket_dir) {
     return PromptCache::Connect({.socket_dir = socket_dir, .model = "test", .revision = "test"},
                                 engine_->shape());
   }
-  // Of who believes that computing takes so long, and loading so many bytes a second.
+  // Returns a profile that says that a token takes `token_s` to compute and that each channel loads
+  // `bytes_per_s`.
   static Profile Believed(double token_s, double bytes_per_s) {
     return {.model = "test",
             .layers = static_cast<uint16_t>(engine_->shape().layers()),
             .compute = {.fixed_s = 0.01, .linear_s = token_s},
             .channels = {{"pool", bytes_per_s}, {"disk", bytes_per_s}}};
   }
-  // Answer and the bits of the first logits.
+  // Expects the answer and the bits of the first logits to equal those of the computed run.
   static void ExpectComputed(const RunResult& result) {
     EXPECT_EQ(result.answer, computed_->answer);
     ASSERT_EQ(result.first_logits.size(), computed_->first_logits.size());
     EXPECT_EQ(std::memcmp(result.first_logits.data(), computed_->first_logits.data(),
                           result.first_logits.size() * sizeof(float)),
               0)
-        << "answers are equal, their probabilities are not";
+        << "the first logits differ from those of the computed run";
   }
 
   static inline Engine* engine_ = nullptr;

@@ -1,4 +1,4 @@
-// A daemon of which a test sees what its metrics say, and things that happen to it.
+// A daemon with a disk whose metrics a test reads, and the actions that move those metrics.
 #pragma once
 
 #include <cstring>
@@ -18,13 +18,13 @@ class MetricsTest;
 
 struct Happening {
   const char* name;
-  std::vector<std::string> moves;  // from zero
+  std::vector<std::string> moves;  // samples that it must raise above zero
   void (*happen)(MetricsTest& at);
 };
 
 class MetricsTest : public VerbTest, public ::testing::WithParamInterface<Happening> {
  public:
-  // What the test holds until it has looked.
+  // What a test holds until the metrics have been checked.
   std::optional<Lease> lease_;
   std::optional<Reservation> reservation_;
   std::unique_ptr<ChildEngine> engine_;
@@ -53,7 +53,8 @@ class MetricsTest : public VerbTest, public ::testing::WithParamInterface<Happen
     ASSERT_TRUE(reservation.ok()) << reservation.status();
     reservation_ = *std::move(reservation);
   }
-  // An engine that has block 0 in device memory, and does before it answers what it is asked.
+  // Attaches an engine that has block 0 in device memory and calls `before` before it answers a
+  // directive.
   void AttachDevice(std::function<void()> before) {
     session_.reset();
     auto session = client_->Attach(
@@ -70,7 +71,8 @@ class MetricsTest : public VerbTest, public ::testing::WithParamInterface<Happen
     EXPECT_TRUE(Eventually([&] { return Moved("larder_device_blocks"); }));
     device_variant_ = variants->front();
   }
-  // So many blocks of that engine, which are there when it is asked.
+  // Reports so many blocks of that engine, and asks for all of them to be cleared once the daemon
+  // has them.
   void DropFromDevice(uint32_t blocks) {
     std::vector<Digest> digests(blocks);
     for (uint32_t i = 0; i < blocks; ++i) std::memcpy(digests[i].bytes.data(), &i, sizeof i);
@@ -113,7 +115,7 @@ class MetricsTest : public VerbTest, public ::testing::WithParamInterface<Happen
       return reader->Finish();
     });
   }
-  // Reads until something was told.
+  // Watches until the daemon has told an event.
   void WatchOnce() {
     v1::WatchEventsRequest request;
     request.set_snapshot(true);

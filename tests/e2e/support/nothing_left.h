@@ -1,4 +1,4 @@
-// What a daemon must look like once all its clients are gone.
+// Checks the state that a daemon must have once all its clients have gone.
 #pragma once
 
 #include <functional>
@@ -14,14 +14,17 @@ inline bool HoldsNothing(const v1::TenantStats& t) {
          t.pool_stored() + t.pool_free() == t.pool_limit();
 }
 
-// How many descriptors it has open with no client; what gRPC opens once is no leak, so a client was
-// there before.
+// Waits until the daemon has no client, and returns how many descriptors it has open.
+// REQUIRES: a client was there before, so that the descriptors that gRPC opens once, and which are
+// no leak, are counted.
 inline size_t SettledDescriptors(const DaemonProcess& daemon) {
   EXPECT_TRUE(Eventually([&] { return daemon.Metric("larder_processes") == 0; }));
   return daemon.OpenDescriptors();
 }
 
-// Ends it.  `open`: how many descriptors it has that count.
+// Expects that the daemon holds nothing, and then ends it.  `open` returns the number of
+// descriptors
+// to compare with `descriptors_before`.
 inline void ExpectNothingLeft(DaemonProcess& daemon, size_t descriptors_before,
                               const std::function<size_t()>& open) {
   EXPECT_TRUE(Eventually([&] {
@@ -30,7 +33,7 @@ inline void ExpectNothingLeft(DaemonProcess& daemon, size_t descriptors_before,
   })) << daemon.Tenant().ShortDebugString();
   EXPECT_TRUE(Eventually([&] { return daemon.Metric("larder_processes") == 0; }));
   EXPECT_EQ(daemon.Metric("larder_sideband_connections_open"), 0);
-  // However many calls there were, and whichever side ended them.
+  // This holds however many calls there were, and whichever side ended them.
   EXPECT_TRUE(Eventually([&] {
     return daemon.Metric("larder_incoming_bytes{what=\"held\"}") == 0;
   })) << daemon.Metric("larder_incoming_bytes{what=\"held\"}");

@@ -1,5 +1,5 @@
-// A call of gRPC by the name of its method and the bytes of its request, of which each step is the
-// test's: one that is begun and not read stays so.
+// A gRPC call, given by the name of its method and the bytes of its request, whose every step the
+// test takes: an answer that the test does not read stays unread.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 
 namespace larder::e2e {
 
-// One whose gRPC takes no more than 64 KiB of an answer before its caller reads.
+// Returns a channel whose gRPC accepts at most 64 KiB of an answer before the caller reads.
 inline std::shared_ptr<grpc::Channel> ChannelThatTakesLittle(const std::string& socket) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -25,7 +25,7 @@ inline std::shared_ptr<grpc::Channel> ChannelThatTakesLittle(const std::string& 
 class OpenCall {
  public:
   struct Options {
-    bool await_sent = true;  // the whole request, before the constructor returns
+    bool await_sent = true;  // the constructor waits until the whole request is sent
     bool gzip = false;
     std::string token = {};  // hex; empty: none
   };
@@ -50,7 +50,7 @@ class OpenCall {
     done_.Shutdown();
     (void)Next();
   }
-  // Reads what is left of it.
+  // Reads the rest of the answer and returns the status.
   grpc::Status End() {
     ended_ = true;
     if (sending_) (void)Next();

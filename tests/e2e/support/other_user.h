@@ -1,6 +1,6 @@
-// Makes this process one of another user, without groups, for good.
+// Gives this process permanently to another user, without supplementary groups.
 //
-// Ownership: none.  Thread-safety: before any thread was started.
+// Ownership: none.  Thread-safety: call it before the process starts any thread.
 #pragma once
 
 #include <grp.h>
@@ -13,12 +13,13 @@
 
 namespace larder::e2e {
 
-// Users that this machine has not.
+// Users that this machine does not have.
 inline constexpr uid_t kAttackerUid = 64'901;
 inline constexpr uid_t kStagedVictimUid = 64'902;
 
-// 0: stays what it is.  `gid`: its only group then.  Ends the program if it cannot; the program
-// then dies with the process that started it.
+// Makes this a process of user `uid`, with `gid` as its only group, and ends the program if that
+// fails.  `uid` 0 leaves the user and the groups unchanged.  In either case it raises the limit of
+// descriptors as far as it may, and the program dies with the process that started it.
 inline void BecomeUser(uid_t uid, gid_t gid) {
   const pid_t parent = getppid();
   struct rlimit limit {};
@@ -30,7 +31,7 @@ inline void BecomeUser(uid_t uid, gid_t gid) {
     std::fprintf(stderr, "this process cannot become user %u\n", uid);
     _exit(2);
   }
-  DieWith(parent);  // which a change of user has forgotten
+  DieWith(parent);  // here, because a change of user clears the setting
 }
 
 }  // namespace larder::e2e

@@ -1,16 +1,19 @@
-// An engine of the end-to-end tests with a paged KV cache on a device, by client/paged_cache.h.
+// An engine of the end-to-end tests with a paged KV cache on a device, using client/paged_cache.h.
 //
 //   paged_engine SOCKET_DIR MODE(mapped|staged|stream) VERB SEED
 //
-// The device is the host's, or what LARDER_TEST_DEVICE says (shared_memory.h).  SEED chooses how
-// the cache is laid out.  What a block holds follows from its name, in the payload's order, so that
-// engines of other layouts must read the same.
-// Verbs, each printing one word a line when it has got so far:
-//   once    stores blocks SEED .. SEED+31, loads them, by layers too "done N", N blocks loaded
-//   tell    as once; says what its device is and did, "WHAT VALUE" lines   "ready"; until killed
-//   churn   stores, loads, drops loads under way, at random          "ready"; never ends by itself
-//   own     shares device memory that SEED fills, by SEED's path        "ticket HEX"; until killed
-// Exit codes: 0 as said; 1 a call failed where it must not; 3 wrong bytes.
+// The device is the host device, or the one that LARDER_TEST_DEVICE names (shared_memory.h).  SEED
+// chooses the layout of the cache.  The bytes of a block follow from its name, in the payload's
+// order, so engines with other layouts must read the same bytes.
+// Verbs, with the lines that each prints:
+//   once    stores blocks SEED .. SEED+31 and loads them three times, whole and by layers; prints
+//           "done N" with the number of loaded blocks, then ends
+//   tell    as once, then describes its device and what the device did in lines "WHAT VALUE", the
+//           last of which is "ready"; runs until it is killed
+//   churn   prints "ready"; stores, loads and drops loads under way at random, until it is killed
+//   own     shares device memory, with bytes that follow from SEED, by descriptor or, on a GPU with
+//           an odd SEED, by handle; prints "ticket HEX"; runs until it is killed
+// Exit codes: 0 the verb has ended; 1 a call failed that must not fail; 3 bytes were wrong.
 #include <unistd.h>
 
 #include <cstdio>
@@ -32,7 +35,7 @@ namespace larder::e2e {
 namespace {
 
 constexpr uint32_t kLayers = 3, kHeads = 4, kBlockTokens = 16, kBlocks = 24;
-constexpr uint32_t kNumbers = 200;  // of blocks that engines share
+constexpr uint32_t kNumbers = 200;  // blocks that the engines share
 
 void Say(const std::string& line) {
   std::printf("%s\n", line.c_str());
@@ -59,12 +62,13 @@ WriteMode ModeOf(const std::string& name) {
                             : WriteMode::kMapped;
 }
 
-// The cache, with an image of it in the process: what each of its bytes must be.
+// The cache on the device, and an image in the process of what each of its bytes must be.
 class Cache {
  public:
   Cache(Device& device, uint32_t seed) : queue_(OrDie(device.MakeQueue())) {
-    constexpr uint32_t kPageTokens[] = {8, 16, 32};  // rows are of 64 bytes, or of an odd number
+    constexpr uint32_t kPageTokens[] = {8, 16, 32};
     const EngineKind kind = kEngineKinds[seed % std::size(kEngineKinds)];
+    // Rows have 64 bytes, or an odd number of bytes.
     const EngineShape shape{.layers = kLayers,
                             .heads = kHeads,
                             .row_bytes = seed / 24 % 2 == 0 ? 64u : 33u,
@@ -82,14 +86,14 @@ class Cache {
   }
   [[nodiscard]] const PagedLayout& layout() const { return absolute_; }
   [[nodiscard]] const PayloadLayout& payload() const { return payload_; }
-  // Engines that say the same here have the same payloads.
+  // Engines that return the same name have the same payload layout.
   [[nodiscard]] std::string PayloadName() const {
     return "paged/" + std::to_string(engine_.planes) + "/" + std::to_string(engine_.row_bytes) +
            "/" + std::to_string(engine_.heads) +
            (payload_.order == RowOrder::kTokenHead ? "/NHD" : "/HND");
   }
 
-  // Pages of place `place` of the kBlocks that there are.
+  // Where a block lies in the cache, which has kBlocks places.
   struct Place {
     std::vector<uint32_t> pages;
     uint32_t first_slot = 0;
@@ -103,7 +107,7 @@ class Cache {
     return {std::move(all), 0};
   }
 
-  // What the image has at a block's place from here on.
+  // Writes a block's bytes to its place in the image.
   void Expect(const Digest& digest, const Place& place, LayerRange layers) {
     const uint32_t layer_bytes = payload_.table.segments[0].bytes;
     std::vector<std::byte> moved(size_t{layers.count} * RoundUp(layer_bytes, kSegmentAlign));
@@ -116,7 +120,8 @@ class Cache {
                              engine_.row_bytes);
                });
   }
-  // A block whose load did not end well: its rows may hold anything.
+  // Copies a place from the device's memory into the image: the load of its block did not succeed,
+  // so its rows may hold anything.
   void TakeAsIs(const Place& place, LayerRange layers) {
     const auto there = reinterpret_cast<const std::byte*>(buffer_->bytes().data());
     ForEachRow(engine_, payload_, layers, place.pages, place.first_slot,
@@ -166,13 +171,13 @@ class Engine {
     maker_.variant.layers = kLayers;
     maker_.variant.layout = cache_.PayloadName();
     variant_ = OrDie(session_->Register({&maker_.content, 1}, {&maker_.variant, 1})).front();
-    // Room for a few blocks a step only: steps must take turns.
+    // The staging holds only a few blocks, so that a call takes several steps.
     paged_ =
         OrDie(PagedCache::Make(*session_, *device_, variant_, cache_.layout(), cache_.payload(),
                                {.staging_bytes = KiB(512), .multiprocessors = 2}));
   }
 
-  // Stores blocks by number; how many are stored now.
+  // Stores blocks by number.  Returns how many of them are stored now.
   uint32_t Put(const std::vector<uint32_t>& numbers) {
     const std::vector<Cache::Place> places = RandomPlaces(numbers.size());
     std::vector<TestBlock> blocks;
@@ -192,7 +197,7 @@ class Engine {
       return status == BlockStatus::kOk || status == BlockStatus::kDuplicate;
     }));
   }
-  // Loads blocks, checks every byte of the cache; how many came.
+  // Loads blocks and checks every byte of the cache.  Returns how many blocks were loaded.
   uint32_t Load(const std::vector<uint32_t>& numbers, LayerRange layers, bool drop) {
     const std::vector<Cache::Place> places = RandomPlaces(numbers.size());
     std::vector<TestBlock> blocks;
@@ -256,7 +261,7 @@ class Engine {
     Say("ready");
     for (;;) pause();
   }
-  // What lies between segments is zero, whatever the device's memory held before.
+  // The padding between segments must be zero, whatever the device's memory held before.
   void CheckPadding(const std::vector<uint32_t>& numbers) {
     if (session_->write_mode() == WriteMode::kStream) return;
     std::vector<Digest> digests;
@@ -296,7 +301,7 @@ class Engine {
     for (size_t i = 0; i < count; ++i) places.push_back(cache_.PlaceOf(all[i]));
     return places;
   }
-  // A full pool and a deadline are part of a busy day.
+  // A busy daemon may have a full pool or miss a deadline.  Any other error ends the process.
   static uint32_t MayFail(const absl::Status& status) {
     if (!absl::IsResourceExhausted(status) && !absl::IsDeadlineExceeded(status))
       Die(1, status.ToString());

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
-"""A client of larderd in another language, from proto/larder/v1 and docs/format.md alone (larder_by_proto.py).
+"""A client of larderd in another language, written from proto/larder/v1 and docs/format.md alone (larder_by_proto.py).
 
-Generates its stubs into a temporary folder; attaches, stores, looks up, fetches, asks for statistics and drains.
+It generates its stubs into a temporary folder, then attaches, stores, looks up, fetches, asks for statistics and
+drains.
 
 Usage: python_from_proto.py PROTO_FOLDER SOCKET_FOLDER
 """
@@ -48,7 +49,7 @@ def main():
           f"{variant_id(variant).hex()} agree with the daemon's")
 
     digests = chain(seed, tokens)
-    names = digests[1::2]  # of blocks of 32 tokens
+    names = digests[1::2]  # the names of blocks of 32 tokens
     payloads = [[bytes((b * 31 + layer * 7 + i * i) % 256 for i in range(1500 + 700 * layer)) for layer in range(3)]
                 for b in range(4)]
     payloads.append([bytes(2_500_000)] * 3)  # several messages
@@ -98,16 +99,16 @@ def main():
     assert not seen.contents[0].salt and seen.contents[0].model == content.model
     try:
         engines_view.Clear(cache_pb2.ClearRequest(scope=types.SELECTION_SCOPE_ALL), timeout=LIMIT_S)
-        raise AssertionError("an engine cleared")
+        raise AssertionError("Clear was served at data.sock")
     except grpc.RpcError as error:
         assert error.code() == grpc.StatusCode.PERMISSION_DENIED and "control.sock" in error.details(), error
-    print("at data.sock, an engine sees no salts, and hears that Clear is served at control.sock")
+    print("at data.sock an engine sees no salts, and the error of Clear names control.sock")
     session.bye(pb.Up(release=pb.Release(lease_ids=[grant.lease_id]), bye=True))
     (listed,) = cache.ListInstances(cache_pb2.ListInstancesRequest(), timeout=LIMIT_S).instances
-    assert not listed.attached and not listed.sessions, "detached, as blocks of it are stored"
+    assert not listed.attached and not listed.sessions, "the engine is listed as detached while its blocks are stored"
     print("held all blocks by a promise, released it, said bye; the engine is listed as detached")
 
-    # As a router does, of an engine that is away.
+    # A router pins and prefetches the blocks of an engine that has detached.
     chosen = types.BlockSelection(engine_id="python", content=content, tokens=tokens)
     pinned = cache.Pin(cache_pb2.PinRequest(blocks=chosen, owner="router", tier=types.TIER_HOST, ttl_ms=60_000),
                        timeout=LIMIT_S)
@@ -119,7 +120,7 @@ def main():
     assert cache.Unpin(cache_pb2.UnpinRequest(blocks=chosen, owner="nobody", tier=types.TIER_HOST),
                        timeout=LIMIT_S).unpinned == 0
     assert cache.Unpin(cache_pb2.UnpinRequest(owner="router", all=True), timeout=LIMIT_S).unpinned == 5
-    print("pinned all blocks by their tokens, prefetched one, let go of them")
+    print("pinned all blocks by their tokens, prefetched one, unpinned them")
 
     compress = cache_pb2.CompressRequest(scope=types.SELECTION_SCOPE_ALL, codec=types.CODEC_LOSSLESS)
     done = list(cache.Compress(compress, timeout=LIMIT_S))[-1]
@@ -150,7 +151,7 @@ def main():
     assert cache.Clear(prefix, timeout=LIMIT_S) == would
     (hit,) = cache.Lookup(cache_pb2.LookupRequest(content=content, tokens=tokens), timeout=LIMIT_S).instances
     assert hit.tiers[0].contiguous_tokens == 2 * variant.block_tokens
-    print("cleared what begins with a prefix, first in a dry run")
+    print("cleared the blocks that begin with a prefix, first in a dry run")
     statuses, _ = store(engine, pb, types, content, variant, tokens, seed, payloads)
     assert statuses == [types.BLOCK_STATUS_DUPLICATE] * 2 + [types.BLOCK_STATUS_OK] * 3
     heard, removed, came_back = snapshot[-1].sequence, [], []
@@ -163,7 +164,7 @@ def main():
                 event.stored.digests if event.HasField("stored") else event.removed.digests))
     watch.cancel()
     assert sorted(removed) == sorted(came_back) == sorted(names[2:])
-    print("watched: a snapshot of all blocks with their tokens, then what left and came back meanwhile")
+    print("watched: a snapshot of all blocks with their tokens, then the blocks that left and came back meanwhile")
 
     stats = admin.Stats(admin_pb2.StatsRequest(), timeout=LIMIT_S)
     tenant = stats.tenants[0]

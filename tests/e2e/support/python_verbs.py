@@ -1,12 +1,13 @@
 #!/usr/bin/python3
-"""Drives every verb of Cache on a larderd that it starts, kills and starts again, by the .proto files alone.
+"""Drives every verb of Cache on a larderd that it starts, kills and starts again, with the .proto files alone.
 
-Blocks are pinned, pressed on by ten times the pool, found again after kill -9, moved to the disk and back, compressed,
-cleared by prefix; their bytes are compared at each step, and what a watcher heard with what there is. An engine says
-that it has them in device memory, and does there what callers ask for.
+It pins blocks, puts ten times the pool beside them, finds them again after kill -9, moves them to the disk and back,
+compresses them and clears them by prefix. At each step it compares their bytes, and the tiers that a watcher heard of
+with those that the blocks are in. An engine reports the blocks in its device memory and executes the directives that
+callers cause.
 
-With an engine (larder-llama), a model and a text, the blocks are what the engine stored of that text, and at the end it
-answers from them what it had answered before.
+With an engine (larder-llama), a model and a text, the blocks are those that the engine stored of that text, and at the
+end the engine must give the same answer from them as before.
 
 Usage: python_verbs.py PROTO_FOLDER LARDERD [ENGINE MODEL TEXT]
 """
@@ -29,7 +30,7 @@ POOL, LAYER_BYTES, BLOCKS, BLOCK_TOKENS = (160 if ENGINE else 32) << 20, 128 << 
 
 
 class Daemon:
-    """A larderd over one folder; again over the same after a kill."""
+    """A larderd on one folder, which can be started again there after a kill."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -52,7 +53,7 @@ class Daemon:
         return self
 
     def connect(self, socket):
-        """A channel that met nobody waits for seconds before it tries again, so each try has its own."""
+        """A channel whose first connection failed waits for seconds before the next, so each try has its own."""
         channel = grpc.insecure_channel(f"unix:{self.folder}/{socket}", options=[("grpc.use_local_subchannel_pool", 1)])
         try:
             return check_health(channel) == "SERVING" and channel
@@ -68,7 +69,7 @@ class Daemon:
 
 
 def until(condition):
-    """What it says once that is true."""
+    """Returns what the condition returns, once that is true."""
     end = time.monotonic() + LIMIT_S
     while True:
         try:
@@ -76,12 +77,12 @@ def until(condition):
                 return said
         except grpc.RpcError:
             pass
-        assert time.monotonic() < end, "it did not come to that"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.02)
 
 
 def floats(seed):
-    """Bytes as 16-bit KV has them: noise in the low halves, few values in the high ones."""
+    """Bytes like those of 16-bit KV: noise in the low halves, few values in the high ones."""
     noise = bytearray(random.Random(seed).randbytes(LAYER_BYTES))
     noise[1::2] = noise[1::2].translate(bytes(0x3c | b & 0x83 for b in range(256)))
     return bytes(noise)
@@ -107,7 +108,7 @@ def made(types, model, blocks):
 
 
 class Engine:
-    """A real one, a process a question."""
+    """A real engine, which runs as one process for each question."""
 
     def __init__(self, folder, program, model, text):
         self.command = [program, "--model", model, "--prompt-file", text, "--question", "Who keeps the lamp?",
@@ -117,11 +118,11 @@ class Engine:
         return json.loads(subprocess.run([*self.command, *flags], check=True, stdout=subprocess.PIPE).stdout)
 
     def stored(self, caller):
-        """The chain that it stored, as a watcher and a reader find it."""
+        """Returns the chain that the engine stored, as a watcher and a reader find it."""
         info = next(i for i in caller.cache.ListInstances(caller.pb.ListInstancesRequest(), timeout=LIMIT_S).instances
                     if i.engine_id == "llama")
         content, variant = info.contents[0], info.variants[0]
-        after = {}  # parent: the block behind it, and its tokens
+        after = {}  # parent -> the block that follows it, and that block's tokens
         stream = caller.cache.WatchEvents(caller.pb.WatchEventsRequest(snapshot=True, with_tokens=True),
                                           timeout=LIMIT_S)
         for reply in stream:
@@ -143,7 +144,7 @@ class Engine:
 
 
 class Caller:
-    """The verbs, over one daemon's life."""
+    """Calls the verbs of one daemon, until the daemon is killed."""
 
     def __init__(self, daemon, types):
         from larder.v1 import cache_pb2, cache_pb2_grpc, engine_pb2, engine_pb2_grpc
@@ -180,7 +181,7 @@ class Caller:
         return last.moved
 
     def compress(self, chain_of, codec, tiers=()):
-        """Again while the disk, which others fill, had no room for a second copy of some for a moment."""
+        """Repeats the call while the disk, which other blocks fill, briefly has no space for second copies."""
         request = self.pb.CompressRequest(codec=codec, tiers=tiers, **self.scope_of(chain_of))
         done = last = list(self.cache.Compress(request, timeout=LIMIT_S))[-1]
         end = time.monotonic() + LIMIT_S
@@ -192,7 +193,7 @@ class Caller:
 
 
 class Watcher:
-    """What is where, as events say it; cut off and going on."""
+    """The tiers of each block, as the events report them; it stops watching and resumes later."""
 
     def __init__(self, caller):
         self.caller, self.tiers, self.heard = caller, {}, 0
@@ -203,12 +204,12 @@ class Watcher:
         for reply in stream:
             self.boot_id = reply.boot_id or self.boot_id
             for event in reply.events:
-                assert event.sequence == 0 or event.sequence > self.heard, "not in order"
+                assert event.sequence == 0 or event.sequence > self.heard, "events came out of order"
                 stored = event.HasField("stored")
                 body = event.stored if stored else event.removed
                 for name in unpacked(body.digests):
                     there = self.tiers.setdefault(name, set())
-                    assert (body.tier in there) != stored, "told twice"
+                    assert (body.tier in there) != stored, "a block was stored twice or removed twice"
                     (there.add if stored else there.discard)(body.tier)
                 self.heard = max(self.heard, event.sequence)
             self.heard = max(self.heard, reply.sequence)
@@ -224,7 +225,7 @@ class Watcher:
 
 
 class DeviceEngine:
-    """An attached engine that says what it has in device memory, and answers what it is asked."""
+    """An attached engine that reports the blocks in its device memory and answers directives."""
 
     def __init__(self, caller, chain_of):
         pb = self.pb = caller.engine_pb
@@ -241,7 +242,7 @@ class DeviceEngine:
         self.session.up.put(self.pb.Up(device_blocks=[self.pb.DeviceBlocks(variant=0, **what)]))
 
     def serve(self, call, kind, drops=False):
-        """What `call` answers, once this did as it was asked to."""
+        """Executes the directive that `call` causes, and returns what `call` answers."""
         (directive,) = next(self.session.down).directives
         assert directive.kind == kind and sorted(unpacked(directive.digests)) == sorted(self.names), directive
         if drops:
@@ -253,7 +254,7 @@ class DeviceEngine:
 
 
 def drive_device(caller, ours):
-    """Lookup, Pin, Unpin, Compress and Clear of what an engine has, and what a watcher hears."""
+    """Lookup, Pin, Unpin and Clear of blocks in an engine's device memory, and the events that a watcher gets."""
     types, pb, device = caller.types, caller.pb, caller.types.TIER_DEVICE
     engine = DeviceEngine(caller, ours)
     until(lambda: caller.all_in(device, ours))
@@ -323,7 +324,7 @@ def main(folder):
         caller = Caller(daemon.start(), types)
         until(lambda: caller.all_in(host, ours))
         caller.check_bytes(ours)
-        print("and across kill -9: they came back to HOST with equal bytes")
+        print("the pin held across kill -9: the blocks came back to HOST with equal bytes")
         assert caller.cache.Unpin(caller.pb.UnpinRequest(owner="router", all=True), timeout=LIMIT_S).unpinned == blocks
 
         watcher = Watcher(caller)
@@ -335,7 +336,7 @@ def main(folder):
         assert caller.move(ours, host, disk, copy=True) == blocks
         caller.check_bytes(ours)
         watcher.go_on(lambda: watcher.all_in([host, disk], ours))
-        print("moved to the disk and back; the watcher heard of it in order, going on after two gaps")
+        print("moved to the disk and back; the watcher got the events in order, and resumed twice")
 
         done = caller.compress(ours, types.CODEC_LOSSLESS)
         assert done.changed == 2 * blocks and done.bytes_after < (0.9 if engine else 0.8) * done.bytes_before
@@ -357,7 +358,7 @@ def main(folder):
         if engine:
             again = engine.ask("--no-store")
             assert again["hit_tokens"] == len(ours.tokens) and again["answer"] == cold["answer"], again
-            print(f"the engine restored {again['hit_tokens']} tokens, and answers as before")
+            print(f"the engine restored {again['hit_tokens']} tokens and gave the same answer")
 
         drive_device(caller, ours)
 
@@ -372,11 +373,11 @@ def main(folder):
         got = fetch(caller.engine, caller.engine_pb, ours.variant, ours.names)
         assert [start.status for start, _ in got] == [types.BLOCK_STATUS_OK] * 4 + [types.BLOCK_STATUS_MISSING] * (blocks - 4)
         assert [bytes(data) for _, data in got[:4]] == [b"".join(layers) for layers in ours.payloads[:4]]
-        print("cleared what begins with five blocks; the four before them are as they were")
+        print("cleared the blocks that begin with a prefix of five blocks; the first four are unchanged")
         if engine:
             last = engine.ask("--no-store")
             assert last["hit_tokens"] == 4 * ours.variant.block_tokens and last["answer"] == cold["answer"], last
-            print("the engine restored those, computed the rest, and answers as before")
+            print("the engine restored those four, computed the rest and gave the same answer")
 
 
 with tempfile.TemporaryDirectory() as stubs, tempfile.TemporaryDirectory() as home:

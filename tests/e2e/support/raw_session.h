@@ -1,12 +1,13 @@
-// A session without the client library: says exactly what a test tells it to, right or wrong, over
-// gRPC or on a session socket.
+// A session without the client library: it sends exactly the messages that a test gives it, right
+// or
+// wrong, over gRPC or on a session socket.
 //
 //   RawSession session(channel, {.token = sideband->TokenHex(), .mode = v1::WRITE_MODE_MAPPED});
 //   v1::Down down = session.Ask(up);   // sends, and waits for the next message
 //
-// Ownership: the stream; broken off when dropped, as a broken client's would be.
-// Thread-safety: one writer and one reader at a time.  A stream lasts kLimit at most, so no test
-// hangs.
+// Ownership: the stream, which the destructor breaks off as a failed client would.
+// Thread-safety: one writer and one reader at a time.
+// Limits: a stream lasts at most kRawSessionLimit, so that no test hangs.
 #pragma once
 
 #include <sys/socket.h>
@@ -29,15 +30,15 @@ namespace larder::e2e {
 
 inline constexpr std::chrono::seconds kRawSessionLimit{60};
 
-// What a session travels on, as bare as possible.
+// The carrier of a session: a gRPC call or a session socket.
 class RawStream {
  public:
   virtual ~RawStream() = default;
-  virtual bool Write(const v1::Up& up) = 0;  // false: over
-  virtual bool Read(v1::Down* down) = 0;     // likewise
+  virtual bool Write(const v1::Up& up) = 0;  // false: the stream has ended
+  virtual bool Read(v1::Down* down) = 0;     // false: the stream has ended
   virtual void WritesDone() = 0;
   virtual void Cancel() = 0;
-  // REQUIRES: Read said that it is over.
+  // How the daemon ended the stream.  REQUIRES: Read has returned false.
   struct End {
     grpc::Status status;
     int retry_after_ms = 0;
@@ -88,7 +89,7 @@ class RawSocket final : public RawStream {
     const auto header = EncodeSessionFrameHeader(SessionFrameType::kMessage, up.ByteSizeLong());
     return WriteBytes(std::string(header.data(), header.size()) + up.SerializeAsString());
   }
-  // Frames or not.
+  // Sends any bytes, whether or not they are frames.
   bool WriteBytes(const std::string& bytes) const {
     size_t at = 0;
     while (at < bytes.size()) {
@@ -118,7 +119,7 @@ class RawSocket final : public RawStream {
   void WritesDone() override { shutdown(socket_.get(), SHUT_WR); }
   void Cancel() override { shutdown(socket_.get(), SHUT_RDWR); }
   End Finish() override {
-    if (!ended_) return {grpc::Status(grpc::StatusCode::UNKNOWN, "the daemon did not say END")};
+    if (!ended_) return {grpc::Status(grpc::StatusCode::UNKNOWN, "the daemon sent no END frame")};
     return {grpc::Status(static_cast<grpc::StatusCode>(end_.code()), end_.message()),
             static_cast<int>(end_.retry_after_ms())};
   }
@@ -136,7 +137,7 @@ class RawSession {
     std::string token = {};  // hex; empty: none
     std::string engine_id = "raw";
     v1::WriteMode mode = v1::WRITE_MODE_STREAM;
-    bool hello = true;  // sends it and takes `attached`
+    bool hello = true;  // the constructor sends Hello and waits for the answer
     uint64_t feature_bits = v1::FEATURE_BIT_TIERS | v1::FEATURE_BIT_COPIED_READS;
   };
   RawSession(const std::shared_ptr<grpc::Channel>& channel, const Options& options)
@@ -156,20 +157,23 @@ class RawSession {
   RawSession(const RawSession&) = delete;
   RawSession& operator=(const RawSession&) = delete;
 
-  // False: the stream is over.
+  // Returns false if the stream has ended.
   bool Send(const v1::Up& up) { return stream_->Write(up); }
-  // Nothing: the stream is over.
+  // Returns nullopt if the stream has ended.
   [[nodiscard]] std::optional<v1::Down> Receive() {
     v1::Down down;
     if (!stream_->Read(&down)) return std::nullopt;
     return down;
   }
-  // A stream that the daemon has ended already may still have its last words to read.
+  // Sends a message and receives the next one.  It receives even if the send fails: a stream that
+  // the daemon has ended may still have messages to read.
   [[nodiscard]] std::optional<v1::Down> Ask(const v1::Up& up) {
     static_cast<void>(Send(up));
     return Receive();
   }
-  // How the daemon ends the stream, by itself or after `bye` and the half-close.
+  // Bye sends `bye`, half-closes the stream and returns how the daemon ends it.  End waits until
+  // the
+  // daemon ends the stream by itself.
   grpc::Status Bye() {
     v1::Up up;
     up.set_bye(true);
@@ -185,9 +189,9 @@ class RawSession {
   }
   void Cancel() { stream_->Cancel(); }
 
-  // Empty when the daemon did not attach it.
+  // Empty if the daemon did not attach the session.
   [[nodiscard]] const v1::Attached& attached() const { return attached_; }
-  // The daemon's hint, once ended; 0: none.
+  // The daemon's hint after the end of the stream; 0: none.
   [[nodiscard]] int retry_after_ms() const { return end_.retry_after_ms; }
 
  private:

@@ -1,4 +1,4 @@
-// Device memory that paged_engine's verb `own` shares, and the device of a test.
+// The device memory that paged_engine's verb `own` shares, and the device that a test uses.
 #pragma once
 
 #include <cstdlib>
@@ -18,7 +18,8 @@ inline void FillShared(uint32_t seed, std::span<std::byte> bytes) {
   FillLayer(Digest{}, seed, bytes);
 }
 
-// The host's; LARDER_TEST_DEVICE=cuda: the GPU, auto: that if there is one.
+// Opens the host device, or with LARDER_TEST_DEVICE=cuda the GPU, or with LARDER_TEST_DEVICE=auto
+// the GPU if there is one.
 inline absl::StatusOr<std::unique_ptr<Device>> OpenTestDevice() {
   const char* const wanted = std::getenv("LARDER_TEST_DEVICE");
   const std::string wish = wanted == nullptr ? "host" : wanted;

@@ -1,7 +1,7 @@
-// Processes that take connections away from others: they speak to socket files alone, and say
-// nothing that a client would.
+// Processes that try to use up a daemon's connections: they connect to its socket files and send
+// nothing that a client would send.
 //
-// Ownership: the children, killed with this.  Thread-safety: none.
+// Ownership: the children, which die with this object.  Thread-safety: none.
 #pragma once
 
 #include <sys/socket.h>
@@ -28,7 +28,7 @@ class SocketFlood {
     int type = SOCK_STREAM;
     FloodKind kind = FloodKind::kHeld;
     int processes = 1;
-    uid_t uid = 0;  // that they become
+    uid_t uid = 0;  // the user that they become
   };
   explicit SocketFlood(const Options& options) {
     const pid_t parent = getpid();
@@ -51,7 +51,7 @@ class SocketFlood {
   }
 
  private:
-  // Only what is safe between fork and exec.
+  // Makes only calls that are safe between fork and exec.
   [[noreturn]] static void Attack(const Options& options, pid_t parent) {
     if (options.uid != geteuid() && setresuid(options.uid, options.uid, options.uid) != 0) _exit(1);
     DieWith(parent);
@@ -66,7 +66,9 @@ class SocketFlood {
         (void)!write(fd, "PRI * HTTP/2.0\r\n", 16);
       }
       if (fd >= 0 && (!connected || options.kind == FloodKind::kChurned)) close(fd);
-      // It must not win by the processor alone; nor does one that is out of descriptors stop.
+      // The pause keeps the flood from winning by its use of the processor alone.  A process
+      // without
+      // free descriptors pauses for longer and then goes on.
       const timespec pause{.tv_sec = 0, .tv_nsec = fd < 0 ? 10'000'000 : 200'000};
       nanosleep(&pause, nullptr);
     }

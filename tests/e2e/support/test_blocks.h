@@ -1,5 +1,5 @@
 // Blocks whose bytes follow from their names and from the nonce of their writer, so that any
-// process can tell right bytes from wrong ones, and whose they are.
+// process can tell whether bytes are right and which writer put them.
 //
 // Thread-safety: const after construction.
 #pragma once
@@ -19,8 +19,8 @@
 
 namespace larder::e2e {
 
-// Byte i of layer `layer` of a block as this writer puts it.  Any change of the name, the layer,
-// the place or the writer gives other bytes.
+// Fills `bytes` with the bytes of layer `layer` of a block as this writer puts it.  Another name,
+// layer, position or writer gives other bytes.
 inline void FillLayer(const Digest& digest, uint32_t layer, std::span<std::byte> bytes,
                       uint32_t writer = 0) {
   uint64_t state = digest.Hash64() ^ ((uint64_t{layer} + 1) * 0x9E3779B97F4A7C15u) ^
@@ -30,7 +30,7 @@ inline void FillLayer(const Digest& digest, uint32_t layer, std::span<std::byte>
     const uint64_t word = (state ^ (state >> 31)) * 0xBF58476D1CE4E5B9u;
     std::memcpy(bytes.data() + at, &word, std::min(sizeof word, bytes.size() - at));
   }
-  // Where it is read again: in bytes that FillFloats leaves alone.
+  // The nonce, for WriterOf, is in even bytes, which FillFloats does not change.
   for (size_t i = 0; i < sizeof writer && writer != 0 && 2 * i < bytes.size(); ++i)
     bytes[2 * i] = static_cast<std::byte>(writer >> (8 * i));
 }
@@ -42,7 +42,7 @@ inline void FillLayer(const Digest& digest, uint32_t layer, std::span<std::byte>
   return std::memcmp(want.data(), bytes.data(), want.size()) == 0;
 }
 
-// The same with as few exponents as 16-bit floats of KV have, so that it can be encoded.
+// The same with as few exponents as the 16-bit floats of KV have, so that the bytes can be encoded.
 inline void FillFloats(const Digest& digest, uint32_t layer, std::span<std::byte> bytes,
                        uint32_t writer = 0) {
   FillLayer(digest, layer, bytes, writer);
@@ -55,7 +55,7 @@ struct TestBlock {
   std::vector<uint32_t> tokens;
 };
 
-// Blocks of one content and variant, by number: each is the first of a chain of its own.
+// Makes blocks of one content and variant, by number: each is the first block of its own chain.
 struct BlockMaker {
   ContentSpec content{.tenant = "default",
                       .model = "e2e",
@@ -72,8 +72,8 @@ struct BlockMaker {
                       .layers = 2,
                       .first_layer = 0};
 
-  bool floats = false;  // their bytes are FillFloats, not FillLayer
-  uint32_t writer = 0;  // the nonce of who puts them; 0: it is not among the bytes
+  bool floats = false;  // fills with FillFloats, not FillLayer
+  uint32_t writer = 0;  // the nonce of the writer that puts the blocks; 0: the bytes have none
 
   void Fill(const Digest& digest, uint32_t layer, std::span<std::byte> bytes) const {
     (floats ? FillFloats : FillLayer)(digest, layer, bytes, writer);
@@ -84,7 +84,8 @@ struct BlockMaker {
     Fill(digest, layer, want);
     return std::ranges::equal(want, bytes);
   }
-  // Whose bytes these are, all of them; nullopt: no writer's.  REQUIRES: 8 bytes at least.
+  // Returns the writer that put these bytes, or nullopt if they are not all one writer's.
+  // REQUIRES: at least 8 bytes.
   [[nodiscard]] std::optional<uint32_t> WriterOf(const Digest& digest, uint32_t layer,
                                                  std::span<const std::byte> bytes) const {
     BlockMaker maker = *this;
@@ -101,7 +102,7 @@ struct BlockMaker {
     block.digest = Chain(block.parent, block.tokens).back();
     return block;
   }
-  // Layers of equal size, hashed.
+  // Returns the table of a block with layers of equal size, with their hashes.
   [[nodiscard]] SegmentTable Table(const Digest& digest, uint32_t layer_bytes) const {
     SegmentTable table = UniformTable(variant.layers, layer_bytes);
     std::vector<std::byte> bytes(layer_bytes);

@@ -1,4 +1,5 @@
-// Verbs of Cache at a daemon with a disk, by a caller that knows the contract alone.
+// A daemon with a disk, and a caller of the Cache service's verbs that uses only the generated
+// stubs.
 #pragma once
 
 #include <chrono>
@@ -10,7 +11,7 @@
 
 namespace larder::e2e {
 
-inline constexpr uint32_t kPoolBlocks = 270;  // as many as fit
+inline constexpr uint32_t kPoolBlocks = 270;  // as many as the pool holds
 
 class VerbTest : public DiskTest {
  protected:
@@ -34,7 +35,7 @@ class VerbTest : public DiskTest {
       statuses.push_back(static_cast<v1::BlockStatus>(status));
     return statuses;
   }
-  // Of the blocks from .. to-1, how many are in that tier.
+  // Returns how many of the blocks from .. to-1 are in that tier.
   uint32_t CountIn(Tier tier, uint32_t from, uint32_t to) {
     uint32_t count = 0;
     for (uint32_t number = from; number < to; ++number) {
@@ -44,7 +45,7 @@ class VerbTest : public DiskTest {
     }
     return count;
   }
-  // So many times what the pool holds, each in its turn written to disk.
+  // Puts new blocks, `times` times as many as the pool holds.  Each is written to disk in turn.
   void Press(uint32_t times) {
     for (uint32_t i = 0; i < times * kPoolBlocks; ++i) ASSERT_EQ(Put(next_++), BlockStatus::kOk);
   }

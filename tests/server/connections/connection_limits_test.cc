@@ -1,5 +1,5 @@
-// Who may have how many connections, how descriptors are shared out, and socket files that are
-// taken away.
+// How many connections each uid and process may have, how descriptors are divided, and what happens
+// when a socket file is removed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ConnectionSharesTest, EachShareHoldsAndIsGivenBack) {
+TEST(ConnectionSharesTest, EachShareLimitsConnectionsAndIsReleased) {
   ConnectionShares shares({.all = 4, .per_uid = 3, .per_process = 2});
   const SocketPeer one{.uid = 1, .pid = 10}, sibling{.uid = 1, .pid = 11};
   const SocketPeer other{.uid = 2, .pid = 20}, third{.uid = 3, .pid = 30};
@@ -37,15 +37,16 @@ TEST(ConnectionSharesTest, EachShareHoldsAndIsGivenBack) {
   EXPECT_THAT(shares.Explain(ShareRefusal::kUid, "doors"), HasSubstr("a uid has at most 3 doors"));
 }
 
-// In another PID namespace all processes look alike.
-TEST(ConnectionSharesTest, ProcessesThatAreNotVisibleShareTheirUids) {
+// Processes of another PID namespace have no visible pid, so they cannot be told apart.
+TEST(ConnectionSharesTest, ProcessesOfAnotherPidNamespaceShareTheLimitOfTheirUid) {
   ConnectionShares shares({.all = 9, .per_uid = 3, .per_process = 1});
   const SocketPeer unseen{.uid = 1, .pid = 0};
   for (int i = 0; i < 3; ++i) EXPECT_EQ(shares.Take(unseen), ShareRefusal::kNone);
   EXPECT_EQ(shares.Take(unseen), ShareRefusal::kUid);
 }
 
-// Whatever the limit: all shares at once leave the daemon what it keeps, or it does not start.
+// For every limit, either all shares together leave the daemon the descriptors that it keeps for
+// itself, or it does not start.
 TEST(DescriptorBudgetTest, TheSumOfAllSharesFits) {
   for (const size_t limit : {128, 200, 256, 512, 1024, 4096, 20'000, 1'048'576}) {
     for (const size_t in_use : {30, 60, 200}) {
@@ -65,7 +66,7 @@ TEST(DescriptorBudgetTest, TheSumOfAllSharesFits) {
         EXPECT_LE(shares.per_process, shares.per_uid);
         EXPECT_LE(shares.per_uid, shares.all);
       }
-      EXPECT_LT(budget->data.per_uid, budget->data.all) << "room for one uid more";
+      EXPECT_LT(budget->data.per_uid, budget->data.all) << "another uid must still get connections";
       EXPECT_GE(budget->sessions_max, 1u);
     }
   }
@@ -79,8 +80,8 @@ TEST(DescriptorBudgetTest, FiftyProcessesDoNotFillTheShareOfTheirUid) {
   EXPECT_EQ(budget->sessions_max, 1024u);
 }
 
-// A program with more clients than that needs one option, not two.
-TEST(DescriptorBudgetTest, WhatAProcessMayHaveIsChosenForDataAndSideband) {
+// An operator whose program has more clients sets one option, not two.
+TEST(DescriptorBudgetTest, ConnectionsPerProcessSetsDataAndSideband) {
   const auto budget = ShareOutDescriptors(
       {.limit = 20'000, .in_use = 60, .sessions_max = 1024, .connections_per_process = 40});
   ASSERT_TRUE(budget.ok());
@@ -88,7 +89,7 @@ TEST(DescriptorBudgetTest, WhatAProcessMayHaveIsChosenForDataAndSideband) {
   EXPECT_EQ(budget->sideband.per_process, 40u);
 }
 
-TEST(DescriptorBudgetTest, RefusalsNameWhatRaisesTheLimit) {
+TEST(DescriptorBudgetTest, RefusalsNameTheOptionThatRaisesTheLimit) {
   const auto budget = ShareOutDescriptors({.limit = 20'000, .in_use = 60, .sessions_max = 1024});
   ASSERT_TRUE(budget.ok());
   for (const auto& limits : {budget->data, budget->sideband}) {
@@ -102,7 +103,7 @@ TEST(DescriptorBudgetTest, RefusalsNameWhatRaisesTheLimit) {
               HasSubstr("--sessions-max"));
   EXPECT_THAT(ConnectionShares(budget->admin).Explain(ShareRefusal::kProcess, "doors"),
               ::testing::EndsWith("; close one"))
-      << "nothing raises it";
+      << "no option raises this limit";
 }
 
 class ListeningSocketTest : public ::testing::Test {
@@ -124,19 +125,20 @@ class ListeningSocketTest : public ::testing::Test {
   const ListeningSocket::Options options_{.path = path_, .type = SOCK_STREAM, .mode = 0640};
 };
 
-TEST_F(ListeningSocketTest, TheFileComesAndGoesWithIt) {
+TEST_F(ListeningSocketTest, CreatesAndRemovesItsFile) {
   {
     const auto listening = ListeningSocket::Open(options_);
     ASSERT_TRUE(listening.ok()) << listening.status();
     EXPECT_TRUE(Listens(path_));
     EXPECT_EQ(Mode(), mode_t{0640});
     EXPECT_TRUE((*listening)->InPlace());
-    EXPECT_FALSE(ListeningSocket::Open(options_).ok()) << "a program listens there";
+    EXPECT_FALSE(ListeningSocket::Open(options_).ok())
+        << "another socket already listens on this path";
   }
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
-TEST_F(ListeningSocketTest, OpensAgainWhenItsFileIsGoneOrItIsBroken) {
+TEST_F(ListeningSocketTest, ReopensWhenItsFileIsGoneOrItWasShutDown) {
   const auto listening = ListeningSocket::Open(options_);
   ASSERT_TRUE(listening.ok()) << listening.status();
   std::filesystem::remove(path_);
@@ -150,7 +152,7 @@ TEST_F(ListeningSocketTest, OpensAgainWhenItsFileIsGoneOrItIsBroken) {
   EXPECT_EQ(Mode(), mode_t{0640});
 }
 
-TEST_F(ListeningSocketTest, NeverTakesAnothersFile) {
+TEST_F(ListeningSocketTest, NeverReplacesAFileOfAnotherProgram) {
   const auto listening = ListeningSocket::Open(options_);
   ASSERT_TRUE(listening.ok()) << listening.status();
   std::filesystem::remove(path_);
@@ -170,7 +172,8 @@ TEST_F(ListeningSocketTest, AListenerThatWasHandedOverKeepsItsFile) {
     {
       const auto ours = ListeningSocket::Open(handed);
       ASSERT_TRUE(ours.ok()) << ours.status();
-      EXPECT_FALSE((*ours)->refuses_rights()) << "it took connections before";
+      EXPECT_FALSE((*ours)->refuses_rights())
+          << "the socket accepted connections before it was handed over";
     }
     EXPECT_TRUE(Listens(path_));
     EXPECT_EQ(Mode(), mode_t{0640});

@@ -1,4 +1,4 @@
-// A descriptor that hurts: closing its last reference waits for as long as was asked.
+// A descriptor whose last close blocks for a chosen time.
 #pragma once
 
 #include <arpa/inet.h>
@@ -21,7 +21,7 @@
 
 namespace larder {
 
-// sendmsg of bytes with descriptors beside them.  0, or the errno.
+// Calls sendmsg with `bytes` and the descriptors `fds`.  Returns 0, or the errno.
 inline int SendRights(int socket, std::string_view bytes, const std::vector<int>& fds,
                       int flags = 0) {
   iovec part{const_cast<char*>(bytes.data()), bytes.size()};
@@ -39,7 +39,7 @@ inline int SendRights(int socket, std::string_view bytes, const std::vector<int>
   return sendmsg(socket, &message, MSG_NOSIGNAL | flags) >= 0 ? 0 : errno;
 }
 
-// A TCP connection on the loopback with more bytes under way than its receiver takes.
+// A TCP connection over loopback that has more bytes under way than its receiver accepts.
 class LingeringSocket {
  public:
   explicit LingeringSocket(int seconds) {
@@ -48,7 +48,7 @@ class LingeringSocket {
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     auto* const generic = reinterpret_cast<sockaddr*>(&address);
-    const int little = 4096;  // of memory, so that there may be hundreds
+    const int little = 4096;  // of memory, so that a test can have hundreds
     LARDER_CHECK(setsockopt(listener.get(), SOL_SOCKET, SO_RCVBUF, &little, sizeof little) == 0);
     socklen_t size = sizeof address;
     LARDER_CHECK(bind(listener.get(), generic, size) == 0 && listen(listener.get(), 1) == 0);
@@ -64,8 +64,8 @@ class LingeringSocket {
     const linger wish{.l_onoff = 1, .l_linger = seconds};
     LARDER_CHECK(setsockopt(sender_.get(), SOL_SOCKET, SO_LINGER, &wish, sizeof wish) == 0);
   }
-  // Sends it beside `bytes` and lets go of it, so that the reference that was sent is the last.
-  // Returns false if it was not sent; then it does not linger.
+  // Sends the descriptor along with `bytes` and closes its own copy, so that the sent reference is
+  // the last.  Returns false if it was not sent; its close does not linger in that case.
   bool SendTo(int socket, std::string_view bytes, int flags = 0) {
     const bool sent = SendRights(socket, bytes, {sender_.get()}, flags) == 0;
     const linger off{};
@@ -75,8 +75,8 @@ class LingeringSocket {
   }
 
  private:
-  // The receiver may have closed its own already: then this close is the one that waits, and the
-  // test must not take that for the receiver's.
+  // The receiver may already have closed its reference.  In that case this close is the one that
+  // blocks, and it runs on another thread so that the test does not mistake it for the receiver's.
   void LetGo() {
     std::packaged_task<void()> close(
         [sender = std::move(sender_)]() mutable { sender = FileDescriptor(); });

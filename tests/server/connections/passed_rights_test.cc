@@ -1,5 +1,5 @@
-// Descriptors that peers send unasked: refused by the kernel, or seen before anything is read and
-// closed elsewhere, as on a kernel that cannot refuse them.
+// Descriptors that peers send uninvited: the kernel refuses them, or, as on a kernel that cannot,
+// they are detected before anything is read and another thread closes them.
 #include "server/connections/passed_rights.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ struct Pair {
   FileDescriptor ours, theirs;
 };
 
-TEST(PassedRightsTest, TheKernelRefusesThemWhereItCan) {
+TEST(PassedRightsTest, TheKernelRefusesDescriptorsWhereItCan) {
   if (!KernelRefusesRights()) GTEST_SKIP() << "the kernel has no SO_PASSRIGHTS";
   for (const int type : {SOCK_STREAM, SOCK_SEQPACKET}) {
     const Pair pair(type);
@@ -57,7 +57,7 @@ class OldKernelTest : public ::testing::Test {
   void SetUp() override { PretendNoPassRights(true); }
   void TearDown() override { PretendNoPassRights(false); }
 
-  // Sends it so that its close would wait in whichever thread drops it.
+  // Sends the bytes with a descriptor whose close blocks the thread that drops it.
   static void SendHurting(const FileDescriptor& to, std::string_view bytes,
                           LingeringSocket& socket) {
     ASSERT_TRUE(socket.SendTo(to.get(), bytes));
@@ -67,7 +67,7 @@ class OldKernelTest : public ::testing::Test {
   const Time::time_point begun_ = Time::now();
 };
 
-TEST_F(OldKernelTest, AStreamIsReadUpToThem) {
+TEST_F(OldKernelTest, AStreamIsReadUpToTheDescriptors) {
   Pair pair(SOCK_STREAM);
   ASSERT_FALSE(RefuseRights(pair.ours.get()));
   std::array<std::byte, 64> room;
@@ -88,7 +88,7 @@ TEST_F(OldKernelTest, AStreamIsReadUpToThem) {
   ExpectQuick();
 }
 
-TEST_F(OldKernelTest, TheEndOfAStreamIsItsEnd) {
+TEST_F(OldKernelTest, TheEndOfAStreamIsNotMistakenForDescriptors) {
   Pair pair(SOCK_STREAM);
   ASSERT_EQ(write(pair.theirs.get(), "abc", 3), 3);
   pair.theirs = FileDescriptor();
@@ -97,18 +97,20 @@ TEST_F(OldKernelTest, TheEndOfAStreamIsItsEnd) {
   EXPECT_EQ(ReceiveStream(pair.ours.get(), room, false), 0);
   const uint64_t before = DescriptorCloser::OfProcess().counts().taken;
   CloseSocket(std::move(pair.ours), false);
-  EXPECT_EQ(DescriptorCloser::OfProcess().counts().taken, before) << "it carried none";
+  EXPECT_EQ(DescriptorCloser::OfProcess().counts().taken, before)
+      << "the stream carried no descriptors";
 }
 
-// Behind empty packets, and those that the peer sent before it closed.
-TEST_F(OldKernelTest, PacketsAreLookedAtUpToTheLast) {
+// The descriptors are found behind empty packets and behind packets that the peer sent before it
+// closed its end.
+TEST_F(OldKernelTest, DescriptorsAreFoundInEveryQueuedPacket) {
   Pair pair(SOCK_SEQPACKET);
   EXPECT_FALSE(PacketCarriesRights(pair.ours.get()));
   ASSERT_EQ(send(pair.theirs.get(), "abc", 3, 0), 3);
   ASSERT_EQ(send(pair.theirs.get(), "", 0, 0), 0);
   LingeringSocket hurts(kLinger_s);
   SendHurting(pair.theirs, "", hurts);
-  EXPECT_FALSE(PacketCarriesRights(pair.ours.get())) << "not the next one";
+  EXPECT_FALSE(PacketCarriesRights(pair.ours.get())) << "the next packet carries none";
   pair.theirs = FileDescriptor();
   const uint64_t before = DescriptorCloser::OfProcess().counts().taken;
   CloseSocket(std::move(pair.ours), false);
@@ -116,7 +118,7 @@ TEST_F(OldKernelTest, PacketsAreLookedAtUpToTheLast) {
   ExpectQuick();
 }
 
-// Beside a byte that was sent out of band.
+// The same with descriptors that are sent along with an out-of-band byte.
 class OutOfBandTest : public OldKernelTest {
  protected:
   void SetUp() override {
@@ -129,14 +131,15 @@ class OutOfBandTest : public OldKernelTest {
   }
 };
 
-TEST_F(OutOfBandTest, AStreamIsReadUpToThem) {
+TEST_F(OutOfBandTest, AStreamIsReadUpToTheDescriptors) {
   Pair pair(SOCK_STREAM);
   ASSERT_FALSE(RefuseRights(pair.ours.get()));
   ASSERT_EQ(write(pair.theirs.get(), "abc", 3), 3);
   LingeringSocket hurts(kLinger_s);
   SendHurtingOutOfBand(pair, hurts);
   ASSERT_EQ(write(pair.theirs.get(), "def", 3), 3);
-  EXPECT_TRUE(StreamCarriesRights(pair.ours.get())) << "behind others, too";
+  EXPECT_TRUE(StreamCarriesRights(pair.ours.get()))
+      << "descriptors behind ordinary bytes are found as well";
   std::array<std::byte, 64> room;
   EXPECT_EQ(ReceiveStream(pair.ours.get(), room, false), 3);
   EXPECT_EQ(ReceiveStream(pair.ours.get(), room, false), -1);
@@ -147,8 +150,8 @@ TEST_F(OutOfBandTest, AStreamIsReadUpToThem) {
   ExpectQuick();
 }
 
-// Of a socket that nobody prepared, as one that is refused right after it was accepted.
-TEST_F(OutOfBandTest, ACloseSeesThem) {
+// The socket was not prepared, like one that is refused right after it was accepted.
+TEST_F(OutOfBandTest, CloseFindsThem) {
   for (const char* first : {"", "abc"}) {
     Pair pair(SOCK_STREAM);
     ASSERT_EQ(write(pair.theirs.get(), first, strlen(first)), static_cast<ssize_t>(strlen(first)));
@@ -161,7 +164,7 @@ TEST_F(OutOfBandTest, ACloseSeesThem) {
   ExpectQuick();
 }
 
-TEST_F(OutOfBandTest, GuardedCallsSeeThem) {
+TEST_F(OutOfBandTest, GuardedCallsFindThem) {
   if (!GuardsWork()) GTEST_SKIP() << "a sanitizer defines recvmsg and close";
   Pair pair(SOCK_STREAM);
   ASSERT_FALSE(RefuseRights(pair.ours.get()));
@@ -180,8 +183,9 @@ TEST_F(OutOfBandTest, GuardedCallsSeeThem) {
   ExpectQuick();
 }
 
-// More of them than the closer has threads: no caller waits, and none of them stays open.
-TEST_F(OldKernelTest, ClosesThatWaitHurtOnlyTheirThreads) {
+// There are more blocking closes than the closer has threads: no caller blocks, and every
+// descriptor is closed in the end.
+TEST_F(OldKernelTest, BlockingClosesDelayOnlyTheClosersThreads) {
   auto& closer = DescriptorCloser::OfProcess();
   const uint64_t before = closer.counts().taken;
   constexpr size_t kAll = DescriptorCloser::kThreadsMax + 136;
@@ -192,7 +196,7 @@ TEST_F(OldKernelTest, ClosesThatWaitHurtOnlyTheirThreads) {
   ASSERT_TRUE(Eventually(idle));
   const size_t open = OpenDescriptors();
   std::vector<std::unique_ptr<LingeringSocket>> all;
-  // Of our calls alone: the test's own sockets linger, too.
+  // Only the calls of CloseSocket are timed, because the test's own sockets linger as well.
   Time::duration longest{};
   for (size_t i = 0; i < kAll; ++i) {
     Pair pair(SOCK_STREAM);
@@ -204,7 +208,7 @@ TEST_F(OldKernelTest, ClosesThatWaitHurtOnlyTheirThreads) {
   }
   EXPECT_EQ(closer.counts().taken, before + kAll);
   EXPECT_TRUE(Eventually(idle));
-  EXPECT_EQ(OpenDescriptors(), open + kAll) << "the receivers";
+  EXPECT_EQ(OpenDescriptors(), open + kAll) << "only the receiving ends remain open";
   EXPECT_LT(longest, seconds(kLinger_s / 10));
 }
 

@@ -1,4 +1,5 @@
-// What gRPC frees of a connection is kept for a while, and is as large as we take it for.
+// The memory of a gRPC connection is kept for a while after gRPC has freed it.  gRPC's connection
+// object must have the size that we assume.
 #include "server/grpc/freed_endpoints.h"
 
 #include <grpcpp/create_channel_posix.h>
@@ -23,12 +24,12 @@ class FreedEndpointsTest : public ::testing::Test {
  protected:
   void SetUp() override {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    GTEST_SKIP() << "a sanitizer has a heap of its own";
+    GTEST_SKIP() << "a sanitizer replaces the heap";
 #endif
   }
 };
 
-// Where it lay.
+// Allocates and frees `bytes`.  Returns the address of that memory.
 uintptr_t Free(size_t bytes) {
   void* const memory = operator new(bytes);
   const auto address = reinterpret_cast<uintptr_t>(memory);
@@ -36,14 +37,14 @@ uintptr_t Free(size_t bytes) {
   return address;
 }
 
-TEST_F(FreedEndpointsTest, NobodyGetsTheMemoryThatWasOne) {
+TEST_F(FreedEndpointsTest, MemoryOfAFreedEndpointIsNotReused) {
   std::set<uintptr_t> freed;
   for (int i = 0; i < 100; ++i) freed.insert(Free(kEndpointBytes));
   EXPECT_EQ(freed.size(), 100);
   EXPECT_EQ(Free(kEndpointBytes + 64), Free(kEndpointBytes + 64));
 }
 
-TEST_F(FreedEndpointsTest, SoManyAreKept) {
+TEST_F(FreedEndpointsTest, KeepsAtMostTheMaximum) {
   std::set<uintptr_t> freed;
   for (size_t i = 0; i < kFreedEndpointsMax; ++i) freed.insert(Free(kEndpointBytes));
   EXPECT_EQ(freed.size(), kFreedEndpointsMax);
@@ -51,8 +52,9 @@ TEST_F(FreedEndpointsTest, SoManyAreKept) {
   EXPECT_LT(freed.size(), 2 * kFreedEndpointsMax);
 }
 
-// Of another gRPC: look whether it has the fault still, and how large the connection is.
-TEST_F(FreedEndpointsTest, AConnectionOfGrpcIsAsLargeAsWeTakeItFor) {
+// If this fails after an update of gRPC, check whether that gRPC still has the fault, and how large
+// its connection object is.
+TEST_F(FreedEndpointsTest, TheConnectionObjectOfGrpcHasTheAssumedSize) {
   grpc::CallbackGenericService none;
   grpc::ServerBuilder builder;
   builder.RegisterCallbackGenericService(&none);
@@ -67,7 +69,7 @@ TEST_F(FreedEndpointsTest, AConnectionOfGrpcIsAsLargeAsWeTakeItFor) {
   const TimePoint until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (FreedEndpoints() < before + 2 && std::chrono::steady_clock::now() < until)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_EQ(FreedEndpoints(), before + 2) << "one at each end";
+  EXPECT_EQ(FreedEndpoints(), before + 2) << "one endpoint at each end of the connection";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Frames of HTTP/2 as a gRPC client sends them, for tests of what reads them.
+// HTTP/2 frames as a gRPC client sends them, for the tests of the code that reads such frames.
 #pragma once
 
 #include <cstddef>
@@ -25,16 +25,16 @@ inline std::string Http2Frame(uint8_t type, uint8_t flags, uint32_t stream,
          static_cast<char>(flags) + BigEndian(stream, 4) + std::string(payload);
 }
 
-// The headers of a call, by RFC 7541: fields of its static table, by number, and literals.
+// The headers of a call by RFC 7541: fields of its static table, by number, and literals.
 inline std::string CallHeaders(std::string_view path) {
   const auto text = [](std::string_view value) {
-    return static_cast<char>(value.size()) + std::string(value);  // of less than 127 bytes
+    return static_cast<char>(value.size()) + std::string(value);  // shorter than 127 bytes
   };
   return "\x83\x86\x04" + text(path) + "\x01" + text("localhost") + "\x0f\x10" +
          text("application/grpc") + std::string(1, '\0') + text("te") + text("trailers");
 }
 
-// A message as gRPC puts it into DATA.
+// A message with the prefix that gRPC puts before it in DATA.
 inline std::string Prefixed(std::string_view message) {
   return '\0' + BigEndian(static_cast<uint32_t>(message.size()), 4) + std::string(message);
 }

@@ -25,12 +25,12 @@ std::span<const std::byte> AsBytes(std::string_view text) { return std::as_bytes
 class IncomingFramesTest : public ::testing::Test {
  protected:
   IncomingFramesTest() { Receive(kClientPreface); }
-  // Into a block of its own.
+  // gRPC reads the bytes into a new block.
   bool Receive(std::string_view bytes) {
     blocks_.emplace_back().reserve(kBlock);
     return Go(bytes);
   }
-  // Into the rest of the last one.
+  // gRPC reads the bytes into the free part of the last block.
   bool Go(std::string_view bytes) {
     std::string& block = blocks_.back();
     const size_t at = block.size();
@@ -44,7 +44,7 @@ class IncomingFramesTest : public ::testing::Test {
   IncomingFrames frames_;
 };
 
-TEST_F(IncomingFramesTest, HoldWhatIsNotWhole) {
+TEST_F(IncomingFramesTest, CountsOnlyIncompleteMessages) {
   const std::string message = Prefixed(std::string(1000, 'm'));
   Receive(Http2Frame(kSettingsFrame, 0, 0, std::string(6, '\0')) +
           Http2Frame(kHeadersFrame, 4, 1, "h"));
@@ -54,13 +54,14 @@ TEST_F(IncomingFramesTest, HoldWhatIsNotWhole) {
   Receive(Http2Frame(kDataFrame, 0, 1, message.substr(3, 500)));
   EXPECT_EQ(frames_.held(), kCall + 2 * (kPiece + kBlock));
   Receive(Http2Frame(kDataFrame, 0, 1, message.substr(503)));
-  EXPECT_EQ(frames_.held(), 0U) << "it is whole";
+  EXPECT_EQ(frames_.held(), 0U) << "a whole message is not counted";
   Receive(Http2Frame(kDataFrame, 0, 1, message + message + message.substr(0, 7)));
-  EXPECT_EQ(frames_.held(), kPiece + kBlock) << "of the third";
+  EXPECT_EQ(frames_.held(), kPiece + kBlock) << "only the third message is incomplete";
 }
 
-// A small piece keeps all that was read beside it, once for each call.
-TEST_F(IncomingFramesTest, HoldTheBlockOfEachPiece) {
+// A piece of a message keeps the whole block that gRPC read it into.  The block is counted once for
+// each call.
+TEST_F(IncomingFramesTest, CountsTheBlockOfEachPieceOncePerCall) {
   const std::string message = Prefixed(std::string(1000, 'm'));
   constexpr uint8_t kUnknown = 99;
   Receive(Http2Frame(kHeadersFrame, 4, 1, "h") + Http2Frame(kHeadersFrame, 4, 3, "h"));
@@ -68,19 +69,21 @@ TEST_F(IncomingFramesTest, HoldTheBlockOfEachPiece) {
           Http2Frame(kUnknown, 0, 0, std::string(5'000, 'x')));
   EXPECT_EQ(frames_.held(), 2 * kCall + kPiece + kBlock);
   Go(Http2Frame(kDataFrame, 0, 1, message.substr(30, 30)));
-  EXPECT_EQ(frames_.held(), 2 * kCall + 2 * kPiece + kBlock) << "the same block";
+  EXPECT_EQ(frames_.held(), 2 * kCall + 2 * kPiece + kBlock)
+      << "the same call keeps the same block, which is counted once";
   Go(Http2Frame(kDataFrame, 0, 3, message.substr(0, 30)));
-  EXPECT_EQ(frames_.held(), 2 * kCall + 3 * kPiece + 2 * kBlock) << "another call";
+  EXPECT_EQ(frames_.held(), 2 * kCall + 3 * kPiece + 2 * kBlock)
+      << "a second call that keeps the block counts it again";
   Receive(Http2Frame(kUnknown, 0, 0, std::string(5'000, 'x')));
   EXPECT_EQ(frames_.held(), 2 * kCall + 3 * kPiece + 2 * kBlock);
 }
 
-TEST_F(IncomingFramesTest, LetGoWhenEitherSideEndsTheCall) {
+TEST_F(IncomingFramesTest, CountsNothingOnceEitherSideEndedTheCall) {
   const std::string begun = Http2Frame(kHeadersFrame, 4, 1, "h") +
                             Http2Frame(kDataFrame, 0, 1, Prefixed("message").substr(0, 9));
   Receive(begun);
   ASSERT_GT(frames_.held(), kCall);
-  // A frame that ends the call does so when all of it has come.
+  // A frame that ends the call takes effect when all of the frame has been received.
   const std::string last = Http2Frame(kDataFrame, kEndStreamFlag, 1, std::string(100, 'x'));
   Receive(std::string_view(last).substr(0, 9));
   EXPECT_GT(frames_.held(), kCall);
@@ -100,25 +103,25 @@ TEST_F(IncomingFramesTest, LetGoWhenEitherSideEndsTheCall) {
   EXPECT_EQ(frames_.held(), 0U);
 }
 
-TEST_F(IncomingFramesTest, HeadersWithoutEndAreTooLong) {
+TEST_F(IncomingFramesTest, RefusesHeadersThatExceedTheMaximum) {
   const std::string part(8'000, 'h');
   for (uint32_t stream = 1; stream < 100; stream += 2)
     ASSERT_TRUE(Receive(Http2Frame(kHeadersFrame, kEndHeadersFlag, stream, part)))
-        << "each has its end";
+        << "the headers of each call are complete";
   EXPECT_TRUE(Receive(Http2Frame(kHeadersFrame, 0, 101, part)));
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(Receive(Http2Frame(kContinuationFrame, 0, 101, part)));
   EXPECT_FALSE(Receive(Http2Frame(kContinuationFrame, 0, 101, part)));
 }
 
-// Calls that open, send messages of all lengths in frames of all lengths, and end, in between one
-// another; what comes is cut anywhere.
-TEST(IncomingFramesModel, AgreesHoweverItIsCut) {
+// Random calls open, send messages of any length in frames of any length, and end, interleaved.
+// The byte stream is cut at random places.
+TEST(IncomingFramesModel, AgreesWithTheModelHoweverTheBytesAreCut) {
   std::mt19937 random(larder::testing::TestSeed());
   const auto below = [&random](size_t n) { return static_cast<size_t>(random() % n); };
   struct Call {
-    std::string left;    // of its message
-    size_t begun = 0;    // bytes of it that have come
-    bool is_new = true;  // none is whole
+    std::string left;    // bytes of the message that are still to be sent
+    size_t begun = 0;    // bytes of the message that were sent
+    bool is_new = true;  // no message of the call is complete yet
   };
   IncomingFrames frames;
   std::string text(kClientPreface);
@@ -177,8 +180,8 @@ TEST(IncomingFramesModel, AgreesHoweverItIsCut) {
   }
 }
 
-// Whatever bytes come, it bears them, and does not count below nothing.
-TEST(IncomingFramesModel, BearsAnyBytes) {
+// IncomingFrames accepts any bytes, and its counts never go below zero.
+TEST(IncomingFramesModel, AcceptsArbitraryBytes) {
   std::mt19937 random(larder::testing::TestSeed());
   for (int run = 0; run < 200; ++run) {
     IncomingFrames frames;

@@ -1,4 +1,4 @@
-// IncomingMessages on real sockets, read as gRPC reads them.
+// IncomingMessages on real sockets, which the test reads as gRPC does.
 #include "server/grpc/incoming_messages.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,8 @@ namespace {
 
 constexpr SocketPeer kFirst{.uid = 1, .pid = 10}, kSecond{.uid = 1, .pid = 20};
 constexpr SocketPeer kOther{.uid = 2, .pid = 30};
-// Of a call that has begun, beside its message; and of a connection, what is not counted.
+// The overhead that is counted for a call that has begun, besides its message, and the part of a
+// connection that is not counted.
 constexpr size_t kOverhead = (20 << 10) + IncomingMessages::kUntoldBytes;
 
 class IncomingMessagesTest : public ::testing::Test {
@@ -32,7 +33,7 @@ class IncomingMessagesTest : public ::testing::Test {
     if (!GuardsWork()) GTEST_SKIP() << "a sanitizer reads sockets itself";
   }
 
-  // A connection that is watched, and the first bytes of a client.
+  // A watched connection and the client's first bytes on it.
   struct Connection {
     Connection(IncomingMessages& incoming, const SocketPeer& peer, std::atomic<uint64_t>& ended) {
       int ends[2];
@@ -42,7 +43,7 @@ class IncomingMessagesTest : public ::testing::Test {
       incoming.Watch(ours.get(), peer, ended);
       Put(kClientPreface);
     }
-    // Sends it and reads it at the other side; false: the read failed.
+    // The client sends the bytes and the server reads them.  Returns false if the read fails.
     bool Put(std::string_view bytes) {
       std::string room(4096, '\0');
       while (!bytes.empty()) {
@@ -57,7 +58,7 @@ class IncomingMessagesTest : public ::testing::Test {
       }
       return true;
     }
-    // A call, and so much of its message, of which more is to come.
+    // Begins a call and sends `bytes` of a message that is longer than that.
     bool Begin(size_t bytes) {
       next_ += 2;
       constexpr size_t kFrame = 16 << 10;
@@ -82,7 +83,7 @@ class IncomingMessagesTest : public ::testing::Test {
   std::atomic<uint64_t> ended_{0};
 };
 
-TEST_F(IncomingMessagesTest, TheOneWhoHoldsMostEnds) {
+TEST_F(IncomingMessagesTest, EndsTheConnectionOfTheUserThatHoldsMost) {
   Connection small(incoming_, kFirst, ended_), large(incoming_, kFirst, ended_);
   Connection other(incoming_, kSecond, ended_);
   ASSERT_TRUE(small.Begin(250 << 10));
@@ -90,8 +91,10 @@ TEST_F(IncomingMessagesTest, TheOneWhoHoldsMostEnds) {
   ASSERT_TRUE(other.Begin(350 << 10));
   EXPECT_EQ(ended_, 0U);
   EXPECT_NEAR(static_cast<double>(incoming_.held()), 900 << 10, 3 * kOverhead);
-  // The next of `other` is longer than each of the first process's, who holds more all the same.
-  ASSERT_TRUE(other.Begin(150 << 10)) << "another one ends for it";
+  // The next message of `other` is longer than either message of the first process, but that
+  // process still holds more in total.
+  ASSERT_TRUE(other.Begin(150 << 10))
+      << "the connection of the user that holds most is ended instead";
   EXPECT_EQ(ended_, 1U);
   EXPECT_TRUE(large.Ended());
   EXPECT_FALSE(large.Put("x"));
@@ -100,14 +103,15 @@ TEST_F(IncomingMessagesTest, TheOneWhoHoldsMostEnds) {
   ASSERT_EQ(told_.size(), 1U);
   EXPECT_EQ(told_.front().first, "incoming_bytes uid 1");
   EXPECT_NE(told_.front().second.find("uid 1 pid 10"), std::string::npos) << told_.front().second;
-  // Now `other` itself holds most.
+  // Now `other` holds most.
   EXPECT_FALSE(other.Begin(400 << 10));
   EXPECT_EQ(errno, ECONNRESET);
   EXPECT_EQ(ended_, 2U);
 }
 
-// Else a user with many processes, each of which holds little, would end those of others.
-TEST_F(IncomingMessagesTest, UsersAreComparedFirst) {
+// Without this rule, a user with many processes that each hold little would cause the connections
+// of other users to be ended.
+TEST_F(IncomingMessagesTest, ComparesUsersBeforeTheirProcesses) {
   std::deque<Connection> many;
   for (pid_t pid = 100; pid < 120; ++pid) {
     many.emplace_back(incoming_, SocketPeer{.uid = 1, .pid = pid}, ended_);
@@ -121,7 +125,7 @@ TEST_F(IncomingMessagesTest, UsersAreComparedFirst) {
   EXPECT_FALSE(other.Ended());
 }
 
-TEST_F(IncomingMessagesTest, HeadersWithoutEndEndTheConnection) {
+TEST_F(IncomingMessagesTest, EndlessHeadersEndTheConnection) {
   Connection one(incoming_, kFirst, ended_);
   const std::string part(10 << 10, 'h');
   ASSERT_TRUE(one.Put(Http2Frame(kHeadersFrame, 0, 1, part)));
@@ -131,7 +135,7 @@ TEST_F(IncomingMessagesTest, HeadersWithoutEndEndTheConnection) {
   EXPECT_TRUE(one.Ended());
 }
 
-TEST_F(IncomingMessagesTest, WhatIsClosedHoldsNothing) {
+TEST_F(IncomingMessagesTest, AClosedConnectionHoldsNothing) {
   {
     Connection one(incoming_, kFirst, ended_);
     ASSERT_TRUE(one.Begin(500 << 10));
@@ -152,7 +156,7 @@ TEST_F(IncomingMessagesTest, WholeMessagesHoldNothing) {
   EXPECT_EQ(ended_, 0U);
 }
 
-TEST_F(IncomingMessagesTest, AConnectionThatOutlivesItIsLeftAlone) {
+TEST_F(IncomingMessagesTest, AConnectionThatOutlivesTheCounterIsNotEnded) {
   auto incoming = std::make_unique<IncomingMessages>(MiB(1), nullptr);
   Connection one(*incoming, kFirst, ended_);
   ASSERT_TRUE(one.Begin(100 << 10));

@@ -1,5 +1,6 @@
-# A method without a line in server/grpc/method_table.h does not build: compiles the table as it is, then with a
-# method more in the contract, then with a line less.  No object is made: what is looked at is what the compiler says.
+# A method without a line in server/grpc/method_table.h must not build.  This test compiles the
+# table as it is, then with one more method in the contract, then with one line less in the table.
+# It produces no object file and examines only the compiler's output.
 
 set(table ${SOURCE}/server/grpc/method_table.cc)
 file(REMOVE_RECURSE ${WORK})

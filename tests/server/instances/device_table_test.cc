@@ -1,4 +1,5 @@
-// What engines have in device memory: against a model, and as a watcher rebuilds it.
+// Which blocks engines have in device memory, compared with a model and with what a watcher
+// reconstructs.
 #include "server/instances/device_table.h"
 
 #include <gmock/gmock.h>
@@ -41,7 +42,7 @@ std::vector<Digest> Ds(std::initializer_list<uint32_t> numbers) {
 
 class DeviceTableTest : public ::testing::Test {
  protected:
-  // Sessions 1 to 3 are engine a's, the others b's.
+  // Sessions 1 to 3 belong to engine a, sessions 4 to 6 to engine b.
   void SetUp() override {
     for (uint64_t session = 1; session <= 6; ++session)
       table_.SessionBegan(SessionId{session}, session <= 3 ? "a" : "b");
@@ -61,7 +62,7 @@ class DeviceTableTest : public ::testing::Test {
   DeviceTable table_{ring_};
 };
 
-// What a watcher knows: of which engine, variant and digest.
+// What a watcher knows: engine, variant and digest of each block.
 using Known = std::set<std::tuple<std::string, VariantIndex, Digest>>;
 
 void Hear(const DeviceTable& table, std::span<const TierEvent> events, Known* known) {
@@ -78,7 +79,7 @@ void Hear(const DeviceTable& table, std::span<const TierEvent> events, Known* kn
   }
 }
 
-TEST_F(DeviceTableTest, ABlockCountsOnceAnEngine) {
+TEST_F(DeviceTableTest, ABlockOfSeveralSessionsIsReportedOncePerEngine) {
   EXPECT_EQ(Store(1, Ds({1, 2})), 0u);
   EXPECT_EQ(Store(2, Ds({2})), 0u);
   EXPECT_EQ(Store(4, Ds({2})), 0u);
@@ -94,7 +95,7 @@ TEST_F(DeviceTableTest, ABlockCountsOnceAnEngine) {
   table_.CheckInvariants();
 }
 
-TEST_F(DeviceTableTest, AnEngineThatEndsIsToldAsOneEvent) {
+TEST_F(DeviceTableTest, ClearingAnEngineIsOneEvent) {
   (void)Store(1, Ds({1, 2, 3}));
   (void)Store(4, Ds({1}));
   table_.Cleared(SessionId{1});
@@ -105,11 +106,11 @@ TEST_F(DeviceTableTest, AnEngineThatEndsIsToldAsOneEvent) {
   EXPECT_EQ(table_.blocks(), 1u);
   table_.Cleared(SessionId{1});
   table_.Cleared(SessionId{9});
-  EXPECT_EQ(ring_.newest(), 5u) << "nothing was left";
+  EXPECT_EQ(ring_.newest(), 5u) << "the session had no blocks left, so no event is written";
   table_.CheckInvariants();
 }
 
-TEST_F(DeviceTableTest, ChainsAreKnownWhereTheirTokensAre) {
+TEST_F(DeviceTableTest, KnowsTheChainOnlyOfBlocksReportedWithTokens) {
   const std::vector<uint32_t> tokens(32, 5);
   (void)Store(2, Ds({2}));
   (void)table_.Stored(
@@ -125,12 +126,12 @@ TEST_F(DeviceTableTest, ChainsAreKnownWhereTheirTokensAre) {
     if (parent != nullptr) parents[digest] = *parent;
   });
   EXPECT_EQ(parents, (std::map<Digest, Digest>{{D(1), D(9)}, {D(2), D(1)}}))
-      << "a parent alone is nobody's word";
+      << "a parent without tokens is not recorded";
   event.digest = D(3);
   EXPECT_FALSE(table_.ChainOf(event).has_value());
 }
 
-TEST_F(DeviceTableTest, BeyondItsLimitsBlocksAreLeftOutAndTokensToo) {
+TEST_F(DeviceTableTest, BeyondItsLimitsBlocksAndTokensAreLeftOut) {
   DeviceTable small(ring_, {.places_max = 4, .tokens_max = 32});
   small.SessionBegan(SessionId{1}, "a");
   small.SessionBegan(SessionId{2}, "a");
@@ -141,12 +142,12 @@ TEST_F(DeviceTableTest, BeyondItsLimitsBlocksAreLeftOutAndTokensToo) {
                 SessionId{1},
                 {.variant = kVariant, .digests = Ds({1, 2, 3}), .parent = D(9), .tokens = tokens}),
             1u)
-      << "an engine has half of all places";
+      << "one engine may have half of all places";
   EXPECT_EQ(small.blocks(), 2u);
   const TierEvent second{.digest = D(2), .variant = kVariant, .tier = Tier::kDevice, .engine = 1};
   EXPECT_FALSE(small.ChainOf(second).has_value());
   EXPECT_EQ(small.Stored(SessionId{2}, {.variant = kVariant, .digests = Ds({1})}), 1u)
-      << "a place each";
+      << "each session's copy takes a place";
   EXPECT_EQ(small.Stored(SessionId{3}, {.variant = kVariant, .digests = Ds({1, 2})}), 0u);
   EXPECT_EQ(small.Stored(SessionId{4}, {.variant = kVariant, .digests = Ds({1})}), 1u);
   small.CheckInvariants();
@@ -161,8 +162,9 @@ std::vector<Digest> Numbered(uint32_t from, uint32_t to) {
   return digests;
 }
 
-// A session that has more than the ring keeps events, and leaves little of its engine behind.
-TEST_F(DeviceTableTest, OneThatLeavesWithMuchCutsOffNobody) {
+// A session ends that has more blocks than the ring keeps events, while its engine keeps few.  The
+// table writes one cleared event and the remaining blocks, so no watcher is cut off.
+TEST_F(DeviceTableTest, TheEndOfALargeSessionCutsOffNoWatcher) {
   EventRing ring(1'000);
   DeviceTable table(ring);
   for (uint64_t session = 1; session <= 3; ++session) table.SessionBegan(SessionId{session}, "a");
@@ -175,7 +177,7 @@ TEST_F(DeviceTableTest, OneThatLeavesWithMuchCutsOffNobody) {
   const auto heard_since = [&](uint64_t after) {
     std::vector<NumberedEvent> events(2'000);
     const auto read = ring.Read(after, kDevice, events);
-    EXPECT_TRUE(read.has_value()) << "cut off";
+    EXPECT_TRUE(read.has_value()) << "the watcher was cut off";
     events.resize(read ? read->events : 0);
     return events;
   };
@@ -190,7 +192,7 @@ TEST_F(DeviceTableTest, OneThatLeavesWithMuchCutsOffNobody) {
   Hear(table, happened, &known);
   for (uint32_t n = 3'900; n < 4'000; ++n) expected.emplace("a", kVariant, D(n));
   EXPECT_EQ(known, expected);
-  // What others have too goes without a word.
+  // No event is written for blocks that other sessions of the engine also have.
   store(1, 0, 4'000);
   store(2, 0, 4'000);
   const uint64_t again = ring.newest();
@@ -199,7 +201,7 @@ TEST_F(DeviceTableTest, OneThatLeavesWithMuchCutsOffNobody) {
   table.CheckInvariants();
 }
 
-TEST_F(DeviceTableTest, WhatIsLongerThanASliceIsSeenWhole) {
+TEST_F(DeviceTableTest, LookupsCoverMoreThanOneSlice) {
   constexpr uint32_t kBlocks = 3 * DeviceTable::kSlice + 7;
   const std::vector<Digest> digests = Numbered(0, kBlocks);
   (void)Store(1, digests);
@@ -226,7 +228,7 @@ TEST_F(DeviceTableTest, WhatIsLongerThanASliceIsSeenWhole) {
   EXPECT_EQ(seen[""].size(), kBlocks);
 }
 
-TEST_F(DeviceTableTest, WhoHasEndedSaysNothingAnyMore) {
+TEST_F(DeviceTableTest, ReportsOfAnEndedSessionAreIgnored) {
   (void)Store(1, Ds({1}));
   table_.SessionEnded(SessionId{1});
   table_.SessionEnded(SessionId{1});
@@ -236,8 +238,8 @@ TEST_F(DeviceTableTest, WhoHasEndedSaysNothingAnyMore) {
   table_.CheckInvariants();
 }
 
-// Names of engines are kept while an event tells of them, and no longer.
-TEST_F(DeviceTableTest, EnginesThatNobodyTellsOfAreForgotten) {
+// The name of an engine is kept as long as an event in the ring refers to it, and no longer.
+TEST_F(DeviceTableTest, EnginesThatNoEventNamesAreForgotten) {
   EventRing ring(16);
   DeviceTable table(ring);
   for (uint64_t n = 1; n <= 10'000; ++n) {
@@ -254,7 +256,7 @@ TEST_F(DeviceTableTest, EnginesThatNobodyTellsOfAreForgotten) {
   table.CheckInvariants();
 }
 
-TEST_F(DeviceTableTest, RandomReportsAgreeWithAModelAndAreRebuiltByWatchers) {
+TEST_F(DeviceTableTest, AgreesWithAModelAndWithItsWatchersUnderRandomReports) {
   std::mt19937 draw(7);
   std::map<uint64_t, std::set<uint32_t>> model;  // by session
   Known heard;
@@ -306,11 +308,12 @@ TEST_F(DeviceTableTest, RandomReportsAgreeWithAModelAndAreRebuiltByWatchers) {
   }
 }
 
-// Four sessions of two engines come, say and go; one watches as WatchEvents does, and two look.
-// When all is quiet the watcher knows what is there.
-TEST(DeviceTableThreads, AWatcherKnowsWhatIsThereInTheEnd) {
+// Four sessions of two engines begin, report and end; one thread watches as WatchEvents does, and
+// another looks up.  When all threads are done, the watcher knows exactly the blocks that are
+// there.
+TEST(DeviceTableThreads, AWatcherEndsWithTheTrueState) {
   const uint64_t rounds = larder::testing::Scaled(3'000);
-  EventRing ring(2'048);  // so that a session is more than a quarter of it
+  EventRing ring(2'048);  // small, so that one session has more than a quarter of it
   DeviceTable table(ring);
   std::atomic<uint64_t> last_session{0};
   const auto engine = [&](uint32_t seed) {
@@ -363,7 +366,7 @@ TEST(DeviceTableThreads, AWatcherKnowsWhatIsThereInTheEnd) {
     for (uint64_t after = 0;;) {
       const bool last = stop;
       const auto read = ring.Read(after, kDevice, events);
-      if (!read) {  // cut off
+      if (!read) {  // the watcher was cut off
         known.clear();
         after = ring.newest();
         for (DeviceTable::Cursor cursor; !cursor.done();)

@@ -1,4 +1,5 @@
-// Orders to engines: who is asked, what the caller hears, whoever answers, hangs or ends.
+// Directives to engines: which sessions get one, and which statuses the caller gets when engines
+// answer, hang or end.
 #include "server/instances/directive_queue.h"
 
 #include <gmock/gmock.h>
@@ -34,7 +35,7 @@ class DirectiveQueueTest : public ::testing::Test {
     SessionId session;
     wire::Directive directive;
   };
-  // Blocks 0 to n of engine a, session 1, all in one order.
+  // Session 1 of engine a has blocks 0 to n - 1, and one order names them all.
   void GiveMany(uint32_t n) {
     std::vector<Digest> digests;
     std::vector<DirectiveQueue::Block> blocks;
@@ -54,7 +55,7 @@ class DirectiveQueueTest : public ::testing::Test {
     std::vector<DirectiveQueue::Block> wanted;
     for (const uint32_t n : blocks) wanted.emplace_back(kVariant, D(n));
     desk_.Give(order, wanted, [this](Statuses statuses) {
-      EXPECT_FALSE(answer_.has_value()) << "once";
+      EXPECT_FALSE(answer_.has_value()) << "the caller is answered twice";
       answer_ = std::move(statuses);
     });
   }
@@ -80,7 +81,7 @@ class DirectiveQueueTest : public ::testing::Test {
 constexpr auto kOk = BlockStatus::kOk;
 constexpr auto kMissing = BlockStatus::kMissing;
 
-TEST_F(DirectiveQueueTest, EachWhoHasABlockIsAskedAndTheWorstIsAnswered) {
+TEST_F(DirectiveQueueTest, EachHolderOfABlockGetsADirectiveAndTheWorstStatusIsReturned) {
   Has(1, "a", {D(1), D(2)});
   Has(2, "b", {D(2)});
   Give({.kind = wire::DirectiveKind::kPin, .owner = "o", .deadline_unix_ms = 7}, {1, 2, 3});
@@ -97,7 +98,7 @@ TEST_F(DirectiveQueueTest, EachWhoHasABlockIsAskedAndTheWorstIsAnswered) {
   EXPECT_EQ(counters_.directives_done.value(), 2u);
 }
 
-TEST_F(DirectiveQueueTest, OneEngineAlone) {
+TEST_F(DirectiveQueueTest, AnOrderForOneEngineReachesOnlyThatEngine) {
   Has(1, "a", {D(1)});
   Has(2, "b", {D(1)});
   Give({.engine_id = "b"}, {1});
@@ -105,13 +106,13 @@ TEST_F(DirectiveQueueTest, OneEngineAlone) {
   EXPECT_EQ(sent_[0].session, SessionId{2});
 }
 
-TEST_F(DirectiveQueueTest, OfNothingTheAnswerComesAtOnce) {
+TEST_F(DirectiveQueueTest, BlocksThatNoEngineHasAreAnsweredAtOnce) {
   Give({}, {1, 2});
   EXPECT_EQ(answer_, (Statuses{kMissing, kMissing}));
   EXPECT_THAT(sent_, IsEmpty());
 }
 
-TEST_F(DirectiveQueueTest, AnEngineThatTakesNoneOrEndsIsAnsweredFor) {
+TEST_F(DirectiveQueueTest, AnEngineThatTakesNoDirectivesOrEndsGetsAStatus) {
   Has(1, "a", {D(1)});
   sending_ = BlockStatus::kUnsupported;
   Give({}, {1});
@@ -126,7 +127,7 @@ TEST_F(DirectiveQueueTest, AnEngineThatTakesNoneOrEndsIsAnsweredFor) {
   EXPECT_EQ(answer_, (Statuses{kMissing}));
 }
 
-TEST_F(DirectiveQueueTest, OneThatHangsIsPendingAndItsLateAnswerIsPassedOver) {
+TEST_F(DirectiveQueueTest, AHangingEngineIsPendingAndItsLateAnswerIsIgnored) {
   Has(1, "a", {D(1)});
   Give({}, {1});
   desk_.Tick(clock_.Now() + DirectiveQueue::kPatience - std::chrono::milliseconds(1));
@@ -138,8 +139,8 @@ TEST_F(DirectiveQueueTest, OneThatHangsIsPendingAndItsLateAnswerIsPassedOver) {
   EXPECT_EQ(counters_.directives_done.value(), 0u);
 }
 
-// One that is stopped takes no more memory, however often it is asked.
-TEST_F(DirectiveQueueTest, OneThatOwesTooMuchIsNotAsked) {
+// An engine that is stopped uses a bounded amount of memory, however often it gets directives.
+TEST_F(DirectiveQueueTest, AnEngineThatOwesTooManyAnswersGetsNoDirective) {
   Has(1, "a", {D(1)});
   const auto most = DirectiveQueue::kOwedMax / (1 + DirectiveQueue::kOwedOfDirective);
   for (size_t i = 0; i < most + 10; ++i) {
@@ -159,7 +160,7 @@ TEST_F(DirectiveQueueTest, OneThatOwesTooMuchIsNotAsked) {
   desk_.SessionEnded(SessionId{1});
 }
 
-TEST_F(DirectiveQueueTest, AtTheEndAllAreAnswered) {
+TEST_F(DirectiveQueueTest, EndAllAnswersEveryOrderAsPending) {
   Has(1, "a", {D(1)});
   Give({}, {1});
   desk_.EndAll();
@@ -170,7 +171,7 @@ TEST_F(DirectiveQueueTest, AtTheEndAllAreAnswered) {
   EXPECT_THAT(sent_, SizeIs(1));
 }
 
-TEST_F(DirectiveQueueTest, WhatNoEngineMaySayOfAnOrderIsUnsupported) {
+TEST_F(DirectiveQueueTest, AStatusThatDoesNotFitTheDirectiveBecomesUnsupported) {
   using Kind = wire::DirectiveKind;
   const auto heard = [this](Kind kind, BlockStatus said) {
     answer_.reset();
@@ -186,10 +187,10 @@ TEST_F(DirectiveQueueTest, WhatNoEngineMaySayOfAnOrderIsUnsupported) {
   EXPECT_EQ(heard(Kind::kDrop, BlockStatus::kKept), BlockStatus::kKept);
   EXPECT_EQ(heard(Kind::kCompress, BlockStatus::kFull), BlockStatus::kFull);
   EXPECT_EQ(heard(Kind::kUnpin, BlockStatus::kCancelled), BlockStatus::kPending)
-      << "it came too late to be done";
+      << "the engine got the directive too late to carry it out";
 }
 
-TEST_F(DirectiveQueueTest, NonsenseIsPassedOver) {
+TEST_F(DirectiveQueueTest, InvalidAnswersAreCountedAndIgnored) {
   Has(1, "a", {D(1)});
   Give({}, {1});
   Done(0, {kOk, kOk});
@@ -201,7 +202,7 @@ TEST_F(DirectiveQueueTest, NonsenseIsPassedOver) {
   EXPECT_EQ(answer_, (Statuses{kOk}));
 }
 
-TEST_F(DirectiveQueueTest, ManyBlocksTravelInPieces) {
+TEST_F(DirectiveQueueTest, ManyBlocksAreSplitIntoSeveralDirectives) {
   GiveMany(wire::kKeysMax + 1);
   ASSERT_THAT(sent_, SizeIs(2));
   DoneAll(1);
@@ -209,8 +210,8 @@ TEST_F(DirectiveQueueTest, ManyBlocksTravelInPieces) {
   EXPECT_EQ(answer_, Statuses(wire::kKeysMax + 1, kOk));
 }
 
-// As many as a caller may name, and more: a Clear of everything.
-TEST_F(DirectiveQueueTest, MoreThanASessionMayOweFollowsAsItAnswers) {
+// As many blocks as a caller may name, and then more, as a Clear of everything has.
+TEST_F(DirectiveQueueTest, DirectivesBeyondTheOwedLimitFollowAsTheSessionAnswers) {
   for (const uint32_t n : {65'536u, 100'000u}) {
     SCOPED_TRACE(n);
     sent_.clear();
@@ -233,8 +234,9 @@ TEST_F(DirectiveQueueTest, MoreThanASessionMayOweFollowsAsItAnswers) {
   EXPECT_EQ(counters_.directives_unsent.value(), 0u);
 }
 
-// One that answers some is waited for; when it hangs, what was not sent is given up, too.
-TEST_F(DirectiveQueueTest, WhatWaitsForItsTurnIsGivenUpWithOneThatHangs) {
+// The queue waits for an engine that answers some directives.  If the engine then hangs, the queue
+// also gives up the directives that it has not sent.
+TEST_F(DirectiveQueueTest, QueuedDirectivesAreGivenUpWhenTheEngineHangs) {
   GiveMany(100'000);
   const size_t at_once = sent_.size();
   ASSERT_LT(at_once, 25u);
@@ -253,10 +255,10 @@ TEST_F(DirectiveQueueTest, WhatWaitsForItsTurnIsGivenUpWithOneThatHangs) {
             static_cast<ptrdiff_t>(100'000 - wire::kKeysMax));
   EXPECT_EQ(counters_.directives_unsent.value(), 25 - at_once - 1);
   DoneAll(1);
-  EXPECT_THAT(sent_, SizeIs(at_once + 1)) << "nobody waits for the rest any more";
+  EXPECT_THAT(sent_, SizeIs(at_once + 1)) << "no caller waits for the remaining directives";
 }
 
-TEST_F(DirectiveQueueTest, WhatWaitsForItsTurnEndsWithItsSession) {
+TEST_F(DirectiveQueueTest, QueuedDirectivesEndWithTheirSession) {
   GiveMany(100'000);
   DoneAll(0);
   desk_.SessionEnded(SessionId{1});
@@ -265,7 +267,7 @@ TEST_F(DirectiveQueueTest, WhatWaitsForItsTurnEndsWithItsSession) {
             static_cast<ptrdiff_t>(100'000 - wire::kKeysMax));
 }
 
-TEST_F(DirectiveQueueTest, AnOrderOfNoBlocksIsOneStatusASession) {
+TEST_F(DirectiveQueueTest, AnOrderWithoutBlocksHasOneStatusPerSession) {
   const SessionId sessions[] = {SessionId{1}, SessionId{2}};
   desk_.GiveAll({.kind = wire::DirectiveKind::kUnpin, .owner = "o"}, sessions,
                 [this](Statuses statuses) { answer_ = std::move(statuses); });
@@ -275,7 +277,7 @@ TEST_F(DirectiveQueueTest, AnOrderOfNoBlocksIsOneStatusASession) {
   EXPECT_EQ(answer_, (Statuses{kOk, BlockStatus::kPending}));
 }
 
-TEST_F(DirectiveQueueTest, AnOrderOfNoBlocksThatWasNotDoneIsNoSuccess) {
+TEST_F(DirectiveQueueTest, AFailedOrderWithoutBlocksIsNotReportedAsOk) {
   const SessionId session{1};
   for (const auto& [said, heard] :
        {std::pair(BlockStatus::kCancelled, BlockStatus::kPending),
@@ -284,16 +286,17 @@ TEST_F(DirectiveQueueTest, AnOrderOfNoBlocksThatWasNotDoneIsNoSuccess) {
     desk_.GiveAll({.kind = wire::DirectiveKind::kUnpin}, {&session, 1},
                   [this](Statuses statuses) { answer_ = std::move(statuses); });
     Done(sent_.size() - 1, {kOk, kOk});
-    EXPECT_FALSE(answer_.has_value()) << "nonsense";
+    EXPECT_FALSE(answer_.has_value()) << "an answer with a wrong number of statuses is ignored";
     Done(sent_.size() - 1, {said});
     EXPECT_EQ(answer_, Statuses{heard});
   }
 }
 
-// Two give, two answer, one looks at the time, one ends sessions: each order is answered once.
+// Two threads give orders, two answer, one advances the time, and one ends sessions.  Each order is
+// answered exactly once.
 TEST(DirectiveQueueThreads, EveryOrderIsAnsweredOnce) {
   constexpr uint64_t kSessions = 4;
-  static constexpr uint32_t kBlocks = 6'000;  // two directives
+  static constexpr uint32_t kBlocks = 6'000;  // more than one directive carries
   const int orders_each = static_cast<int>(larder::testing::Scaled(300));
   EventRing ring(64);
   DeviceTable devices(ring);

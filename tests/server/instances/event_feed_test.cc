@@ -1,4 +1,4 @@
-// What one watcher is told: of a store, and of engines that come and go.
+// What one watcher receives about a store and about engines that come and go.
 #include "server/instances/event_feed.h"
 
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ class EventFeedTest : public testing::ScopeTest {
   std::optional<DeviceTable> devices_;
 };
 
-TEST_F(EventFeedTest, ASnapshotIsOfAllTiersAndWhatFollowsComesAfter) {
+TEST_F(EventFeedTest, ASnapshotCoversAllTiersAndLaterEventsFollowIt) {
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 3));
   const Digest first = Name("a", 1), second = Name("a", 2);
   devices_->SessionBegan(SessionId{1}, "gpu");
@@ -59,13 +59,14 @@ TEST_F(EventFeedTest, ASnapshotIsOfAllTiersAndWhatFollowsComesAfter) {
   EXPECT_THAT(next->events[0].digests, ::testing::ElementsAre(second));
 }
 
-// Each writer's apart, though they are one chain; on disk alone without an engine.
+// Blocks of different writers are in separate events, although they form one chain.  A block on
+// disk alone has no engine.
 TEST_F(EventFeedTest, SaysWhoStoredABlock) {
   const BlockWriter writer{.uid = 7, .engine = 3};
   for (const bool restart : {false, true}) {
     SCOPED_TRACE(restart);
     if (restart) {
-      devices_.reset();  // of the store that goes
+      devices_.reset();  // it belongs to the store that Start replaces
       Start();
     } else {
       ASSERT_NO_FATAL_FAILURE(PutChain("a", 2, /*spilled=*/true, writer));
@@ -91,8 +92,9 @@ TEST_F(EventFeedTest, SaysWhoStoredABlock) {
   }
 }
 
-// The ring went round between what was read and what it says: nobody knows whose it was.
-TEST_F(EventFeedTest, AnEventOfAnEngineThatWasForgottenCutsOff) {
+// The ring overwrote its events between the read and the lookup of the engine's name, so the engine
+// is unknown.
+TEST_F(EventFeedTest, AnEventOfAForgottenEngineCutsTheWatcherOff) {
   EventFeed feed = Watch(/*snapshot=*/false);
   store().index().events().Append(
       {.variant = process_->f.variant(), .tier = Tier::kDevice, .stored = true, .engine = 99});

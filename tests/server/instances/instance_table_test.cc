@@ -70,12 +70,12 @@ TEST_F(InstanceTableTest, AnswersTheMinimumOverRanks) {
   ASSERT_EQ(hits.size(), 1u);
   const wire::TierHit& host = hits[0].tiers.at(0);
   EXPECT_EQ(host.contiguous, TokenCount(32));
-  EXPECT_EQ(host.ranges, (std::vector<TokenRange>{{0, 32}, {64, 96}}));  // also behind the hole
+  EXPECT_EQ(host.ranges, (std::vector<TokenRange>{{0, 32}, {64, 96}}));  // behind the hole as well
   EXPECT_EQ(host.bytes, KiB(16));                                        // two blocks of two ranks
   EXPECT_DOUBLE_EQ(host.load_s, 16384 / 1e9);
 }
 
-TEST_F(InstanceTableTest, GroupsMayHaveOtherBlockSizes) {
+TEST_F(InstanceTableTest, GroupsMayHaveDifferentBlockSizes) {
   const ContentSpec content = Content();
   std::vector<VariantSpec> variants = {Variant(0, 1, 16), Variant(0, 1, 64)};
   variants[1].group = "sliding";
@@ -92,7 +92,7 @@ TEST_F(InstanceTableTest, TailOfAPartialBlockIsNotCounted) {
   const auto index = table_.Register("e", {&content, 1}, {&variant, 1});
   Store((*index)[0], 3);
   Store((*index)[0], 7);
-  EXPECT_EQ(Lookup().at(0).tiers.at(0).contiguous, TokenCount(128));  // 160 tokens asked
+  EXPECT_EQ(Lookup().at(0).tiers.at(0).contiguous, TokenCount(128));  // 160 tokens were asked for
 }
 
 TEST_F(InstanceTableTest, DetachedEnginesAnswerWhileBlocksAreStored) {
@@ -136,13 +136,14 @@ TEST_F(InstanceTableTest, RefusedVariantsUseUpNoNumbers) {
   EXPECT_FALSE(f_.store().index().FindVariant(variants[7].Id()));
 }
 
-TEST_F(InstanceTableTest, EnginesAreLimitedAlsoByTheirSessions) {
+TEST_F(InstanceTableTest, SessionsOfNewEnginesAreLimitedToo) {
   for (int i = 0; i < 4096; ++i) ASSERT_TRUE(table_.SessionBegan(std::to_string(i), {}).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(table_.SessionBegan("more", {})));
   EXPECT_TRUE(table_.SessionBegan("7", {}).ok());
 }
 
-// An id is a name and no proof: who comes second works, and says nothing of the engine.
+// An engine id is a name and proves nothing: a second user that uses it can work, but what that
+// user registers is not attributed to the engine.
 class EngineIdTest : public InstanceTableTest {
  protected:
   EngineIdTest() {
@@ -161,7 +162,7 @@ class EngineIdTest : public InstanceTableTest {
     return models;
   }
 
-  // Whoever owns an engine and has no session does not come back.
+  // The owner of the engine has no session and does not come back in time.
   void StayAway() {
     f_.clock().Advance(InstanceTable::kOwnerReturns);
     table_.Collect();
@@ -177,7 +178,7 @@ class EngineIdTest : public InstanceTableTest {
   std::vector<std::string> told_, changed_;
 };
 
-TEST_F(EngineIdTest, WhatOthersSayOfAnOwnedEngineIsLeftOut) {
+TEST_F(EngineIdTest, RegistrationsOfOtherUsersAreNotAttributedToAnOwnedEngine) {
   ASSERT_TRUE(table_.SessionBegan("e", Session(1), &first_).ok());
   ASSERT_TRUE(Register(content_, variant_, first_));
   EXPECT_TRUE(table_.SessionBegan("e", Session(2), &again_).ok());
@@ -186,23 +187,25 @@ TEST_F(EngineIdTest, WhatOthersSayOfAnOwnedEngineIsLeftOut) {
   uint64_t id = 3;
   for (const Shares::Account* const who : {&other_, &unknown_}) {
     told_.clear();
-    EXPECT_TRUE(table_.SessionBegan("e", Session(id++), who).ok()) << "they work";
+    EXPECT_TRUE(table_.SessionBegan("e", Session(id++), who).ok())
+        << "the other user's session works all the same";
     ASSERT_EQ(told_.size(), 1u);
     EXPECT_THAT(told_[0],
                 HasSubstr("engine id 'e' is used by " +
                           ShareHolder{.uid = who->holder().uid, .process = {}}.ToString() +
-                          " while sessions of uid 1000 have it"));
+                          " while it belongs to uid 1000"));
     EXPECT_TRUE(Register(content_, variant_, *who));
     EXPECT_TRUE(Register(poison_, rank_, *who));
     EXPECT_FALSE(table_.IsOf("e", *who));
   }
   EXPECT_EQ(Models(), std::vector{content_.model});
-  EXPECT_EQ(table_.Find("e").variants.size(), 1u) << "one more hides what is stored";
-  EXPECT_EQ(table_.Find("e").sessions.size(), 4u) << "an operator sees who is there";
-  EXPECT_EQ(changed_, std::vector<std::string>{"e"}) << "nothing of it is kept on disk";
+  EXPECT_EQ(table_.Find("e").variants.size(), 1u) << "a further variant would hide what is stored";
+  EXPECT_EQ(table_.Find("e").sessions.size(), 4u) << "an operator sees all sessions";
+  EXPECT_EQ(changed_, std::vector<std::string>{"e"})
+      << "registrations of other users are not saved to disk";
 }
 
-TEST_F(EngineIdTest, WhatOthersRegisterIsBoundedAndTheirs) {
+TEST_F(EngineIdTest, RegistrationsOfOtherUsersAreBoundedAndChargedToThem) {
   ASSERT_TRUE(table_.SessionBegan("e", Session(1), &first_).ok());
   ASSERT_TRUE(table_.SessionBegan("e", Session(2), &other_).ok());
   const uint64_t before = shares_.held(ShareKind::kContents);
@@ -216,8 +219,9 @@ TEST_F(EngineIdTest, WhatOthersRegisterIsBoundedAndTheirs) {
   EXPECT_EQ(other_.OfUid().held(ShareKind::kEngines), 0u);
 }
 
-// By a byte stream: nothing is left of it but the blocks, which an operator finds.
-TEST_F(EngineIdTest, WithoutASessionNothingIsKept) {
+// A byte stream registers without a session.  Only its blocks remain, and an operator can find
+// them.
+TEST_F(EngineIdTest, AnotherUsersRegistrationWithoutASessionIsNotKept) {
   ASSERT_TRUE(table_.SessionBegan("e", Session(1), &first_).ok());
   ASSERT_TRUE(Register(content_, variant_, first_));
   EXPECT_TRUE(Register(poison_, rank_, other_));
@@ -230,7 +234,7 @@ TEST_F(EngineIdTest, WithoutASessionNothingIsKept) {
   EXPECT_EQ(std::ranges::count(table_.VariantsOf(""), stored), 1);
 }
 
-TEST_F(EngineIdTest, PassesOnWhenItsOwnerHasNoSessionLeft) {
+TEST_F(EngineIdTest, PassesToAnotherUserWhenItsOwnerHasNoSessionLeft) {
   ASSERT_TRUE(table_.SessionBegan("e", Session(1), &first_).ok());
   ASSERT_TRUE(table_.SessionBegan("e", Session(2), &again_).ok());
   ASSERT_TRUE(Register(content_, variant_, first_));
@@ -241,15 +245,16 @@ TEST_F(EngineIdTest, PassesOnWhenItsOwnerHasNoSessionLeft) {
   changed_.clear();
   table_.SessionEnded("e", SessionId{2});
   table_.Collect();
-  EXPECT_TRUE(table_.IsOf("e", first_)) << "he may come back";
+  EXPECT_TRUE(table_.IsOf("e", first_)) << "the owner may still come back";
   StayAway();
   EXPECT_TRUE(table_.IsOf("e", other_));
   EXPECT_FALSE(table_.IsOf("e", first_));
-  EXPECT_EQ(Models(), std::vector{poison_.model}) << "what he registered takes its place";
+  EXPECT_EQ(Models(), std::vector{poison_.model})
+      << "the new owner's registration replaces the former one";
   EXPECT_EQ(table_.Find("e").variants.size(), 1u);
   EXPECT_EQ(changed_, std::vector<std::string>{"e"});
   EXPECT_EQ(first_.OfUid().held(ShareKind::kContents), 0u);
-  // And back, whatever the other one had registered.
+  // The id passes back to the first user, whatever the other user had registered.
   ASSERT_TRUE(table_.SessionBegan("e", Session(4), &first_).ok());
   ASSERT_TRUE(Register(content_, variant_, first_));
   table_.SessionEnded("e", SessionId{3});
@@ -260,8 +265,9 @@ TEST_F(EngineIdTest, PassesOnWhenItsOwnerHasNoSessionLeft) {
   EXPECT_EQ(other_.OfUid().held(ShareKind::kEngines), 0u);
 }
 
-// Who was there when a daemon ended owns it in the next one, if he comes back.
-TEST_F(EngineIdTest, IsHisWhoHadItBeforeTheRestart) {
+// The user that owned the id when a daemon ended owns it in the next daemon, if that user comes
+// back.
+TEST_F(EngineIdTest, BelongsToItsFormerOwnerAfterARestart) {
   ASSERT_TRUE(table_.Register("e", {&content_, 1}, {&variant_, 1}).ok());
   EXPECT_EQ(table_.OwnerOf("e"), std::nullopt);
   table_.ExpectOwner("e", 1000);
@@ -271,15 +277,15 @@ TEST_F(EngineIdTest, IsHisWhoHadItBeforeTheRestart) {
   ASSERT_TRUE(table_.SessionBegan("e", Session(2), &first_).ok());
   EXPECT_TRUE(table_.IsOf("e", first_));
   StayAway();
-  EXPECT_TRUE(table_.IsOf("e", first_)) << "he is there";
+  EXPECT_TRUE(table_.IsOf("e", first_)) << "the owner has a session";
   table_.SessionEnded("e", SessionId{2});
   StayAway();
   EXPECT_TRUE(table_.IsOf("e", other_));
 }
 
-// Who attaches first after a restart to what nobody had takes what is known of the engine, while he
-// stays.
-TEST_F(EngineIdTest, AnIdThatIsNobodysCanBeTakenAndIsNotKept) {
+// After a restart, the first user that attaches to an id without an owner takes over what is known
+// of the engine, as long as that user has a session.
+TEST_F(EngineIdTest, AnIdWithoutAnOwnerCanBeTakenAndPassesOn) {
   ASSERT_TRUE(table_.Register("e", {&content_, 1}, {&variant_, 1}).ok());
   Store(*f_.store().index().FindVariant(variant_.Id()), 0);
   ASSERT_TRUE(table_.SessionBegan("e", Session(1), &other_).ok());
@@ -287,22 +293,23 @@ TEST_F(EngineIdTest, AnIdThatIsNobodysCanBeTakenAndIsNotKept) {
   table_.SessionEnded("e", SessionId{1});
   StayAway();
   EXPECT_TRUE(table_.IsOf("e", first_)) << "blocks of the engine are stored";
-  EXPECT_EQ(Models(), std::vector{content_.model}) << "until he registers something";
+  EXPECT_EQ(Models(), std::vector{content_.model})
+      << "the registration stays until the new owner registers something";
   ASSERT_TRUE(Register(poison_, variant_, first_));
   EXPECT_EQ(Models(), std::vector{poison_.model});
 }
 
-TEST_F(EngineIdTest, TheOwnersNextSessionFindsItAsItWas) {
+TEST_F(EngineIdTest, TheOwnersNextSessionFindsItsRegistration) {
   ASSERT_TRUE(table_.SessionBegan("e", Session(1), &first_).ok());
   ASSERT_TRUE(Register(content_, variant_, first_));
   table_.SessionEnded("e", SessionId{1});
   ASSERT_TRUE(table_.SessionBegan("e", Session(2), &again_).ok());
   ASSERT_TRUE(Register(poison_, rank_, again_));
-  EXPECT_EQ(Models().size(), 2u) << "what an engine's sessions say adds up";
+  EXPECT_EQ(Models().size(), 2u) << "registrations of an engine's sessions are merged";
   EXPECT_TRUE(told_.empty());
 }
 
-TEST_F(InstanceTableTest, OneUidTakesItsShareAndItComesBack) {
+TEST_F(InstanceTableTest, OneUidGetsItsShareAndCollectReleasesIt) {
   Shares shares(Shares::LimitsOf({}));
   const Shares::Account greedy = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
   const Shares::Account victim = shares.Of({.uid = 1001, .process = ProcessId{2}, .pid = 12});
@@ -323,7 +330,8 @@ TEST_F(InstanceTableTest, OneUidTakesItsShareAndItComesBack) {
   EXPECT_EQ(shares.held(ShareKind::kContents), 0u);
 }
 
-// Numbers are for good: a uid that used up its share of them gets no more, and another one does.
+// Numbers are never released: a uid that used up its share of them gets no more, and another uid
+// still does.
 TEST_F(InstanceTableTest, OneUidDoesNotTakeAllNumbers) {
   Shares shares(Shares::LimitsOf({}));
   const Shares::Account greedy = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
@@ -334,7 +342,7 @@ TEST_F(InstanceTableTest, OneUidDoesNotTakeAllNumbers) {
   for (int round = 0; status.ok() && round < 70; ++round) {
     for (VariantSpec& variant : some) variant.first_layer = next++;
     status = table_.Register("greedy", {}, some, &greedy).status();
-    table_.Collect();  // its registration is gone, and its numbers are not
+    table_.Collect();  // drops the registration but not its numbers
   }
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_EQ(shares.held(ShareKind::kVariants), 0u);
@@ -362,12 +370,13 @@ TEST_F(InstanceTableTest, LookupAnswersForSomeEnginesOfEachUser) {
   for (const wire::InstanceHit& hit : Lookup()) ids.push_back(hit.engine_id);
   EXPECT_EQ(ids.size(), 65u);
   EXPECT_EQ(std::ranges::count(ids, "victim"), 1);
-  EXPECT_EQ(std::ranges::count(ids, "a77"), 1) << "those with sessions come first";
-  EXPECT_EQ(Lookup("a499").size(), 1u) << "who asks for one hears of it";
+  EXPECT_EQ(std::ranges::count(ids, "a77"), 1) << "engines with sessions come first";
+  EXPECT_EQ(Lookup("a499").size(), 1u) << "a caller that names an engine always gets it";
 }
 
-// Engines of other variants, and of longer and shorter hits, after one another: each has its own.
-TEST_F(InstanceTableTest, EnginesThatShareVariantsAreAnsweredEachByItself) {
+// Engines with different variants and with longer and shorter hits are looked up one after another;
+// each gets its own answer.
+TEST_F(InstanceTableTest, EnginesThatShareVariantsGetTheirOwnAnswers) {
   const ContentSpec content = Content();
   const std::vector<VariantSpec> ranks = {Variant(0, 2), Variant(1, 2)};
   const VariantSpec alone = Variant(0, 1, 16);
@@ -386,7 +395,7 @@ TEST_F(InstanceTableTest, EnginesThatShareVariantsAreAnsweredEachByItself) {
                                                      {"third", TokenCount(48)}}));
 }
 
-TEST_F(InstanceTableTest, SayingTheSameAgainChangesNothing) {
+TEST_F(InstanceTableTest, RepeatedRegistrationChangesNothing) {
   Shares shares(Shares::LimitsOf({}));
   const Shares::Account who = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
   int changes = 0;
@@ -405,8 +414,9 @@ TEST_F(InstanceTableTest, SayingTheSameAgainChangesNothing) {
   EXPECT_EQ(shares.held(ShareKind::kVariants), 2u);
 }
 
-// What registrations take on disk is shared, too: the one who has his part keeps none from others.
-TEST_F(InstanceTableTest, OneUidDoesNotTakeAllTheRoomOfRegistrations) {
+// The disk space of registrations is shared as well: a uid that has used its share leaves the rest
+// to other uids.
+TEST_F(InstanceTableTest, OneUidDoesNotTakeAllDiskSpaceOfRegistrations) {
   Shares::Sizes sizes;
   sizes.registrations = KiB(256);
   Shares shares(Shares::LimitsOf(sizes));
@@ -443,7 +453,7 @@ TEST_F(InstanceTableTest, ARefusedRegistrationUsesUpNoNumbers) {
   EXPECT_EQ(shares.held(ShareKind::kNumbers), 4u);
 }
 
-TEST_F(InstanceTableTest, ANumberThatThereIsNotIsNotCharged) {
+TEST_F(InstanceTableTest, AnUnavailableNumberIsNotCharged) {
   Shares shares(Shares::LimitsOf({}));
   const Shares::Account who = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
   VariantSpec variant = Variant(0, 1);
@@ -456,7 +466,7 @@ TEST_F(InstanceTableTest, ANumberThatThereIsNotIsNotCharged) {
   EXPECT_EQ(shares.held(ShareKind::kNumbers), 0u);
 }
 
-TEST_F(InstanceTableTest, PagesAreWholeAndBounded) {
+TEST_F(InstanceTableTest, PagesCoverAllEnginesAndAreBounded) {
   std::vector<ContentSpec> contents;
   for (int i = 0; i < 64; ++i) contents.push_back(Content(std::string(200, 'm')));
   for (size_t i = 0; i < contents.size(); ++i) contents[i].revision = std::to_string(i);
@@ -467,7 +477,7 @@ TEST_F(InstanceTableTest, PagesAreWholeAndBounded) {
   for (bool more = true; more;) {
     const InstanceTable::Page page = table_.List(after, 7, 100'000);
     ASSERT_FALSE(page.instances.empty());
-    EXPECT_LE(page.instances.size(), 5u) << "of 20 KB each";
+    EXPECT_LE(page.instances.size(), 5u) << "each instance takes about 20 KB";
     for (const wire::InstanceInfo& info : page.instances) seen.push_back(info.engine_id);
     after = seen.back();
     more = page.more;
@@ -475,7 +485,8 @@ TEST_F(InstanceTableTest, PagesAreWholeAndBounded) {
   ASSERT_EQ(seen.size(), 40u);
   EXPECT_TRUE(std::ranges::is_sorted(seen));
   EXPECT_EQ(table_.List("", 7, SIZE_MAX).instances.size(), 7u);
-  EXPECT_EQ(table_.List("", 7, 1).instances.size(), 1u) << "the first, however large";
+  EXPECT_EQ(table_.List("", 7, 1).instances.size(), 1u)
+      << "a page has at least one instance, however large";
   EXPECT_FALSE(table_.List("engine-49", 7, 1).more);
 }
 

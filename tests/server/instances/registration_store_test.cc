@@ -1,4 +1,4 @@
-// What engines said of themselves outlives the daemon, also when the disk fails for a while.
+// Registrations of engines outlive the daemon, even if the disk fails for a while.
 #include "server/instances/registration_store.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using testing::StoreFixture;
 using testing::TestVariant;
 
-// The first writes of facts fail.
+// A disk tier whose first writes of facts fail.
 class FailingTier final : public MemoryDiskTier {
  public:
   FailingTier(size_t failures, Medium& medium)
@@ -28,7 +28,7 @@ class FailingTier final : public MemoryDiskTier {
     if (calls_ <= failures_) return absl::UnavailableError("the disk is on fire");
     return MemoryDiskTier::PutFacts(facts);
   }
-  // The test fails when they do not come.
+  // Fails the test if the calls do not come in time.
   void AwaitCalls(size_t count) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     MutexLock lock(mu_);
@@ -46,7 +46,8 @@ class FailingTier final : public MemoryDiskTier {
 
 class RegistrationStoreTest : public ::testing::Test {
  protected:
-  // Engines register while the disk fails so often; answers what a later daemon knows of them.
+  // The engines register while the first `failures` writes fail.  Returns what a later daemon knows
+  // of them.
   std::vector<wire::InstanceInfo> Restart(size_t failures, std::vector<std::string> engines) {
     {
       FailingTier tier(failures, medium_);
@@ -88,16 +89,16 @@ TEST_F(RegistrationStoreTest, ALaterDaemonKnowsTheEngines) {
   EXPECT_TRUE(warnings_.empty());
 }
 
-TEST_F(RegistrationStoreTest, WhatCouldNotBeWrittenIsWrittenLater) {
+TEST_F(RegistrationStoreTest, RetriesFailedWrites) {
   const auto known = Restart(3, {"a", "b"});
   ASSERT_EQ(known.size(), 2u);
   EXPECT_EQ(counters_.registrations_failed.value(), 3u);
-  ASSERT_EQ(warnings_.size(), 1u) << "said once";
+  ASSERT_EQ(warnings_.size(), 1u) << "a repeated failure is reported once";
   EXPECT_THAT(warnings_[0], HasSubstr("the disk is on fire"));
 }
 
-// Its end does not wait for a disk that fails for good.
-TEST_F(RegistrationStoreTest, EndsThoughNothingCanBeWritten) {
+// The destructor does not wait for a disk that fails permanently.
+TEST_F(RegistrationStoreTest, EndsEvenIfNothingCanBeWritten) {
   FailingTier tier(SIZE_MAX, medium_);
   InstanceTable instances(f_.store(), f_.clock(), {});
   const VariantSpec variant = TestVariant();
@@ -107,11 +108,12 @@ TEST_F(RegistrationStoreTest, EndsThoughNothingCanBeWritten) {
     store.Save("a");
     tier.AwaitCalls(1);
   }
-  EXPECT_GE(counters_.registrations_failed.value(), 2u) << "tried once more";
+  EXPECT_GE(counters_.registrations_failed.value(), 2u) << "the store tries once more when it ends";
 }
 
-// One that finds no part left on disk keeps no other from it, and waits until there is some.
-TEST_F(RegistrationStoreTest, WhatFindsNoPartLeftIsWrittenWhenAnotherIsForgotten) {
+// A registration for which no disk space is left does not block other registrations, and is written
+// when space is freed.
+TEST_F(RegistrationStoreTest, ARegistrationWithoutSpaceIsWrittenWhenAnotherIsForgotten) {
   MemoryDiskTier tier(MiB(2), medium_);  // 8 KiB for registrations
   InstanceTable instances(f_.store(), f_.clock(), {});
   RegistrationStore store(tier, instances, "default", counters_,
@@ -143,7 +145,7 @@ TEST_F(RegistrationStoreTest, WhatFindsNoPartLeftIsWrittenWhenAnotherIsForgotten
   EXPECT_TRUE(eventually([&] { return on_disk("small"); }));
   EXPECT_TRUE(eventually([&] { return counters_.registrations_failed.value() == 1; }));
   EXPECT_FALSE(on_disk("large"));
-  instances.Collect();  // "first" is neither attached nor has it blocks
+  instances.Collect();  // "first" is not attached and has no blocks
   EXPECT_TRUE(eventually([&] { return on_disk("large") && !on_disk("first"); }));
   ASSERT_EQ(warnings_.size(), 1u);
   EXPECT_THAT(warnings_[0], HasSubstr("'large'"));

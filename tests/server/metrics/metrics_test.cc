@@ -1,4 +1,4 @@
-// The table of metrics is complete, its page is current, and Prometheus can read what is served.
+// The table of metrics is complete, its page is current, and Prometheus can read the served text.
 #include "server/metrics/metrics.h"
 
 #include <arpa/inet.h>
@@ -41,7 +41,7 @@ std::string Get(int port, const std::string& path) {
   return answer;
 }
 
-TEST(MetricsTableTest, EveryCounterIsThereOnce) {
+TEST(MetricsTableTest, EveryCounterBelongsToExactlyOneMetric) {
   std::vector<Counter Counters::*> seen;
   std::vector<Histogram Latencies::*> histograms;
   std::set<std::string> names;
@@ -64,8 +64,9 @@ TEST(MetricsTableTest, EveryCounterIsThereOnce) {
       seen.push_back(sample.counter);
     }
   }
-  EXPECT_EQ(seen.size() * sizeof(Counter), kCountersBytes) << "a counter is in no metric";
-  EXPECT_EQ(histograms.size() * sizeof(Histogram), sizeof(Latencies)) << "one is in no metric";
+  EXPECT_EQ(seen.size() * sizeof(Counter), kCountersBytes) << "every counter belongs to a metric";
+  EXPECT_EQ(histograms.size() * sizeof(Histogram), sizeof(Latencies))
+      << "every histogram belongs to a metric";
 }
 
 TEST(MetricsTableTest, CountersByName) {
@@ -94,16 +95,16 @@ TEST(MetricsTableTest, ThePageIsCurrent) {
   std::stringstream text;
   text << page.rdbuf();
   EXPECT_EQ(text.str(), MetricsReference())
-      << "write it anew: larderd --print-metrics-reference > docs/metrics.md";
+      << "write it again: larderd --print-metrics-reference > docs/metrics.md";
 }
 
-TEST(MetricsTableTest, ProcessMemoryIsReal) {
+TEST(MetricsTableTest, ReadsTheMemoryOfThisProcess) {
   const ProcessMemory memory = ReadProcessMemory();
   EXPECT_GT(memory.anonymous, KiB(4));
   EXPECT_GT(memory.file, KiB(4));
 }
 
-TEST(MetricsServerTest, ServesWhatIsCountedNow) {
+TEST(MetricsServerTest, ServesTheCurrentValues) {
   Counters counters;
   SidebandCounters sideband;
   Gauges gauges;

@@ -14,7 +14,7 @@ DeviceShares::Share ByDescriptor() {
   return {MiB(2), FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC))};
 }
 
-TEST(DeviceSharesTest, OnlyTheUidThatSharesOpens) {
+TEST(DeviceSharesTest, OnlyProcessesOfTheSharingUidCanOpen) {
   DeviceShares shares({});
   const auto ticket = shares.Add(kOwner, kUid, ByDescriptor());
   ASSERT_TRUE(ticket.ok());
@@ -23,7 +23,7 @@ TEST(DeviceSharesTest, OnlyTheUidThatSharesOpens) {
   EXPECT_TRUE(absl::IsNotFound(shares.Open(kUid, ShareTicket{}).status()));
 }
 
-TEST(DeviceSharesTest, OnlyItsOwnerDrops) {
+TEST(DeviceSharesTest, OnlyTheOwnerCanDrop) {
   DeviceShares shares({});
   const auto ticket = shares.Add(kOwner, kUid, ByHandle());
   ASSERT_TRUE(ticket.ok());
@@ -33,7 +33,7 @@ TEST(DeviceSharesTest, OnlyItsOwnerDrops) {
   EXPECT_EQ(shares.count(), 0u);
 }
 
-TEST(DeviceSharesTest, AnOwnersDeathTakesItsOwnAlong) {
+TEST(DeviceSharesTest, TheDeathOfAnOwnerDropsItsShares) {
   DeviceShares shares({});
   const auto gone = shares.Add(kOwner, kUid, ByDescriptor());
   const auto stays = shares.Add(kOther, kUid, ByHandle());

@@ -21,7 +21,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Collects deaths, and lets a test wait for them.
+// Collects reported deaths; a test can wait for them.
 class Deaths {
  public:
   void Add(ProcessId id) {
@@ -82,7 +82,7 @@ TEST_F(ProcessTableTest, TokenNamesTheProcessWithTheRightsOfItsConnection) {
   EXPECT_FALSE(table_->Find(SidebandToken{}));
 }
 
-TEST_F(ProcessTableTest, TokenDiesWithItsConnectionWithoutASession) {
+TEST_F(ProcessTableTest, WithoutASessionATokenEndsWithItsConnection) {
   Make();
   const auto kept = Attach(getpid());
   const auto closed = Attach(getpid());
@@ -94,7 +94,7 @@ TEST_F(ProcessTableTest, TokenDiesWithItsConnectionWithoutASession) {
   EXPECT_FALSE(table_->AddSession(kept.process));
 }
 
-TEST_F(ProcessTableTest, TokenOutlivesItsConnectionForASession) {
+TEST_F(ProcessTableTest, WithASessionATokenOutlivesItsConnection) {
   Make();
   const auto closed = Attach(getpid());
   ASSERT_TRUE(table_->AddSession(closed.process));
@@ -121,19 +121,19 @@ TEST_F(ProcessTableTest, QuarantineKeepsTheEntryAndItsIdButNoToken) {
   EXPECT_NE(Attach(getpid()).process, before.process);  // ids are not reused
 }
 
-TEST_F(ProcessTableTest, DeathIsToldOnceAndEndsAll) {
+TEST_F(ProcessTableTest, DeathIsReportedOnceAndEndsEverything) {
   ChildProcess child(WaitForEnd);
   Make();
   Start();
   const auto attached = Attach(child.pid());
   ASSERT_TRUE(table_->AddSession(attached.process));
   ASSERT_TRUE(table_->AddQuarantine(attached.process));
-  child.Kill();  // and not reaped by its parent yet: death is proven all the same
+  child.Kill();  // the parent has not reaped it yet, but its death is proven all the same
   EXPECT_THAT(deaths_.Wait(1), ElementsAre(attached.process));
   EXPECT_FALSE(table_->Find(attached.token));
   EXPECT_FALSE(table_->AddSession(attached.process));
   EXPECT_FALSE(table_->AddQuarantine(attached.process));
-  table_->RemoveSession(attached.process);  // what others still hold comes back later
+  table_->RemoveSession(attached.process);  // sessions may be removed after the death
   table_->RemoveQuarantine(attached.process);
   table_->Detach(attached.token);
   EXPECT_EQ(table_->counts().processes, 0u);
@@ -141,7 +141,7 @@ TEST_F(ProcessTableTest, DeathIsToldOnceAndEndsAll) {
   EXPECT_EQ(deaths_.now().size(), 1u);
 }
 
-TEST_F(ProcessTableTest, DeathBeforeAttachIsToldToo) {
+TEST_F(ProcessTableTest, DeathBeforeAttachIsReported) {
   ChildProcess child(WaitForEnd);
   Make();
   PeerProcess peer = Peer(child.pid());
@@ -154,7 +154,7 @@ TEST_F(ProcessTableTest, DeathBeforeAttachIsToldToo) {
   EXPECT_THAT(deaths_.Wait(1), ElementsAre(attached->process));
 }
 
-TEST_F(ProcessTableTest, EntryThatIsGoneIsNotReported) {
+TEST_F(ProcessTableTest, DeathOfARemovedEntryIsNotReported) {
   ChildProcess gone(WaitForEnd);
   ChildProcess kept(WaitForEnd);
   Make();
@@ -167,7 +167,7 @@ TEST_F(ProcessTableTest, EntryThatIsGoneIsNotReported) {
   EXPECT_THAT(deaths_.Wait(1), ElementsAre(attached.process));
 }
 
-// A child with a chosen pid, as a busy host may give it by chance.
+// Forks a child with a chosen pid, as can happen by chance on a busy host.
 pid_t ForkWithPid(pid_t pid) {
   clone_args args{};
   args.exit_signal = SIGCHLD;
@@ -203,18 +203,18 @@ TEST_F(ProcessTableTest, ReusedPidIsAnotherProcessEvenBeforeTheReaperKnows) {
   if (reused < 0) {
     release.set_value();
     table_->Stop();
-    GTEST_SKIP() << "no right to choose a pid";
+    GTEST_SKIP() << "needs the right to choose a pid";
   }
   ASSERT_EQ(reused, pid);
   const auto after = Attach(pid);
   EXPECT_NE(after.process, before.process);
-  EXPECT_TRUE(table_->Find(before.token));  // the reaper has not told of it yet
+  EXPECT_TRUE(table_->Find(before.token));  // the reaper has not reported the death yet
   release.set_value();
   EXPECT_THAT(deaths_.Wait(2), ElementsAre(first.process, before.process));
   EXPECT_FALSE(table_->Find(before.token));
   EXPECT_TRUE(table_->Find(after.token));
-  EXPECT_EQ(Attach(pid).process,
-            after.process);  // the old one's end did not take the new one's pid
+  // The end of the old process must not remove the pid of the new one.
+  EXPECT_EQ(Attach(pid).process, after.process);
   kill(reused, SIGKILL);
   waitpid(reused, nullptr, 0);
   EXPECT_EQ(deaths_.Wait(3)[2], after.process);
@@ -230,7 +230,7 @@ TEST_F(ProcessTableTest, Limits) {
   const auto second = Attach(getpid());
   EXPECT_EQ(table_->Attach(Peer(getpid()), false).status().code(),
             absl::StatusCode::kResourceExhausted);
-  // A token that only a session keeps makes room.
+  // A token that only a session keeps alive frees its slot among the tokens of the process.
   ASSERT_TRUE(table_->AddSession(first.process));
   table_->Detach(second.token);
   const auto third = Attach(getpid());
@@ -241,7 +241,7 @@ TEST_F(ProcessTableTest, Limits) {
             absl::StatusCode::kInvalidArgument);
 }
 
-// Forked children of one user, each with one handshake, leave room for the next user.
+// One user's forked children, each with one handshake, leave entries for the next user.
 TEST_F(ProcessTableTest, AUidHasAShareOfTheEntries) {
   Shares::Sizes sizes;
   sizes.sessions_max = 8;
@@ -263,9 +263,11 @@ TEST_F(ProcessTableTest, AUidHasAShareOfTheEntries) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("share of processes: uid 1000 holds 6"));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("--sessions-max"));
-  EXPECT_TRUE(attach(0, 1000).ok()) << "a process that is known takes no more";
-  EXPECT_TRUE(attach(7, 2000).ok()) << "another user";
-  // What outlives the connection keeps the place, and a death gives it back.
+  EXPECT_TRUE(attach(0, 1000).ok())
+      << "a process that is already in the table takes no further entry";
+  EXPECT_TRUE(attach(7, 2000).ok()) << "another user still gets an entry";
+  // Quarantine keeps the entry after the connection has ended, and the death of the process frees
+  // it.
   ASSERT_TRUE(table_->AddQuarantine(attached[1].process));
   table_->Detach(attached[1].token);
   EXPECT_EQ(shares.held(ShareKind::kProcesses), 7u);
@@ -289,10 +291,10 @@ TEST_F(ProcessTableTest, NoDescriptorLeaks) {
   static_cast<void>(deaths_.Wait(1));
   const int after = fcntl(0, F_DUPFD_CLOEXEC, 3);
   close(after);
-  EXPECT_LT(after, highest);  // the pidfd's number is free again
+  EXPECT_LT(after, highest);  // the pidfd was closed, so its number is free again
 }
 
-TEST(PeerProcessTest, OfSocketIsTheOneThatConnected) {
+TEST(PeerProcessTest, OfSocketNamesTheProcessThatConnected) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
   auto peer = PeerProcess::OfSocket(ends[0]);
@@ -308,7 +310,7 @@ TEST(PeerProcessTest, OfSocketIsTheOneThatConnected) {
 TEST(PeerProcessTest, ProcessOfAnotherPidNamespaceIsRefusedWithAdvice) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root";
   int ends[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);  // made outside, by this process
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);  // by this process, outside
   ChildProcess daemon([&](const Line&) {
     if (unshare(CLONE_NEWPID) != 0) _exit(77);
     const pid_t inside = fork();
@@ -323,7 +325,7 @@ TEST(PeerProcessTest, ProcessOfAnotherPidNamespaceIsRefusedWithAdvice) {
     _exit(WEXITSTATUS(status));
   });
   const int code = daemon.Wait();
-  if (code == 77) GTEST_SKIP() << "no right to make a PID namespace";
+  if (code == 77) GTEST_SKIP() << "needs the right to make a PID namespace";
   EXPECT_EQ(code, 0);
   close(ends[0]);
   close(ends[1]);

@@ -1,8 +1,8 @@
-// A sideband server over a host with one real slab, a good client, and a raw one that may say
-// anything.
+// A sideband server over a host with one real slab, a client that follows the protocol, and a raw
+// client that may send anything.
 //
-// Ownership: the fixture owns server, host and folder.  Thread-safety: none; the host is called by
-// the server's thread alone and answers under its own lock.
+// Ownership: the fixture owns the server, the host and the folder.
+// Thread-safety: none; only the server's thread calls the host, which answers under its own lock.
 #pragma once
 
 #include <fcntl.h>
@@ -45,7 +45,7 @@ inline FileDescriptor Memfd(uint64_t bytes, int seals = F_SEAL_SHRINK | F_SEAL_G
   return fd;
 }
 
-// One real slab, one real page, and a memory of what was asked.
+// A host with one real slab and one real page that records what was asked.
 class FakeHost final : public SidebandHost {
  public:
   FakeHost() {
@@ -97,7 +97,8 @@ class FakeHost final : public SidebandHost {
     MutexLock lock(mu_);
     session_sockets_ = false;
   }
-  // The host's ends of the session sockets that were handed out, with whose they are.
+  // Returns the host's ends of the session sockets that were handed out, with the token of each
+  // one's process.
   std::vector<std::pair<SidebandToken, FileDescriptor>> TakeOpened() {
     MutexLock lock(mu_);
     return std::exchange(opened_, {});
@@ -114,7 +115,7 @@ class FakeHost final : public SidebandHost {
   std::vector<std::pair<SidebandToken, FileDescriptor>> opened_ LARDER_GUARDED_BY(mu_);
 };
 
-// A client that speaks packets and breaks rules.
+// A client that sends any packets and may break the protocol.
 class RawClient {
  public:
   explicit RawClient(const std::string& path)
@@ -132,7 +133,7 @@ class RawClient {
   bool Send(const Frame& frame, const SendExtras& extras = {}) const {
     return SendBytes(EncodeFrame(frame).bytes(), extras);
   }
-  // Several descriptors beside a frame.
+  // Sends several descriptors along with a frame.
   void SendMany(const Frame& frame, const std::vector<int>& fds) const {
     const EncodedFrame packet = EncodeFrame(frame);
     iovec part{const_cast<std::byte*>(packet.bytes().data()), packet.bytes().size()};
@@ -149,7 +150,7 @@ class RawClient {
     std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
     EXPECT_GE(sendmsg(socket_.get(), &message, MSG_NOSIGNAL), 0);
   }
-  // Waits.  Nothing once closed.
+  // Waits for a frame.  Returns nullopt once the connection is closed.
   std::optional<Frame> Receive(FileDescriptor* fd = nullptr) const {
     ReceivedPacket packet;
     for (;;) {
@@ -173,7 +174,7 @@ class RawClient {
     const auto welcome = Receive();
     return welcome && TypeOf(*welcome) == FrameType::kWelcome;
   }
-  // The code of an ERROR that comes next; kOk for anything else.
+  // Returns the code of the ERROR frame that comes next, or kOk if another frame comes.
   absl::StatusCode ErrorCode() const {
     const auto frame = Receive();
     if (!frame || TypeOf(*frame) != FrameType::kError) return absl::StatusCode::kOk;
@@ -199,7 +200,7 @@ class SidebandTest : public testing::Test {
     processes_->Stop();
     sideband_.reset();
   }
-  // After all forks.
+  // REQUIRES: all forks of the test have happened.
   void Start() {
     auto sideband = Sideband::Create(options_, host_, *processes_, staging_);
     ASSERT_TRUE(sideband.ok()) << sideband.status();
@@ -207,7 +208,7 @@ class SidebandTest : public testing::Test {
     sideband_->Start();
     processes_->Start([this](ProcessId process) {
       sideband_->OnProcessDeath(process);
-      // What the daemon may free from here on.
+      // From here on, the daemon may free what the process held.
       EXPECT_FALSE(processes_->Contains(process));
       EXPECT_EQ(staging_.Get(process, 1), nullptr);
       MutexLock lock(mu_);

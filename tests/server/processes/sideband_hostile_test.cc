@@ -1,5 +1,5 @@
-// What the sideband bears: wrong answers, garbage, descriptors nobody asked for, too many, too
-// slow.
+// What the sideband withstands: wrong answers, garbage, uninvited descriptors, and clients that ask
+// for too much or are too slow.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -76,7 +76,8 @@ TEST_F(SidebandTest, FramesOutOfTurnEndTheConnection) {
   EXPECT_EQ(processes_->counts().processes, 0u);
 }
 
-// A descriptor that is not read is one of all that the daemon may have on its way.
+// The number of descriptors that the daemon may have in flight is limited, and an answer that is
+// not read keeps one of them.
 TEST_F(SidebandTest, DescriptorsThatAreNotReadEndTheConnection) {
   Start();
   RawClient raw(options_.path);
@@ -93,7 +94,7 @@ TEST_F(SidebandTest, DescriptorsThatAreNotReadEndTheConnection) {
   EXPECT_GE(answered, 1u);
   EXPECT_LE(answered, counters().slabs_read);
   EXPECT_TRUE(raw.Closed());
-  // One that reads each before it asks again has as many as it likes.
+  // A client that reads each answer before it asks again gets as many as it likes.
   RawClient honest(options_.path);
   ASSERT_TRUE(honest.Welcome());
   for (int i = 0; i < 100; ++i) {
@@ -104,7 +105,7 @@ TEST_F(SidebandTest, DescriptorsThatAreNotReadEndTheConnection) {
   }
 }
 
-TEST_F(SidebandTest, PacketsThatAreNoFrames) {
+TEST_F(SidebandTest, RefusesPacketsThatAreNotFrames) {
   Start();
   const std::vector<std::byte> oversize(kFrameBytesMax + 1);
   const std::vector<std::byte> huge(100'000);
@@ -124,7 +125,7 @@ TEST_F(SidebandTest, PacketsThatAreNoFrames) {
   EXPECT_EQ(counters().bad_packets, 6u);
 }
 
-TEST_F(SidebandTest, GarbageNeverStopsIt) {
+TEST_F(SidebandTest, GarbageNeverStopsTheServer) {
   Start();
   const size_t before = OpenDescriptors();
   std::mt19937 random(20240607);
@@ -136,7 +137,7 @@ TEST_F(SidebandTest, GarbageNeverStopsIt) {
     for (int packet = 0; packet < 4; ++packet) {
       std::vector<std::byte> bytes(random() % (kFrameBytesMax + 20));
       for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-      if (i % 4 < 2 && bytes.size() >= kFrameHeaderBytes) {  // a header that is right
+      if (i % 4 < 2 && bytes.size() >= kFrameHeaderBytes) {  // with a valid header
         const auto type = static_cast<uint16_t>(random() % 17);
         const auto length = static_cast<uint32_t>(bytes.size() - kFrameHeaderBytes);
         std::memcpy(bytes.data(), &type, sizeof type);
@@ -147,7 +148,7 @@ TEST_F(SidebandTest, GarbageNeverStopsIt) {
     }
   }
   EXPECT_TRUE(NoneOpen());
-  // Another thread closes what came.
+  // Another thread closes the descriptors that arrived.
   EXPECT_TRUE(Eventually([&] { return OpenDescriptors() == before; }));
   EXPECT_NE(Connect(), nullptr);
 }
@@ -158,21 +159,21 @@ TEST_F(SidebandTest, TheKernelRefusesDescriptorsBeforeTheWelcome) {
   const RawClient raw(options_.path);
   EXPECT_EQ(SendPacket(raw.socket(), EncodeFrame(HelloFrame{}).bytes(), {.descriptor = 0}),
             SendResult::kRefused);
-  EXPECT_TRUE(raw.Welcome()) << "nothing came";
+  EXPECT_TRUE(raw.Welcome()) << "the refused packet must not have arrived";
 }
 
-// The same on kernels that cannot refuse them.
+// The same on a kernel that cannot refuse descriptors.
 class SidebandOldKernelTest : public SidebandTest {
  protected:
   SidebandOldKernelTest() { PretendNoPassRights(true); }
   ~SidebandOldKernelTest() override { PretendNoPassRights(false); }
 };
 
-TEST_F(SidebandOldKernelTest, DescriptorsNotAskedForAreClosed) {
+TEST_F(SidebandOldKernelTest, UninvitedDescriptorsAreClosed) {
   Start();
   const FileDescriptor memfd = Memfd(4096);
   const int fd = memfd.get();
-  // Once before counting, so that what opens lazily is open.
+  // One connection before the count opens the descriptors that are opened lazily.
   ASSERT_NE(Connect(), nullptr);
   ASSERT_TRUE(NoneOpen());
   const size_t before = OpenDescriptors();
@@ -202,12 +203,12 @@ TEST_F(SidebandOldKernelTest, DescriptorsNotAskedForAreClosed) {
   EXPECT_TRUE(none.Closed());
   EXPECT_EQ(counters().bad_descriptors, 11u);
   EXPECT_TRUE(NoneOpen());
-  // `none` is ours; another thread closes what came.
+  // The one more is `none`, our own.  Another thread closes the descriptors that arrived.
   EXPECT_TRUE(Eventually([&] { return OpenDescriptors() == before + 1; }));
   EXPECT_EQ(staging_.counts().segments, 0u);
 }
 
-TEST_F(SidebandTest, DescriptorsThatAreNoMemoryAreNotKept) {
+TEST_F(SidebandTest, DescriptorsThatAreNotMemoryAreNotKept) {
   Start();
   int pipes[2];
   ASSERT_EQ(pipe(pipes), 0);
@@ -224,8 +225,8 @@ TEST_F(SidebandTest, DescriptorsThatAreNoMemoryAreNotKept) {
   EXPECT_EQ(sideband_->device_shares(), 0u);
 }
 
-// A descriptor whose close waits, at each point at which it can come.
-TEST_F(SidebandOldKernelTest, ADescriptorWhoseCloseWaitsHoldsUpNoOther) {
+// A descriptor whose close blocks, sent at each point of the protocol at which one can arrive.
+TEST_F(SidebandOldKernelTest, ADescriptorWithABlockingCloseDelaysNoOtherConnection) {
   constexpr int kLinger_s = 20;
   Start();
   const auto send_and_go = [&](bool welcomed, const Frame& frame, size_t before) {
@@ -233,14 +234,14 @@ TEST_F(SidebandOldKernelTest, ADescriptorWhoseCloseWaitsHoldsUpNoOther) {
     if (welcomed) {
       ASSERT_TRUE(attacker.Welcome());
     }
-    // With `before`, it lies unread behind a packet that ends the connection.
+    // With `before`, the descriptor stays unread behind a packet that ends the connection.
     for (size_t i = 0; i < before; ++i) attacker.Send(ChallengeFrame{});
     LingeringSocket hurts(kLinger_s);
     const EncodedFrame packet = EncodeFrame(frame);
     const std::string bytes(reinterpret_cast<const char*>(packet.bytes().data()),
                             packet.bytes().size());
     const bool sent = hurts.SendTo(attacker.socket(), bytes);
-    EXPECT_TRUE(sent || before > 0);  // the connection may have ended before
+    EXPECT_TRUE(sent || before > 0);  // with `before`, the connection may have ended already
     const auto begun = std::chrono::steady_clock::now();
     EXPECT_NE(Connect(), nullptr);
     EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(kLinger_s / 2));
@@ -258,7 +259,7 @@ TEST_F(SidebandTest, ConnectionLimits) {
   options_.connections = {.all = 3, .per_uid = 2, .per_process = 2};
   Start();
   auto one = Connect();
-  const RawClient two(options_.path);  // counts from the first moment
+  const RawClient two(options_.path);  // counts from the moment it connects
   const auto refused = SidebandClient::Connect(options_.path, kPatience);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
   one.reset();
@@ -267,7 +268,7 @@ TEST_F(SidebandTest, ConnectionLimits) {
   EXPECT_EQ(counters().over_limit, 1u);
 }
 
-TEST_F(SidebandTest, AProcessHasAShareOfItsUids) {
+TEST_F(SidebandTest, AProcessGetsAPartOfItsUidsConnections) {
   options_.connections = {.all = 8, .per_uid = 8, .per_process = 2};
   ChildProcess child([&](const Line& line) {
     CHILD_CHECK(line.Hear());
@@ -279,10 +280,10 @@ TEST_F(SidebandTest, AProcessHasAShareOfItsUids) {
   const auto refused = SidebandClient::Connect(options_.path, kPatience);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
   child.line().Tell(1);
-  EXPECT_EQ(child.Wait(), 0) << "another process of the same uid";
+  EXPECT_EQ(child.Wait(), 0) << "another process of the same uid still connects";
 }
 
-TEST_F(SidebandTest, LimitOfAllHoldsForStrangersToo) {
+TEST_F(SidebandTest, TheTotalLimitHoldsForOtherUids) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another uid";
   options_.connections.all = 1;
   options_.mode = 0666;
@@ -313,7 +314,7 @@ TEST_F(SidebandTest, HandshakeHasADeadline) {
   EXPECT_TRUE(NoneOpen());
 }
 
-TEST_F(SidebandTest, WhoDoesNotReadIsClosed) {
+TEST_F(SidebandTest, AClientThatDoesNotReadIsDisconnected) {
   Start();
   const size_t before = OpenDescriptors();
   {
@@ -324,7 +325,7 @@ TEST_F(SidebandTest, WhoDoesNotReadIsClosed) {
       raw.Send(request);
       return counters().unread_answers == 1;
     }));
-    // Fewer descriptors under way than would hurt the daemon's allowance.
+    // This leaves fewer descriptors in flight than would exhaust the daemon's allowance.
     EXPECT_LT(counters().slabs_read, 64u);
   }
   EXPECT_TRUE(NoneOpen());
@@ -346,7 +347,7 @@ TEST_F(SidebandTest, ServesAgainAfterRunningOutOfDescriptors) {
   std::vector<FileDescriptor> hog;
   for (int fd = dup(0); fd >= 0; fd = dup(0)) hog.emplace_back(fd);
   child.line().Tell(1);
-  // Told at once, not left to its own deadline.
+  // The client is refused at once, and does not wait for its own deadline.
   EXPECT_EQ(child.line().Hear(), static_cast<uint64_t>(absl::StatusCode::kUnavailable));
   hog.clear();
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
@@ -373,9 +374,9 @@ TEST_F(SidebandTest, ARefusalNamesTheOption) {
   EXPECT_THAT(told, HasSubstr("--connections-per-process"));
 }
 
-// ---- a socket in trouble
+// ---- A broken listening socket.
 
-// This process's listening socket at `path`; -1: there is none.
+// Returns this process's listening socket at `path`, or -1 if there is none.
 int ListenerAt(const std::string& path) {
   for (int fd = 0; fd < 1024; ++fd) {
     int listens = 0;
@@ -389,7 +390,7 @@ int ListenerAt(const std::string& path) {
   return -1;
 }
 
-TEST_F(SidebandTest, AFileThatWasTakenAwayIsMadeAgain) {
+TEST_F(SidebandTest, ARemovedSocketFileIsMadeAgain) {
   options_.mode = 0640;
   Start();
   const auto before = Connect();
@@ -399,7 +400,8 @@ TEST_F(SidebandTest, AFileThatWasTakenAwayIsMadeAgain) {
   struct stat file {};
   EXPECT_EQ(stat(options_.path.c_str(), &file), 0);
   EXPECT_EQ(file.st_mode & 0777, mode_t{0640});
-  EXPECT_TRUE(before->Clean(SessionId{1}).ok()) << "a connection that was there";
+  EXPECT_TRUE(before->Clean(SessionId{1}).ok())
+      << "the connection that was open before still works";
 }
 
 TEST_F(SidebandTest, AListenerThatWasShutDownIsReplaced) {
@@ -410,11 +412,12 @@ TEST_F(SidebandTest, AListenerThatWasShutDownIsReplaced) {
   ASSERT_EQ(shutdown(listener, SHUT_RDWR), 0);
   EXPECT_TRUE(Eventually([&] { return counters().door.reopened >= 1; }));
   for (int i = 0; i < 3; ++i) EXPECT_NE(Connect(), nullptr);
-  EXPECT_TRUE(before->Clean(SessionId{1}).ok()) << "a connection that was there";
+  EXPECT_TRUE(before->Clean(SessionId{1}).ok())
+      << "the connection that was open before still works";
   EXPECT_EQ(counters().door.reopened, 1u);
 }
 
-TEST_F(SidebandTest, SaysThatNobodyCanConnectWhileItIsSo) {
+TEST_F(SidebandTest, ReportsWhileNoClientCanConnect) {
   Start();
   EXPECT_TRUE(sideband_->Accepting());
   ASSERT_TRUE(std::filesystem::remove(options_.path));

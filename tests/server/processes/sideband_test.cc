@@ -1,5 +1,5 @@
-// What the sideband does for processes that behave, and for their death.  Real sockets, and real
-// processes where it matters which process it is.
+// What the sideband does for processes that follow the protocol, and what it does when they die.
+// The sockets are real, and so are the processes where a test depends on which process acts.
 #include "server/processes/sideband.h"
 
 #include <fcntl.h>
@@ -51,10 +51,10 @@ TEST_F(SidebandTest, WelcomesAndMaps) {
   EXPECT_EQ(client->MapSessionPage(SessionId{12}).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(counters().slabs_read, 1u);
   EXPECT_EQ(counters().slabs_write, 1u);
-  EXPECT_EQ(counters().requests_failed, 2u);  // and it went on after each
+  EXPECT_EQ(counters().requests_failed, 2u);  // the connection survived each failure
 }
 
-TEST_F(SidebandTest, DeviceMemoryIsHandedOn) {
+TEST_F(SidebandTest, DeviceMemoryIsPassedToAnotherProcess) {
   Start();
   const auto owner = Connect();
   auto opener = Connect();
@@ -95,7 +95,7 @@ TEST_F(SidebandTest, DeviceMemoryIsHandedOn) {
   EXPECT_EQ(counters().opened_handle, 1u);
 }
 
-TEST_F(SidebandTest, WhatIsSharedEndsWithItsConnection) {
+TEST_F(SidebandTest, SharedDeviceMemoryEndsWithItsConnection) {
   Start();
   auto owner = Connect();
   const auto opener = Connect();
@@ -109,7 +109,7 @@ TEST_F(SidebandTest, WhatIsSharedEndsWithItsConnection) {
   EXPECT_TRUE(absl::IsNotFound(opener->OpenShared(*ticket).status()));
 }
 
-TEST_F(SidebandTest, StagingComesAndGoes) {
+TEST_F(SidebandTest, StagingSegmentsAreMadeAndDropped) {
   Start();
   auto client = Connect();
   const auto made = client->MakeStaging(ByteCount(8192));
@@ -119,20 +119,20 @@ TEST_F(SidebandTest, StagingComesAndGoes) {
   ASSERT_NE(staging_.Get(client->process_id(), made->id), nullptr);
   EXPECT_EQ(staging_.Get(client->process_id(), made->id)->bytes()[0], std::byte{'s'});
   const auto other = Connect();
-  EXPECT_TRUE(other->DropStaging(made->id).ok());  // of this process, whichever connection
+  EXPECT_TRUE(other->DropStaging(made->id).ok());  // any connection of the process may drop it
   EXPECT_EQ(client->DropStaging(made->id).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(client->MakeStaging(ByteCount(4095)).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(client->MakeStaging(MiB(2)).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(counters().staging_refused, 2u);
   ASSERT_TRUE(client->MakeStaging(ByteCount(8192)).ok());
-  client.reset();  // its segments go with the connection that asked for them
+  client.reset();  // its segments end with the connection that made them
   EXPECT_TRUE(Eventually([&] { return staging_.counts().segments == 0; }));
   EXPECT_NE(other->DropStaging(99), absl::OkStatus());
 }
 
-// As a former client library did.
-TEST_F(SidebandTest, StagingOfTheClientsIsRefusedWithASentence) {
+// A request of a former version of the client library.
+TEST_F(SidebandTest, AClientsOwnStagingMemoryIsRefusedWithAdvice) {
   Start();
   RawClient raw(options_.path);
   ASSERT_TRUE(raw.Welcome());
@@ -144,11 +144,11 @@ TEST_F(SidebandTest, StagingOfTheClientsIsRefusedWithASentence) {
   EXPECT_EQ(error.code, absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(error.text.find("update the client library"), std::string::npos) << error.text;
   EXPECT_EQ(staging_.counts().segments, 0u);
-  raw.Send(CleanFrame{});  // the connection goes on
+  raw.Send(CleanFrame{});  // the connection survives
   EXPECT_TRUE(raw.Receive());
 }
 
-// In a child of another uid: the descriptor is no way to write, by any road.
+// Runs in a child with another uid: the descriptor gives no way to write, by any means.
 void TryToWrite(int slab) {
   const std::string path = "/proc/self/fd/" + std::to_string(slab);
   CHILD_CHECK((fcntl(slab, F_GETFL) & O_ACCMODE) == O_RDONLY);
@@ -189,10 +189,10 @@ TEST_F(SidebandTest, HandsOutNoSessionSocketsWhereTheyAreOff) {
   Start();
   auto client = Connect();
   EXPECT_TRUE(absl::IsUnimplemented(client->OpenSession().status()));
-  EXPECT_TRUE(client->MapSessionPage(kSession).ok()) << "and the connection goes on";
+  EXPECT_TRUE(client->MapSessionPage(kSession).ok()) << "the connection survives the refusal";
 }
 
-TEST_F(SidebandTest, StrangerGetsNoSlabBesideMappedWriters) {
+TEST_F(SidebandTest, AnotherUidGetsNoSlabOfAPoolWithMappedWriters) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another uid";
   options_.mode = 0666;
   ChildProcess child(
@@ -215,7 +215,7 @@ TEST_F(SidebandTest, StrangerGetsNoSlabBesideMappedWriters) {
   EXPECT_EQ(counters().slabs_read + counters().slabs_write, 0u);
 }
 
-TEST_F(SidebandTest, StrangerGetsReadOnlyDescriptorsOfSealedSlabs) {
+TEST_F(SidebandTest, AnotherUidGetsReadOnlyDescriptorsOfSealedSlabs) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another uid";
   host_.MakePool(/*sealed=*/true);
   options_.trusted_uids = {};
@@ -248,7 +248,7 @@ TEST_F(SidebandTest, StrangerGetsReadOnlyDescriptorsOfSealedSlabs) {
   EXPECT_EQ(counters().slabs_write, 0u);
 }
 
-TEST_F(SidebandTest, SocketModeKeepsAStrangerOut) {
+TEST_F(SidebandTest, TheSocketModeKeepsAnotherUidOut) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another uid";
   ChildProcess child(
       [&](const Line& line) {
@@ -266,7 +266,7 @@ TEST_F(SidebandTest, SocketModeKeepsAStrangerOut) {
   EXPECT_EQ(counters().door.accepted, 0u);
 }
 
-TEST_F(SidebandTest, NobodyTrustedMeansNobody) {
+TEST_F(SidebandTest, WithoutTrustedUidsNoProcessMayMap) {
   options_.trusted_uids = {};
   Start();
   const auto client = Connect();
@@ -276,7 +276,7 @@ TEST_F(SidebandTest, NobodyTrustedMeansNobody) {
   EXPECT_EQ(client->MapSlab(SlabId{0}, false).status().code(), absl::StatusCode::kPermissionDenied);
 }
 
-TEST_F(SidebandTest, KilledProcessIsDeadThoughAForkKeepsItsSocketOpen) {
+TEST_F(SidebandTest, AKilledProcessIsDeadEvenIfAForkKeepsItsSocketOpen) {
   ChildProcess child([&](const Line& line) {
     CHILD_CHECK(line.Hear());
     RawClient raw(options_.path);
@@ -286,7 +286,7 @@ TEST_F(SidebandTest, KilledProcessIsDeadThoughAForkKeepsItsSocketOpen) {
     CHILD_CHECK(answer && TypeOf(*answer) == FrameType::kStagingMade);
     const pid_t fork_of_it = fork();
     if (fork_of_it == 0) {
-      for (;;) pause();  // with the socket
+      for (;;) pause();  // and keeps the socket open
     }
     line.Tell(static_cast<uint64_t>(fork_of_it));
     static_cast<void>(line.Hear());
@@ -301,10 +301,10 @@ TEST_F(SidebandTest, KilledProcessIsDeadThoughAForkKeepsItsSocketOpen) {
   EXPECT_EQ(WaitForDeath(), ProcessId{1});
   EXPECT_EQ(staging_.counts().segments, 0u);
   EXPECT_TRUE(NoneOpen());
-  EXPECT_EQ(kill(static_cast<pid_t>(*grandchild), SIGKILL), 0);  // it was there all the while
+  EXPECT_EQ(kill(static_cast<pid_t>(*grandchild), SIGKILL), 0);  // it was alive all the time
 }
 
-TEST_F(SidebandTest, ClosedSocketIsNoDeathAndTheSameProcessCleansUp) {
+TEST_F(SidebandTest, AClosedSocketIsNotADeathAndTheProcessCanCleanUp) {
   ChildProcess child([&](const Line& line) {
     CHILD_CHECK(line.Hear());
     auto first = SidebandClient::Connect(options_.path, kPatience);
@@ -338,7 +338,7 @@ TEST_F(SidebandTest, ClosedSocketIsNoDeathAndTheSameProcessCleansUp) {
   EXPECT_TRUE(dead_.empty());
 }
 
-TEST_F(SidebandTest, ForkCannotAnswerForTheProcessThatConnected) {
+TEST_F(SidebandTest, AForkCannotAnswerForTheProcessThatConnected) {
   ChildProcess child([&](const Line& line) {
     CHILD_CHECK(line.Hear());
     RawClient raw(options_.path);
@@ -365,7 +365,7 @@ TEST_F(SidebandTest, ForkCannotAnswerForTheProcessThatConnected) {
   EXPECT_EQ(processes_->counts().processes, 0u);
 }
 
-TEST_F(SidebandTest, ForkOfAWelcomedProcessMayAskForNothing) {
+TEST_F(SidebandTest, RequestsOfAForkOfAWelcomedProcessAreRefused) {
   ChildProcess child([&](const Line& line) {
     CHILD_CHECK(line.Hear());
     RawClient raw(options_.path);
@@ -381,7 +381,7 @@ TEST_F(SidebandTest, ForkOfAWelcomedProcessMayAskForNothing) {
     int status = 0;
     CHILD_CHECK(waitpid(fork_of_it, &status, 0) == fork_of_it);
     CHILD_CHECK(WEXITSTATUS(status) == 0);
-    raw.Send(OpenSessionFrame{});  // the parent may
+    raw.Send(OpenSessionFrame{});  // the parent is allowed to
     FileDescriptor socket;
     CHILD_CHECK(raw.Receive(&socket) && socket);
   });
@@ -396,10 +396,10 @@ TEST_F(SidebandTest, OneDaemonPerPath) {
   Start();
   const auto second = Sideband::Create(options_, host_, *processes_, staging_);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(Connect(), nullptr);  // the first one's file is untouched
+  EXPECT_NE(Connect(), nullptr);  // the first daemon's file is untouched
 }
 
-TEST_F(SidebandTest, TakesOverWhatAKilledDaemonLeft) {
+TEST_F(SidebandTest, TakesOverTheSocketOfAKilledDaemon) {
   ChildProcess killed([&](const Line& line) {
     auto sideband = Sideband::Create(options_, host_, *processes_, staging_);
     CHILD_CHECK(sideband.ok());
@@ -439,7 +439,7 @@ TEST_F(SidebandTest, ClientSaysWhatIsWrong) {
             "no larderd listens at " + options_.path + ": start it or set LARDER_SOCKET_DIR");
   EXPECT_EQ(SidebandClient::Connect(std::string(200, 'x'), kPatience).status().code(),
             absl::StatusCode::kInvalidArgument);
-  // Bound, but nobody serves.
+  // The socket is bound, but no thread serves it.
   auto silent = Sideband::Create(options_, host_, *processes_, staging_);
   ASSERT_TRUE(silent.ok());
   EXPECT_EQ(SidebandClient::Connect(options_.path, milliseconds(20)).status().code(),
@@ -455,10 +455,10 @@ TEST_F(SidebandTest, ClientIsUnavailableOnceTheDaemonIsGone) {
   sideband_.reset();
   EXPECT_EQ(client->Clean(SessionId{1}).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(client->MapSlab(SlabId{0}, false).status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(slab->bytes().size(), MiB(2).value());  // until its owner lets go
+  EXPECT_EQ(slab->bytes().size(), MiB(2).value());  // the mapping lives until its owner drops it
 }
 
-TEST_F(SidebandTest, ForkedChildHasNeitherMappingNorConnection) {
+TEST_F(SidebandTest, AForkedChildHasNeitherMappingNorConnection) {
   ChildProcess child([&](const Line& line) {
     CHILD_CHECK(line.Hear());
     auto client = SidebandClient::Connect(options_.path, kPatience);

@@ -29,14 +29,14 @@ constexpr uid_t kUid = 1001;
 constexpr uid_t kOtherUid = 1002;
 constexpr ByteCount kPage(4096);
 
-// What the memory of a segment takes, whoever has it open.
+// Returns how much memory a segment takes, whichever process has it open.
 uint64_t BytesOf(const FileDescriptor& segment) {
   struct stat file {};
   EXPECT_EQ(fstat(segment.get(), &file), 0);
   return static_cast<uint64_t>(file.st_blocks) * 512;
 }
 
-// As the daemon does that copies what its client reads.
+// Writes to the segment as the daemon does when it copies blocks that its client reads.
 void Fill(const StagingTable& table, ProcessId process, uint32_t id) {
   const auto segment = table.Get(process, id);
   ASSERT_NE(segment, nullptr);
@@ -67,7 +67,7 @@ TEST(StagingTableTest, BothSidesSeeWhatEitherWrites) {
   EXPECT_EQ(read, 'd');
 }
 
-// What the client can do with its descriptor cannot make an access of the daemon's fault.
+// Nothing that the client can do with its descriptor makes an access by the daemon fault.
 TEST(StagingTableTest, TheClientCannotTakeTheMemoryAway) {
   StagingTable table({});
   auto made = table.Make(kOne, kUid, Pages(2));
@@ -81,7 +81,7 @@ TEST(StagingTableTest, TheClientCannotTakeTheMemoryAway) {
   const auto segment = table.Get(kOne, made->id);
   segment->bytes()[4096] = std::byte{7};
   ASSERT_EQ(fallocate(client, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 8192), 0);
-  EXPECT_EQ(segment->bytes()[4096], std::byte{0});  // the hole is filled again
+  EXPECT_EQ(segment->bytes()[4096], std::byte{0});  // the access filled the hole again
   segment->bytes()[4096] = std::byte{8};
   struct stat file {};
   ASSERT_EQ(fstat(client, &file), 0);
@@ -90,7 +90,7 @@ TEST(StagingTableTest, TheClientCannotTakeTheMemoryAway) {
   EXPECT_NE(fcntl(client, F_GETFD) & FD_CLOEXEC, 0);
 }
 
-TEST(StagingTableTest, OnlyTheOwnerSeesIt) {
+TEST(StagingTableTest, OnlyTheOwnerCanGetOrDrop) {
   StagingTable table({});
   const uint32_t id = table.Make(kOne, kUid, kPage)->id;
   EXPECT_EQ(table.Get(kTwo, id), nullptr);
@@ -99,7 +99,7 @@ TEST(StagingTableTest, OnlyTheOwnerSeesIt) {
   EXPECT_NE(table.Get(kOne, id), nullptr);
 }
 
-TEST(StagingTableTest, RefusesSizesThatAreNone) {
+TEST(StagingTableTest, RefusesInvalidSizes) {
   StagingTable table({});
   for (const uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{4095}, uint64_t{4097}}) {
     EXPECT_EQ(MakeCode(table, ByteCount(bytes)), absl::StatusCode::kInvalidArgument) << bytes;
@@ -110,7 +110,7 @@ TEST(StagingTableTest, RefusesSizesThatAreNone) {
   EXPECT_EQ(table.counts().segments, 0u);
 }
 
-TEST(StagingTableTest, LimitsHoldExactlyAndComeBack) {
+TEST(StagingTableTest, LimitsAreExactAndDroppedSegmentsFreeThem) {
   StagingTable table({.process_bytes_max = Pages(3),
                       .process_segments_max = 2,
                       .uid_bytes_max = Pages(6),
@@ -121,14 +121,15 @@ TEST(StagingTableTest, LimitsHoldExactlyAndComeBack) {
   const uint32_t first = table.Make(kOne, kUid, Pages(2))->id;
   EXPECT_EQ(MakeCode(table, Pages(2)), full);
   EXPECT_EQ(MakeCode(table, kPage), ok);
-  EXPECT_EQ(MakeCode(table, kPage), full) << "a third segment";
+  EXPECT_EQ(MakeCode(table, kPage), full) << "a third segment exceeds the limit of segments";
   EXPECT_EQ(MakeCode(table, Pages(3), kTwo), ok);
-  EXPECT_EQ(MakeCode(table, kPage, ProcessId{3}), full) << "the uid has its share";
-  EXPECT_EQ(MakeCode(table, Pages(3), ProcessId{4}, kOtherUid), full) << "in all";
+  EXPECT_EQ(MakeCode(table, kPage, ProcessId{3}), full) << "the uid's limit is reached";
+  EXPECT_EQ(MakeCode(table, Pages(3), ProcessId{4}, kOtherUid), full)
+      << "the total limit is reached";
   EXPECT_EQ(MakeCode(table, Pages(2), ProcessId{4}, kOtherUid), ok);
   EXPECT_TRUE(table.Drop(kOne, first));
   EXPECT_FALSE(table.Drop(kOne, first));
-  EXPECT_EQ(MakeCode(table, Pages(2), ProcessId{3}), ok) << "what was dropped is free again";
+  EXPECT_EQ(MakeCode(table, Pages(2), ProcessId{3}), ok) << "dropped segments free their memory";
   EXPECT_EQ(table.counts().bytes, Pages(8));
   table.DropProcess(kTwo);
   table.DropProcess(kTwo);
@@ -149,7 +150,7 @@ TEST(StagingTableTest, ARefusalNamesTheLimit) {
   says(table.Make(ProcessId{3}, kOtherUid, Pages(2)).status(), "--staging-total-limit");
 }
 
-TEST(StagingTableTest, CopyUnderWayKeepsItAlive) {
+TEST(StagingTableTest, ACopyUnderWayKeepsTheSegmentAlive) {
   StagingTable table({});
   auto made = table.Make(kOne, kUid, kPage);
   ASSERT_TRUE(made.ok()) << made.status();
@@ -159,7 +160,7 @@ TEST(StagingTableTest, CopyUnderWayKeepsItAlive) {
   table.DropProcess(kOne);
   EXPECT_EQ(table.Get(kOne, made->id), nullptr);
   EXPECT_EQ(copying->bytes()[0], std::byte{'k'});
-  EXPECT_EQ(watch.use_count(), 1);  // ours is the last
+  EXPECT_EQ(watch.use_count(), 1);  // the test has the last reference
 }
 
 TEST(StagingTableTest, AKeptDescriptorKeepsNoMemory) {
@@ -180,14 +181,14 @@ TEST(StagingTableTest, AKeptDescriptorKeepsNoMemory) {
       ASSERT_TRUE(Eventually([&] { return table.counts().bytes == ByteCount(0); }));
       for (const FileDescriptor& one : kept) EXPECT_EQ(BytesOf(one), 0u);
     }
-    char read = 1;  // it is the client's to use on, and then its own
+    char read = 1;  // the client can still use the descriptor, whose memory is then its own
     EXPECT_EQ(pread(kept[0].get(), &read, 1, 0), 1);
     EXPECT_EQ(read, 0);
     EXPECT_EQ(pwrite(kept[0].get(), "x", 1, 0), 1);
   }
 }
 
-TEST(StagingTableTest, WhatIsInUseIsChargedThoughItWasDropped) {
+TEST(StagingTableTest, ADroppedSegmentInUseIsStillCharged) {
   StagingTable table({.process_bytes_max = Pages(2), .uid_bytes_max = Pages(3)});
   auto made = table.Make(kOne, kUid, Pages(2));
   ASSERT_TRUE(made.ok()) << made.status();
@@ -204,7 +205,7 @@ TEST(StagingTableTest, WhatIsInUseIsChargedThoughItWasDropped) {
   EXPECT_EQ(MakeCode(table, Pages(2)), absl::StatusCode::kOk);
 }
 
-TEST(StagingTableTest, DroppedOnesInUseAreCountedToo) {
+TEST(StagingTableTest, DroppedSegmentsInUseCountTowardTheLimit) {
   StagingTable table({.uid_segments_max = 3});
   std::vector<std::shared_ptr<const StagingSegment>> copying;
   for (int i = 0; i < 3; ++i) {
@@ -219,7 +220,8 @@ TEST(StagingTableTest, DroppedOnesInUseAreCountedToo) {
   EXPECT_EQ(MakeCode(table, kPage, kTwo), absl::StatusCode::kOk);
 }
 
-// As liblarder_client asks.
+// Asks for segments as liblarder_client does, halving the size after each refusal.  Returns the
+// size that was granted.
 ByteCount Halved(StagingTable& table, ProcessId process, ByteCount wanted) {
   for (; wanted >= StagingTable::kSmallBytes; wanted = ByteCount(wanted.value() / 2)) {
     if (MakeCode(table, wanted, process) == absl::StatusCode::kOk) return wanted;
@@ -227,7 +229,7 @@ ByteCount Halved(StagingTable& table, ProcessId process, ByteCount wanted) {
   return ByteCount(0);
 }
 
-TEST(StagingTableTest, WhoHalvesItsWishFindsSomeWhileThereIsSome) {
+TEST(StagingTableTest, AClientThatHalvesItsRequestGetsMemoryWhileAnyIsLeft) {
   StagingTable processes({});
   ByteCount sum;
   for (uint64_t i = 1; i <= 12; ++i) {
@@ -235,13 +237,13 @@ TEST(StagingTableTest, WhoHalvesItsWishFindsSomeWhileThereIsSome) {
     EXPECT_GE(found, MiB(4)) << i;
     sum += found;
   }
-  EXPECT_EQ(sum, MiB(512)) << "and all of it is given";
+  EXPECT_EQ(sum, MiB(512)) << "all memory is given out";
   StagingTable sessions({});
   for (int i = 1; i <= 8; ++i) EXPECT_GE(Halved(sessions, kOne, MiB(64)), MiB(4)) << i;
 }
 
-// A client's write to its segment, from memory that does not come: while it waits, the kernel lets
-// nobody change the file.
+// A client's write to its segment from memory whose page never arrives.  While it blocks, the
+// kernel lets no other thread change the file.
 class StuckWrite {
  public:
   explicit StuckWrite(int segment)
@@ -282,7 +284,7 @@ class StuckWrite {
   bool stuck_ = false;
 };
 
-TEST(StagingTableTest, AClientThatHoldsItsSegmentUpHoldsUpItsUserAlone) {
+TEST(StagingTableTest, AClientThatBlocksItsSegmentDelaysOnlyItsOwnUser) {
   StagingTable table({.frees_aside = true});
   auto held_up = table.Make(kOne, kUid, Pages(2));
   auto behind = table.Make(kOne, kUid, Pages(3));
@@ -291,7 +293,7 @@ TEST(StagingTableTest, AClientThatHoldsItsSegmentUpHoldsUpItsUserAlone) {
   ASSERT_NO_FATAL_FAILURE(Fill(table, kOne, held_up->id));
   ASSERT_NO_FATAL_FAILURE(Fill(table, kTwo, others->id));
   StuckWrite write(held_up->descriptor.get());
-  if (!write.stuck()) GTEST_SKIP() << "needs userfaultfd of faults in the kernel";
+  if (!write.stuck()) GTEST_SKIP() << "needs a userfaultfd that handles faults in the kernel";
   EXPECT_TRUE(table.Drop(kOne, held_up->id));
   EXPECT_TRUE(table.Drop(kOne, behind->id));
   table.DropProcess(kTwo);

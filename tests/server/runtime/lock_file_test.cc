@@ -1,4 +1,4 @@
-// One daemon per directory, and nothing but a dead daemon's socket is ever removed.
+// One daemon per directory, and the daemon removes no file except the socket of a dead daemon.
 #include "server/runtime/lock_file.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ namespace {
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-// A bound socket; the file stays when this is gone, as after a crash.
+// A bound socket; its file stays after the object is destroyed, as after a crash.
 class BoundSocket {
  public:
   BoundSocket(const std::string& path, int type, bool listens)
@@ -50,7 +50,7 @@ class LockFileTest : public ::testing::Test {
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-TEST_F(LockFileTest, ASecondDaemonHearsWhoServesAndWhatToDo) {
+TEST_F(LockFileTest, ASecondDaemonIsToldThePidOfTheFirstAndWhatToDo) {
   auto first = LockFile::Acquire(dir_);
   ASSERT_TRUE(first.ok()) << first.status();
   const auto second = LockFile::Acquire(dir_);
@@ -84,14 +84,14 @@ TEST_F(LockFileTest, AKilledDaemonHoldsNothing) {
   close(ready[1]);
 }
 
-TEST_F(LockFileTest, MakesTheDirectoryAndSaysWhyItCannot) {
+TEST_F(LockFileTest, MakesTheDirectoryOrSaysWhyItCannot) {
   EXPECT_TRUE(LockFile::Acquire(dir_ + "/new").ok());
   EXPECT_THAT(Message(LockFile::Acquire(dir_ + "/no/such").status()), HasSubstr("cannot create"));
   std::ofstream(dir_ + "/file") << "x";
   EXPECT_THAT(Message(LockFile::Acquire(dir_ + "/file").status()), HasSubstr("is not a directory"));
 }
 
-TEST_F(LockFileTest, RefusesADirectoryThatAllMayWrite) {
+TEST_F(LockFileTest, RefusesAWorldWritableDirectoryWithoutTheStickyBit) {
   ASSERT_EQ(chmod(dir_.c_str(), 0777), 0);
   EXPECT_THAT(Message(LockFile::Acquire(dir_).status()), HasSubstr("chmod o-w"));
   ASSERT_EQ(chmod(dir_.c_str(), 01777), 0);
@@ -116,28 +116,29 @@ TEST_F(LockFileTest, NoOtherUserMayOpenTheFile) {
   EXPECT_TRUE(LockFile::Acquire(dir_).ok());
   umask(before);
   EXPECT_EQ(mode(), mode_t{0600});
-  // As daemons before this one left it.
+  // Earlier versions of the daemon left the file with this mode.
   ASSERT_EQ(chmod(path.c_str(), 0644), 0);
   EXPECT_TRUE(LockFile::Acquire(dir_).ok());
   EXPECT_EQ(mode(), mode_t{0600});
 }
 
 TEST_F(LockFileTest, AFileOfAnotherUserIsNotTrusted) {
-  if (geteuid() != 0) GTEST_SKIP() << "needs root, to give a file away";
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to change the owner of a file";
   const std::string path = dir_ + "/larderd.lock";
   std::ofstream(path).close();
   ASSERT_EQ(chown(path.c_str(), 65534, 65534), 0);
   EXPECT_THAT(Message(LockFile::Acquire(dir_).status()), HasSubstr("belongs to uid 65534"));
-  // In that user's own directory it is that user's daemon that runs there at other times.
+  // In that user's own directory, the file belongs to that user's daemon, which runs there at other
+  // times.
   ASSERT_EQ(chown(dir_.c_str(), 65534, 65534), 0);
   EXPECT_TRUE(LockFile::Acquire(dir_).ok());
 }
 
-TEST_F(LockFileTest, RemovesOnlySocketsOfTheDead) {
+TEST_F(LockFileTest, RemovesOnlySocketsWithoutAListener) {
   const auto lock = LockFile::Acquire(dir_);
   ASSERT_TRUE(lock.ok());
   const std::string path = dir_ + "/data.sock";
-  EXPECT_TRUE(RemoveStaleSocket(path).ok()) << "none there";
+  EXPECT_TRUE(RemoveStaleSocket(path).ok()) << "no socket file exists";
   for (const int type : {SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM}) {
     { const BoundSocket dead(path, type, /*listens=*/false); }
     ASSERT_TRUE(fs::exists(path));
@@ -152,7 +153,7 @@ TEST_F(LockFileTest, RemovesOnlySocketsOfTheDead) {
   }
 }
 
-TEST_F(LockFileTest, NeverRemovesWhatIsNoSocket) {
+TEST_F(LockFileTest, NeverRemovesAFileThatIsNotASocket) {
   const auto lock = LockFile::Acquire(dir_);
   ASSERT_TRUE(lock.ok());
   std::ofstream(dir_ + "/file") << "x";

@@ -1,4 +1,5 @@
-// One event is one line, whatever the bytes of its values; floods are thinned and counted.
+// Each event is one line, whatever bytes its values contain.  Floods of lines are thinned, and the
+// suppressed lines are counted.
 #include "server/runtime/logging.h"
 
 #include <gmock/gmock.h>
@@ -47,7 +48,7 @@ TEST(LogTest, JsonLinesParse) {
   EXPECT_EQ(line["trusted"], false);
 }
 
-TEST(LogTest, HostileValuesStayInTheirLine) {
+TEST(LogTest, HostileValuesCannotAddALine) {
   std::string hostile;
   for (int c = 0; c < 256; ++c) hostile.push_back(static_cast<char>(c));
   hostile += "\n2026-01-01T00:00:00.000Z info forged %s {} {0}";
@@ -67,7 +68,7 @@ TEST(LogTest, HostileValuesStayInTheirLine) {
   }
 }
 
-TEST(LogLimiterTest, LetsSoManyASecondPassAndCountsTheRest) {
+TEST(LogLimiterTest, LimitsLinesPerSecondAndCountsTheSuppressedOnes) {
   ManualClock clock;
   LogLimiter limiter(clock, 2);
   EXPECT_TRUE(limiter.Pass());
@@ -83,12 +84,12 @@ TEST(LogLimiterTest, LetsSoManyASecondPassAndCountsTheRest) {
   EXPECT_FALSE(limiter.Pass());
 }
 
-TEST(LogRepeatsTest, SaysEachTextOnceInAWhile) {
+TEST(LogRepeatsTest, PassesEachTextOncePerPeriod) {
   ManualClock clock;
   LogRepeats repeats(clock, std::chrono::hours(1));
   EXPECT_EQ(repeats.Pass("shard 1")->suppressed, 0u);
   clock.Advance(std::chrono::minutes(59));
-  EXPECT_TRUE(repeats.Pass("shard 2")) << "another text";
+  EXPECT_TRUE(repeats.Pass("shard 2")) << "a different text is limited separately";
   for (int i = 0; i < 5; ++i) EXPECT_FALSE(repeats.Pass("shard 1"));
   clock.Advance(std::chrono::minutes(1));
   EXPECT_EQ(repeats.Pass("shard 1")->suppressed, 5u);
@@ -96,7 +97,7 @@ TEST(LogRepeatsTest, SaysEachTextOnceInAWhile) {
   EXPECT_FALSE(repeats.Pass("shard 2"));
 }
 
-TEST(LogRepeatsTest, ForgetsTheOldestOfTooMany) {
+TEST(LogRepeatsTest, ForgetsTheOldestTextBeyondTheMaximum) {
   ManualClock clock;
   LogRepeats repeats(clock, std::chrono::hours(1));
   for (size_t i = 0; i <= LogRepeats::kTextsMax; ++i) {
@@ -104,7 +105,7 @@ TEST(LogRepeatsTest, ForgetsTheOldestOfTooMany) {
     clock.Advance(std::chrono::milliseconds(1));
   }
   EXPECT_FALSE(repeats.Pass("1"));
-  EXPECT_TRUE(repeats.Pass("0")) << "forgotten";
+  EXPECT_TRUE(repeats.Pass("0")) << "the limiter has forgotten this text";
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// What a burst of messages leaves free goes back to the kernel, though nothing grows beyond it.
+// The memory that a burst of messages leaves free is returned to the kernel, even if the process
+// does not grow further.
 #include "server/runtime/malloc_tuning.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +22,7 @@ size_t ResidentBytes() {
   return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
-// `bytes` of the heap, all of them written to.
+// Allocates `bytes` from the heap and writes to all of them.
 std::vector<std::unique_ptr<char[]>> Burst(size_t bytes) {
   constexpr size_t kPiece = 16 << 10;
   std::vector<std::unique_ptr<char[]>> pieces;
@@ -32,17 +33,17 @@ std::vector<std::unique_ptr<char[]>> Burst(size_t bytes) {
   return pieces;
 }
 
-TEST(HeapTrimmerTest, WhatABurstLeavesGoesBack) {
+TEST(HeapTrimmerTest, ReturnsTheMemoryOfABurstToTheKernel) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer has a heap of its own";
+  GTEST_SKIP() << "a sanitizer replaces the heap";
 #endif
   MallocTrimmer heap;
   heap.Check();
   std::vector<std::unique_ptr<char[]>> burst = Burst(64 * kMiB);
-  heap.Check();  // while all of it is in use: the process has grown, and nothing can go back
+  heap.Check();  // all of it is in use: the process has grown and can return nothing
   const size_t grown = ResidentBytes();
 
-  // The last piece keeps what lies below it from the kernel.
+  // The last piece prevents the allocator from shrinking the heap below it.
   burst.erase(burst.begin(), burst.end() - 1);
   ASSERT_GT(ResidentBytes() + 8 * kMiB, grown);
   heap.Check();

@@ -1,4 +1,5 @@
-// The first signal asks, the second one ends, a hangup does neither, and the watchdog is fed.
+// The first signal requests an orderly end, the second ends the process at once, a hangup does
+// neither, and the watchdog gets its pulses.
 #include "server/runtime/signals.h"
 
 #include <gtest/gtest.h>

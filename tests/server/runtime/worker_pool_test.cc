@@ -1,4 +1,4 @@
-// Processes take turns at the threads, and none keeps the others out of the queue.
+// Processes take turns at the threads, and no process keeps the others out of the queue.
 #include "server/runtime/worker_pool.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace larder {
 namespace {
 
-// Of one user, but for the other one.
+// Of the same user by default.
 ShareHolder Process(uint64_t number, uid_t uid = 1000) {
   return {.uid = uid, .process = ProcessId{number}, .pid = static_cast<pid_t>(number)};
 }
@@ -34,7 +34,7 @@ class WorkerPoolTest : public ::testing::Test {
   ~WorkerPoolTest() override {
     if (pool_ != nullptr) Finish();
   }
-  // How many jobs of so many bytes are taken of it.
+  // Submits jobs of `bytes` for `who` until one is refused.  Returns how many were accepted.
   size_t Fill(const ShareHolder& who, size_t bytes) {
     size_t taken = 0;
     while (pool_->Submit(who, bytes, [this, who] { Done(who); })) ++taken;
@@ -44,7 +44,7 @@ class WorkerPoolTest : public ::testing::Test {
     MutexLock lock(mu_);
     done_.push_back(who.process);
   }
-  // In what order they were done.
+  // Returns the processes in the order in which their jobs ran.
   std::vector<ProcessId> Finish() {
     go_.count_down();
     pool_.reset();
@@ -68,7 +68,7 @@ TEST_F(WorkerPoolTest, OneJobOfEachProcessInTurn) {
   EXPECT_EQ(Finish(), expected);
 }
 
-TEST_F(WorkerPoolTest, OneJobOfEachUserInTurnHoweverManyProcessesHeHas) {
+TEST_F(WorkerPoolTest, OneJobOfEachUserInTurnHoweverManyProcessesItHas) {
   for (uint64_t process = 1; process <= 6; ++process) {
     const ShareHolder who = Process(process);
     EXPECT_TRUE(pool_->Submit(who, 0, [this, who] { Done(who); }));
@@ -85,16 +85,17 @@ TEST_F(WorkerPoolTest, AProcessGetsHalfOfTheQueueAndOthersHalfOfTheRest) {
   EXPECT_EQ(Fill(kVictim, 0), kJobs / 4);
   EXPECT_EQ(Fill(kThird, 0), kJobs / 8);
   for (uint64_t id = 4; id < 40; ++id)
-    EXPECT_GE(Fill(Process(id), 0), 1u) << "who has none is taken, however many there are";
+    EXPECT_GE(Fill(Process(id), 0), 1u)
+        << "a process without a queued job gets a slot, however many processes there are";
 }
 
-TEST_F(WorkerPoolTest, AndOfTheBytes) {
+TEST_F(WorkerPoolTest, AProcessGetsHalfOfTheBytesAndOthersHalfOfTheRest) {
   EXPECT_EQ(Fill(kGreedy, 100), 8u);
   EXPECT_EQ(Fill(kVictim, 100), 4u);
-  EXPECT_EQ(Fill(kThird, 2 * kBytes), 1u) << "a job alone is taken, however long";
+  EXPECT_EQ(Fill(kThird, 2 * kBytes), 1u) << "a process's only job is accepted, however large";
 }
 
-TEST_F(WorkerPoolTest, WhatWasTakenGivesItsRoomBack) {
+TEST_F(WorkerPoolTest, FinishedJobsFreeTheirSlots) {
   EXPECT_EQ(Fill(kGreedy, 100), 8u);
   go_.count_down();
   std::latch done(1);
@@ -114,21 +115,21 @@ TEST_F(WorkerPoolTest, WhatWasTakenGivesItsRoomBack) {
   pool_.reset();
 }
 
-TEST_F(WorkerPoolTest, HelpersLeaveRoomForJobs) {
+TEST_F(WorkerPoolTest, HelpersLeaveSlotsForJobs) {
   for (size_t i = 0; i < 2 * kJobs; ++i) pool_->Help(kGreedy, [this] { Done(kGreedy); });
   EXPECT_GE(Fill(kGreedy, 0), 1u);
   EXPECT_GE(Fill(kVictim, 0), 2u);
   EXPECT_LT(Finish().size(), kJobs);
 }
 
-TEST_F(WorkerPoolTest, CallersThatMayHaveAllFillIt) {
+TEST_F(WorkerPoolTest, AnUndividedQueueCanBeFilledByOneCaller) {
   size_t taken = 0;
   while (pool_->Submit([] {})) ++taken;
   EXPECT_EQ(taken, kJobs);
 }
 
-// A job's captures go with it, and do not wait for the next one.
-TEST_F(WorkerPoolTest, WhatAJobKeepsIsFreedAfterIt) {
+// A job's captures are destroyed when it ends, not when the thread takes its next job.
+TEST_F(WorkerPoolTest, CapturesAreDestroyedWhenTheJobEnds) {
   auto kept = std::make_shared<int>(0);
   const std::weak_ptr<int> watched = kept;
   EXPECT_TRUE(pool_->Submit(kVictim, 0, [kept = std::move(kept)] {}));

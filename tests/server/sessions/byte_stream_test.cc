@@ -20,7 +20,7 @@ std::vector<std::byte> Bytes(size_t n, unsigned seed) {
   return bytes;
 }
 
-// A block of three layers of odd sizes, as a stream brings it.
+// A block of three layers of odd sizes, as a byte stream carries it.
 struct Sent {
   explicit Sent(uint32_t seed) {
     block.tokens = TestTokens(seed);
@@ -65,11 +65,11 @@ class ByteStreamTest : public ::testing::Test {
   SessionFixture f_;
 };
 
-TEST_F(ByteStreamTest, WhatWasStoredComesBackByteForByte) {
+TEST_F(ByteStreamTest, AStoredBlockIsFetchedByteForByte) {
   const Sent sent(1);
   auto receiver = Open();
   ASSERT_TRUE(receiver->Begin(sent.block).ok());
-  for (size_t at = 0; at < sent.data.size(); at += 33) {  // in pieces that respect no segment
+  for (size_t at = 0; at < sent.data.size(); at += 33) {  // in pieces that cut across segments
     ASSERT_TRUE(
         receiver
             ->Append(std::span(sent.data).subspan(at, std::min<size_t>(33, sent.data.size() - at)))
@@ -96,7 +96,7 @@ TEST_F(ByteStreamTest, WhatWasStoredComesBackByteForByte) {
   EXPECT_EQ(f_.store().stats().leases, 0u);
 }
 
-TEST_F(ByteStreamTest, ARangeOfLayers) {
+TEST_F(ByteStreamTest, FetchesARangeOfLayers) {
   Store(1);
   BlockSender sender(f_.deps(), f_.shares().Of({}), TestVariant(16, kLayers), {Name(1)}, 1, 1);
   BlockSender::Piece piece;
@@ -117,7 +117,7 @@ TEST_F(ByteStreamTest, WrongBytesAreNeverStored) {
   EXPECT_EQ(receiver->status().at(0), BlockStatus::kDamaged);
   EXPECT_EQ(f_.store().stats().blocks, 0u);
   const Sent good(2);
-  ASSERT_TRUE(receiver->Begin(good.block).ok());  // the stream goes on
+  ASSERT_TRUE(receiver->Begin(good.block).ok());  // the stream continues
   ASSERT_TRUE(receiver->Append(good.data).ok());
   EXPECT_EQ(receiver->status().at(1), BlockStatus::kOk);
   EXPECT_EQ(f_.store().stats().reservations, 0u);
@@ -127,12 +127,12 @@ TEST_F(ByteStreamTest, BrokenStreamsAreRefusedAndLeaveNothing) {
   const Sent sent(1);
   {
     auto receiver = Open();
-    EXPECT_TRUE(absl::IsInvalidArgument(receiver->Append(sent.data)));  // no block begun
+    EXPECT_TRUE(absl::IsInvalidArgument(receiver->Append(sent.data)));  // no block was begun
     ASSERT_TRUE(receiver->Begin(sent.block).ok());
     ASSERT_TRUE(receiver->Append(std::span(sent.data).first(50)).ok());
-    EXPECT_TRUE(absl::IsInvalidArgument(receiver->Begin(sent.block)));  // cut short
+    EXPECT_TRUE(absl::IsInvalidArgument(receiver->Begin(sent.block)));  // the first is incomplete
     EXPECT_TRUE(absl::IsInvalidArgument(receiver->Close()));
-    EXPECT_TRUE(absl::IsInvalidArgument(receiver->Append(sent.data)));  // more than the table says
+    EXPECT_TRUE(absl::IsInvalidArgument(receiver->Append(sent.data)));  // beyond the table
   }
   {
     auto receiver = Open();
@@ -149,7 +149,7 @@ TEST_F(ByteStreamTest, BrokenStreamsAreRefusedAndLeaveNothing) {
   EXPECT_EQ(f_.store().stats().pool_reserved, ByteCount(0));
 }
 
-TEST_F(ByteStreamTest, DamageInThePoolIsNotSent) {
+TEST_F(ByteStreamTest, ADamagedBlockIsNotSent) {
   Store(1);
   const Digest name = Name(1);
   const VariantIndex variant = *f_.store().index().FindVariant(TestVariant(16, kLayers).Id());
@@ -163,7 +163,7 @@ TEST_F(ByteStreamTest, DamageInThePoolIsNotSent) {
   EXPECT_EQ(f_.store().Acquire(variant, {&name, 1}, GiB(1)).lease.size(), 0u);
 }
 
-TEST_F(ByteStreamTest, UnknownVariantHasNothing) {
+TEST_F(ByteStreamTest, AnUnknownVariantIsMissing) {
   BlockSender sender(f_.deps(), f_.shares().Of({}), TestVariant(32), {Name(1)}, 0, 0);
   BlockSender::Piece piece;
   ASSERT_TRUE(sender.Next(&piece));

@@ -1,5 +1,5 @@
-// Damage checks: a block reported often is read once, one process's reports do not keep another's
-// waiting, what is too much is dropped, and the rate holds.
+// Damage checks: a block that is reported often is read once, one process's reports do not displace
+// another's, reports beyond the limits are dropped, and the rate of checks is limited.
 #include "server/sessions/damage_checks.h"
 
 #include <gtest/gtest.h>
@@ -27,15 +27,15 @@ class DamageChecksTest : public ::testing::Test {
   Counters counters_;
 };
 
-TEST_F(DamageChecksTest, ABlockWaitsOnceForAProcess) {
+TEST_F(DamageChecksTest, ABlockIsQueuedOncePerProcess) {
   DamageChecks checks(store_.store(), counters_, {.bytes_per_s = ByteCount(1)});
   const std::vector<Digest> same(4096, Name(1));
   for (int i = 0; i < 64; ++i) checks.Report(Process(1, 1000), VariantIndex{0}, same);
-  EXPECT_LE(checks.waiting(), 1u) << "the first may be under way";
+  EXPECT_LE(checks.waiting(), 1u) << "zero if the check of the block has begun";
   EXPECT_EQ(counters_.damage_reports_dropped.value(), 0u);
 }
 
-TEST_F(DamageChecksTest, WhatIsTooMuchIsDropped) {
+TEST_F(DamageChecksTest, DropsReportsBeyondTheLimits) {
   DamageChecks checks(store_.store(), counters_,
                       {.process_max = 8, .processes_max = 2, .bytes_per_s = ByteCount(1)});
   std::vector<Digest> many;
@@ -46,8 +46,9 @@ TEST_F(DamageChecksTest, WhatIsTooMuchIsDropped) {
   EXPECT_GE(counters_.damage_reports_dropped.value(), 3 * 100u - 2 * 8 - 1);
 }
 
-// However many processes of his come and go: what they said waits on.
-TEST_F(DamageChecksTest, AUserLeavesPlacesToOthers) {
+// Reports of processes that have ended stay queued, so the number of processes that a user starts
+// makes no difference.
+TEST_F(DamageChecksTest, AUserLeavesSlotsToOthers) {
   DamageChecks checks(store_.store(), counters_,
                       {.process_max = 8, .processes_max = 10, .bytes_per_s = ByteCount(1)});
   const std::vector<Digest> block = {Name(1), Name(2)};
@@ -56,7 +57,8 @@ TEST_F(DamageChecksTest, AUserLeavesPlacesToOthers) {
   const uint64_t dropped = counters_.damage_reports_dropped.value();
   EXPECT_GE(dropped, 2 * (100u - 5) - 2);
   checks.Report(Process(101, 2000), VariantIndex{0}, block);
-  EXPECT_EQ(counters_.damage_reports_dropped.value(), dropped) << "another user's was dropped";
+  EXPECT_EQ(counters_.damage_reports_dropped.value(), dropped)
+      << "the other user's reports must not be dropped";
 }
 
 }  // namespace

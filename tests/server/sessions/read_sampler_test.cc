@@ -1,5 +1,5 @@
-// Whatever the windows in which a client asks, each place in them is checked as often as its share
-// of the reads says.
+// Each place of a window is checked equally often relative to its reads, whatever the sizes of the
+// windows in which a client asks.
 #include "server/sessions/read_sampler.h"
 
 #include <cmath>
@@ -21,7 +21,8 @@ struct Places {
   std::vector<uint64_t> checks = std::vector<uint64_t>(kWindowMax);
 };
 
-// By sessions of some thousand reads each, since a session's first read is a place of its own.
+// Reads in sessions of several thousand reads each, because a session's first read is a special
+// place.
 Places ReadInWindows(uint32_t one_in, std::mt19937_64& random,
                      const std::function<uint32_t()>& window) {
   constexpr uint32_t kPerSession = 5'000;
@@ -39,8 +40,8 @@ Places ReadInWindows(uint32_t one_in, std::mt19937_64& random,
   return places;
 }
 
-// Pearson's sum over neighbouring places that together expect 20 checks, as so many standard
-// deviations of a normal variable (Wilson and Hilferty).
+// Pearson's chi-squared over groups of neighbouring places that together expect 20 checks,
+// expressed as standard deviations of a normal variable (Wilson and Hilferty).
 double Unevenness(const Places& places, uint32_t one_in) {
   double sum = 0, expected = 0, seen = 0;
   int groups = 0;
@@ -61,7 +62,7 @@ class ReadSamplerTest : public ::testing::Test {
   std::mt19937_64 random_{testing::TestSeed()};
 };
 
-TEST_F(ReadSamplerTest, EveryPlaceOfAWindowIsCheckedAlike) {
+TEST_F(ReadSamplerTest, EveryPlaceOfAWindowIsCheckedEquallyOften) {
   for (const uint32_t keys : {1u, 2u, 16u, 32u, 64u, 128u, 256u}) {
     SCOPED_TRACE(keys);
     const Places places = ReadInWindows(kOneIn, random_, [keys] { return keys; });
@@ -77,7 +78,7 @@ TEST_F(ReadSamplerTest, EveryPlaceOfAWindowIsCheckedAlike) {
   EXPECT_LT(sigmas, 5);
 }
 
-TEST_F(ReadSamplerTest, ChecksOneInSoMany) {
+TEST_F(ReadSamplerTest, ChecksOneReadInN) {
   for (const uint32_t one_in : {2u, 9u, 64u, 1000u}) {
     SCOPED_TRACE(one_in);
     ReadSampler sampler(one_in, random_());
@@ -88,7 +89,7 @@ TEST_F(ReadSamplerTest, ChecksOneInSoMany) {
   }
 }
 
-TEST_F(ReadSamplerTest, AllOrNone) {
+TEST_F(ReadSamplerTest, OneChecksAllReadsAndZeroChecksNone) {
   ReadSampler all(1, random_()), none(0, random_());
   for (int i = 0; i < 1000; ++i) {
     ASSERT_TRUE(all.Next());
@@ -96,8 +97,9 @@ TEST_F(ReadSamplerTest, AllOrNone) {
   }
 }
 
-// What it is there for: a count of reads looks at one place of whole windows alone.
-TEST_F(ReadSamplerTest, AStrideWouldBeSeen) {
+// Proves that the test detects the fault which the sampler avoids: a plain count of reads always
+// checks the same place of windows of 16.
+TEST_F(ReadSamplerTest, TheTestDetectsAFixedStride) {
   Places places;
   for (uint32_t read = 0; read < kReads; ++read) {
     ++places.reads[read % 16];

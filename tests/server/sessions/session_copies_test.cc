@@ -1,4 +1,5 @@
-// Reads of a session whose process may not map slabs: by copies into its staging segment.
+// Reads of a session whose process may not map slabs: the daemon copies the blocks into the
+// process's staging segment.
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,7 +30,7 @@ using testing::SessionTest;
 constexpr uint64_t kSegmentBytes = 1 << 20;
 constexpr uint64_t kFeatures = wire::kFeatureTiers | wire::kFeatureCopiedReads;
 
-// The driver's session writes in place; `reader_` is that of an untrusted process.
+// The driver's session maps the pool; `reader_` is the session of an untrusted process.
 class SessionCopiesTest : public SessionTest {
  protected:
   void SetUp() override {
@@ -95,7 +96,7 @@ class SessionCopiesTest : public SessionTest {
     return read_sink_.Next().grants.at(0);
   }
   wire::Grant Read(std::vector<Digest> digests) { return Read(std::move(digests), Room()); }
-  // What became of each of `count` pending keys, by key; each is answered once.
+  // Returns the answers to `count` pending keys, sorted by key.  Each key is answered once.
   std::vector<std::pair<uint32_t, wire::BlockGrant>> Answers(size_t count) {
     std::vector<std::pair<uint32_t, wire::BlockGrant>> all;
     while (all.size() < count) {
@@ -115,7 +116,7 @@ class SessionCopiesTest : public SessionTest {
   }
   void ExpectBytes(const wire::BlockGrant& block, std::byte fill) {
     ASSERT_EQ(block.status, BlockStatus::kOk);
-    EXPECT_EQ(block.extent.slab, 0u) << "a place in the pool";
+    EXPECT_EQ(block.extent.slab, 0u) << "the grant must not name a place in the pool";
     EXPECT_EQ(block.extent.offset % kSegmentAlign, 0u);
     ASSERT_EQ(block.extent.bytes, kBytes);
     EXPECT_THAT(memory_.subspan(block.extent.offset, kBytes), Each(fill));
@@ -132,7 +133,7 @@ class SessionCopiesTest : public SessionTest {
     recoder.Release({&copy, 1});
     ASSERT_EQ(copy.outcome, BlockRecoder::Outcome::kChanged);
   }
-  // Both threads of the pool, until the latch lets them go.
+  // Occupies both threads of the worker pool until the latch is counted down.
   std::shared_ptr<std::latch> Occupy() {
     const auto begun = std::make_shared<std::latch>(2), go = std::make_shared<std::latch>(1);
     for (int i = 0; i < 2; ++i) {
@@ -163,7 +164,7 @@ class SessionCopiesTest : public SessionTest {
   std::span<std::byte> memory_;  // as the client maps it
 };
 
-TEST_F(SessionCopiesTest, BlocksLieInTheRoomAndThePoolStaysUnnamed) {
+TEST_F(SessionCopiesTest, BlocksAreCopiedAndPlacesInThePoolAreNotRevealed) {
   EXPECT_EQ(attached_.read_mode, wire::ReadMode::kMapped);
   EXPECT_EQ(reads_.read_mode, wire::ReadMode::kCopied);
   EXPECT_EQ(reads_.write_mode, wire::WriteMode::kStaged);
@@ -183,13 +184,13 @@ TEST_F(SessionCopiesTest, BlocksLieInTheRoomAndThePoolStaysUnnamed) {
     EXPECT_GE(block.extent.offset, 4096u);
     EXPECT_LE(block.extent.offset + kBytes, 4096u + (64 << 10));
   }
-  WaitForNoHolds();  // though the lease was not released
+  WaitForNoHolds();  // although the lease was not released
   EXPECT_EQ(f_.counters().copied_bytes.value(), 2u * kBytes);
   EXPECT_EQ(f_.counters().blocks_hit.value(), 2u);
   EXPECT_EQ(f_.counters().blocks_missing.value(), 1u);
 }
 
-TEST_F(SessionCopiesTest, RoomThatIsTooSmallIsToldHowMuchItLacks) {
+TEST_F(SessionCopiesTest, ATooSmallRangeIsFullAndNamesTheMissingBytes) {
   ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
   ASSERT_EQ(Put(2, std::byte{2}), BlockStatus::kOk);
   std::ranges::fill(memory_, std::byte{0xEE});
@@ -200,10 +201,11 @@ TEST_F(SessionCopiesTest, RoomThatIsTooSmallIsToldHowMuchItLacks) {
   EXPECT_EQ(answers[1].second.status, BlockStatus::kFull);
   EXPECT_EQ(answers[1].second.extent.bytes, kBytes);
   EXPECT_THAT(memory_.first(64), Each(std::byte{0xEE}));
-  EXPECT_THAT(memory_.subspan(64 + kBytes), Each(std::byte{0xEE})) << "nothing beyond the room";
+  EXPECT_THAT(memory_.subspan(64 + kBytes), Each(std::byte{0xEE}))
+      << "nothing is written outside the range that the client offered";
 }
 
-TEST_F(SessionCopiesTest, RoomThatIsNoneIsRefused) {
+TEST_F(SessionCopiesTest, RefusesARangeOutsideOfTheClientsSegments) {
   ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
   const uint32_t mine = segment_;
   const auto invalid = [&](const Room& room) {
@@ -217,7 +219,7 @@ TEST_F(SessionCopiesTest, RoomThatIsNoneIsRefused) {
   invalid({.offset = ~uint64_t{63}, .bytes = 128});
   segment_ = mine + 1;
   invalid({});
-  segment_ = f_.staging().Make(session_->process(), getuid(), MiB(1))->id;  // another process's
+  segment_ = f_.staging().Make(session_->process(), getuid(), MiB(1))->id;  // of another process
   invalid({});
   segment_ = 0;
   invalid({});
@@ -226,12 +228,13 @@ TEST_F(SessionCopiesTest, RoomThatIsNoneIsRefused) {
   EXPECT_TRUE(read_sink_.empty());
 }
 
-TEST_F(SessionCopiesTest, EncodedBlocksAreDecodedOrGivenAsTheyAre) {
+TEST_F(SessionCopiesTest, EncodedBlocksAreDecodedOrCopiedAsTheyAre) {
   ASSERT_NO_FATAL_FAILURE(PutEncoded(1));
   (void)Read({Name(1)});
   ExpectBytes(Answers(1)[0].second, std::byte{1});
   EXPECT_EQ(f_.counters().blocks_decoded_for_lease.value(), 1u);
-  EXPECT_EQ(f_.store().stats().pool_reserved, ByteCount(0)) << "no room of the pool for it";
+  EXPECT_EQ(f_.store().stats().pool_reserved, ByteCount(0))
+      << "decoding must not reserve memory of the pool";
   (void)Read({Name(1)}, {.accepted = {Codec::kIdentity, Codec::kLossless}});
   const wire::BlockGrant as_it_is = Answers(1)[0].second;
   ASSERT_EQ(as_it_is.status, BlockStatus::kOk);
@@ -243,8 +246,8 @@ TEST_F(SessionCopiesTest, EncodedBlocksAreDecodedOrGivenAsTheyAre) {
   EXPECT_THAT(raw, Each(std::byte{1}));
 }
 
-TEST_F(SessionCopiesTest, DamageIsFoundAsOftenAsSampledAndDropsTheBlock) {
-  f_.deps().check_one_in = 1;  // of sessions made from here on
+TEST_F(SessionCopiesTest, SampledReadsFindDamageAndDropTheBlock) {
+  f_.deps().check_one_in = 1;  // applies to sessions made from here on
   EndReader(/*bye=*/true);
   ASSERT_NO_FATAL_FAILURE(Attach(kFeatures));
   ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
@@ -258,23 +261,25 @@ TEST_F(SessionCopiesTest, DamageIsFoundAsOftenAsSampledAndDropsTheBlock) {
   f_.deps().check_one_in = 0;
 }
 
-TEST_F(SessionCopiesTest, AtItsDeadlineTheLeaseLetsGoAndTheKeysAreCancelled) {
+TEST_F(SessionCopiesTest, AtItsDeadlineTheLeaseIsReleasedAndPendingKeysAreCancelled) {
   ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
   ASSERT_EQ(Put(2, std::byte{2}), BlockStatus::kOk);
   const std::shared_ptr<std::latch> go = Occupy();
   (void)Read({Name(1), Name(2)});
   f_.clock().Advance(std::chrono::milliseconds(1000));
   reader_->Tick(f_.clock().Now());
-  EXPECT_TRUE(read_sink_.empty()) << "a revocation, or an answer";
+  EXPECT_TRUE(read_sink_.empty()) << "neither a revocation nor an answer may have been sent yet";
   go->count_down();
   for (const auto& [key, block] : Answers(2)) EXPECT_EQ(block.status, BlockStatus::kCancelled);
   WaitForNoHolds();
-  EXPECT_THAT(Statuses(Read({Name(1)})), ElementsAre(BlockStatus::kPending)) << "it goes on";
+  EXPECT_THAT(Statuses(Read({Name(1)})), ElementsAre(BlockStatus::kPending))
+      << "the session must go on";
   ExpectBytes(Answers(1)[0].second, std::byte{1});
 }
 
-// Beside what the pool has of it: the daemon's memory, whoever keeps its descriptor.
-TEST_F(SessionCopiesTest, ADroppedSegmentIsFreeThoughTheLeaseIsKept) {
+// The segment is the daemon's memory, besides the block in the pool.  It is freed even if another
+// process keeps its descriptor.
+TEST_F(SessionCopiesTest, ADroppedSegmentIsFreedEvenIfTheLeaseIsKept) {
   ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
   for (const bool in_time : {true, false}) {
     auto made = f_.staging().Make(process_.id, 65534, ByteCount(kSegmentBytes));
@@ -304,14 +309,14 @@ TEST_F(SessionCopiesTest, ADroppedSegmentIsFreeThoughTheLeaseIsKept) {
   }
 }
 
-TEST_F(SessionCopiesTest, ABlockNamedOftenIsHeldOnceAndGivenEachTime) {
+TEST_F(SessionCopiesTest, ABlockThatIsNamedOftenIsHeldOnceAndCopiedEachTime) {
   constexpr size_t kTimes = 100;
   ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
   const std::shared_ptr<std::latch> go = Occupy();
   const Room all{.offset = 0, .bytes = kSegmentBytes};
   EXPECT_THAT(Statuses(Read(std::vector<Digest>(kTimes, Name(1)), all)),
               Each(BlockStatus::kPending));
-  EXPECT_EQ(Holds(), 2u) << "by the lease, and for the copies";
+  EXPECT_EQ(Holds(), 2u) << "one hold by the lease, one for the copies";
   go->count_down();
   const auto answers = Answers(kTimes);
   for (size_t i = 0; i < kTimes; ++i) {
@@ -321,7 +326,7 @@ TEST_F(SessionCopiesTest, ABlockNamedOftenIsHeldOnceAndGivenEachTime) {
   EXPECT_TRUE(Eventually([&] { return Holds() == 0; }));
 }
 
-TEST_F(SessionCopiesTest, ABlockNamedTooOftenIsFullWhereItIsTooMuch) {
+TEST_F(SessionCopiesTest, CopiesBeyondTheLimitPerMessageAreFull) {
   constexpr size_t kTimes = 1'000, kGiven = 1 + 128;
   ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
   const Room all{.offset = 0, .bytes = kSegmentBytes};
@@ -371,18 +376,19 @@ TEST_F(SessionCopiesTest, ACancelledAcquireAnswersEveryKeyOnce) {
   EXPECT_TRUE(read_sink_.empty());
 }
 
-TEST_F(SessionCopiesTest, AReaderThatVanishedKeepsNothing) {
+TEST_F(SessionCopiesTest, ALostReaderKeepsNothing) {
   ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
   const std::shared_ptr<std::latch> go = Occupy();
   (void)Read({Name(1)});
   f_.staging().DropProcess(process_.id);
   EndReader(/*bye=*/false);
-  EXPECT_EQ(f_.quarantine().bytes(), ByteCount(0)) << "it never mapped the pool";
+  EXPECT_EQ(f_.quarantine().bytes(), ByteCount(0))
+      << "a process that never mapped the pool needs no quarantine";
   go->count_down();
   WaitForNoHolds();
 }
 
-TEST_F(SessionCopiesTest, AnOlderLibraryHasByteStreams) {
+TEST_F(SessionCopiesTest, AnOlderLibraryIsToldToUseByteStreams) {
   EndReader(/*bye=*/true);
   Attach(wire::kFeatureTiers);
   EXPECT_EQ(reads_.read_mode, wire::ReadMode::kStream);

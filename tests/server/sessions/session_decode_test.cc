@@ -1,4 +1,5 @@
-// Blocks that HOST has encoded, to sessions that accept that and others.
+// Leases on blocks that are encoded in HOST, for sessions that accept the codec and for sessions
+// that do not.
 #include <algorithm>
 #include <atomic>
 #include <latch>
@@ -29,7 +30,7 @@ class SessionDecodeTest : public SessionTest {
     EXPECT_EQ(stats.leases, 0u);
     EXPECT_EQ(stats.pool_reserved, ByteCount(0));
   }
-  // Block `seed`, whose bytes are its number, encoded in HOST.
+  // Puts block `seed`, all of whose bytes equal its number, and encodes it in HOST.
   void PutEncoded(uint32_t seed) {
     ASSERT_EQ(Put(seed, static_cast<std::byte>(seed)), BlockStatus::kOk);
     const BlockRecoder recoder(f_.store(), {});
@@ -65,7 +66,7 @@ class SessionDecodeTest : public SessionTest {
         Place(block.extent), [&](std::byte b) { return b == static_cast<std::byte>(seed); }));
   }
   BlockStatus Failed() { return sink_.Next().failed.at(0).status; }
-  // Both threads of the pool, until the latch lets them go.
+  // Occupies both threads of the worker pool until the latch is counted down.
   std::shared_ptr<std::latch> Occupy() {
     const auto begun = std::make_shared<std::latch>(2), go = std::make_shared<std::latch>(1);
     for (int i = 0; i < 2; ++i) {
@@ -79,7 +80,7 @@ class SessionDecodeTest : public SessionTest {
   }
 };
 
-TEST_F(SessionDecodeTest, IsDecodedIntoMemoryOfTheLease) {
+TEST_F(SessionDecodeTest, EncodedBlocksAreDecodedIntoMemoryOfTheLease) {
   ASSERT_NO_FATAL_FAILURE(PutEncoded(1));
   ASSERT_EQ(Put(2, std::byte{2}), BlockStatus::kOk);
   const ByteCount stored = f_.store().stats().pool_stored;
@@ -88,13 +89,13 @@ TEST_F(SessionDecodeTest, IsDecodedIntoMemoryOfTheLease) {
               ElementsAre(BlockStatus::kPending, BlockStatus::kOk, BlockStatus::kMissing));
   ASSERT_NO_FATAL_FAILURE(ExpectReady(0, 1));
   EXPECT_EQ(f_.store().stats().pool_reserved, ByteCount(kBytes));
-  EXPECT_EQ(f_.store().stats().pool_stored, stored) << "the block stays as it is";
+  EXPECT_EQ(f_.store().stats().pool_stored, stored) << "the stored block stays encoded";
   EXPECT_EQ(f_.counters().blocks_decoded_for_lease.value(), 1u);
   Release(grant.lease);
   EXPECT_EQ(f_.store().stats().pool_reserved, ByteCount(0));
 }
 
-TEST_F(SessionDecodeTest, IsGivenAsItIsToWhoAcceptsIt) {
+TEST_F(SessionDecodeTest, EncodedBlocksAreGrantedAsTheyAreIfTheCodecIsAccepted) {
   ASSERT_NO_FATAL_FAILURE(PutEncoded(1));
   const wire::Grant grant = AcquireAs({Codec::kIdentity, Codec::kLossless}, {Name(1)});
   ASSERT_EQ(Statuses(grant), std::vector{BlockStatus::kOk});
@@ -111,7 +112,7 @@ TEST_F(SessionDecodeTest, IsGivenAsItIsToWhoAcceptsIt) {
   Release(grant.lease);
 }
 
-TEST_F(SessionDecodeTest, IsHeldByAPromiseAsItIs) {
+TEST_F(SessionDecodeTest, APromiseHoldsAnEncodedBlockWithoutDecodingIt) {
   ASSERT_NO_FATAL_FAILURE(PutEncoded(1));
   const wire::Grant grant = Acquire({Name(1)}, 1000, wire::AcquireWhat::kPromise);
   EXPECT_EQ(Statuses(grant), std::vector{BlockStatus::kOk});
@@ -119,7 +120,7 @@ TEST_F(SessionDecodeTest, IsHeldByAPromiseAsItIs) {
   EXPECT_EQ(f_.counters().blocks_decoded_for_lease.value(), 0u);
 }
 
-TEST_F(SessionDecodeTest, IsUnsupportedForWhoCannotWait) {
+TEST_F(SessionDecodeTest, EncodedBlocksAreUnsupportedForSessionsWithoutPending) {
   ASSERT_NO_FATAL_FAILURE(PutEncoded(1));
   End(/*bye=*/true);
   StartAs(f_.Process(getpid(), true), wire::WriteMode::kMapped, /*features=*/0);
@@ -128,8 +129,8 @@ TEST_F(SessionDecodeTest, IsUnsupportedForWhoCannotWait) {
   EXPECT_FALSE(grant.lease);
 }
 
-// A quarter of the pool is 8 MiB, of blocks of which the encoded take half a page each.
-TEST_F(SessionDecodeTest, TheLeaseIsChargedWhatItWillHold) {
+// A quarter of the pool is 8 MiB.  Each encoded block takes one page, half of its raw size.
+TEST_F(SessionDecodeTest, TheLeaseIsChargedForEncodedAndDecodedBytes) {
   const uint32_t fits = static_cast<uint32_t>(MiB(8).value() / (kBytes + kPageBytes));
   std::vector<Digest> names;
   const uint32_t asked = fits + 500;
@@ -142,16 +143,18 @@ TEST_F(SessionDecodeTest, TheLeaseIsChargedWhatItWillHold) {
   const auto pending = std::ranges::count(statuses, BlockStatus::kPending);
   EXPECT_EQ(pending + std::ranges::count(statuses, BlockStatus::kFull), asked);
   EXPECT_GE(pending, 400);
-  EXPECT_LE(pending * kBytes + asked * kPageBytes, MiB(8).value()) << "what is FULL is held, too";
+  EXPECT_LE(pending * kBytes + asked * kPageBytes, MiB(8).value())
+      << "blocks that are answered FULL are held as well";
   for (int64_t i = 0; i < pending; ++i) EXPECT_EQ(sink_.Next().ready.size(), 1u);
   Release(grant.lease);
   const wire::Grant again = Acquire({Name(1)});
-  EXPECT_EQ(Statuses(again), std::vector{BlockStatus::kPending}) << "all was given back";
+  EXPECT_EQ(Statuses(again), std::vector{BlockStatus::kPending})
+      << "the release must have returned the whole charge";
   ASSERT_NO_FATAL_FAILURE(ExpectReady(0, 1));
   Release(again.lease);
 }
 
-TEST_F(SessionDecodeTest, WhatIsReleasedOrCancelledBeforeIsNotDecoded) {
+TEST_F(SessionDecodeTest, ReleasedOrCancelledBlocksAreNotDecoded) {
   ASSERT_NO_FATAL_FAILURE(PutEncoded(1));
   const std::shared_ptr<std::latch> go = Occupy();
   Release(Acquire({Name(1)}).lease);
@@ -160,12 +163,12 @@ TEST_F(SessionDecodeTest, WhatIsReleasedOrCancelledBeforeIsNotDecoded) {
   up.cancels.push_back(4);
   ASSERT_TRUE(session_->OnUp(up).ok());
   go->count_down();
-  EXPECT_EQ(Failed(), BlockStatus::kCancelled) << "nothing is said of the other";
+  EXPECT_EQ(Failed(), BlockStatus::kCancelled) << "the released lease gets no answer";
   Release(cancelled.lease);
   EXPECT_EQ(f_.counters().blocks_decoded_for_lease.value(), 0u);
 }
 
-TEST_F(SessionDecodeTest, IsFullWhereTooMuchWaits) {
+TEST_F(SessionDecodeTest, DecodingIsFullWhenTheQueueOfItsProcessIsFull) {
   ASSERT_NO_FATAL_FAILURE(PutEncoded(1));
   const std::shared_ptr<std::latch> go = Occupy();
   while (
@@ -178,7 +181,7 @@ TEST_F(SessionDecodeTest, IsFullWhereTooMuchWaits) {
   Release(grant.lease);
 }
 
-TEST_F(SessionDecodeTest, IsDecodedWhereAnotherProcessHasFilledTheQueue) {
+TEST_F(SessionDecodeTest, BlocksAreDecodedThoughAnotherProcessHasFilledItsQueue) {
   ASSERT_NO_FATAL_FAILURE(PutEncoded(1));
   const std::shared_ptr<std::latch> go = Occupy();
   const ShareHolder other{.uid = {}, .process = ProcessId{session_->process().value + 1}};
@@ -193,7 +196,7 @@ TEST_F(SessionDecodeTest, IsDecodedWhereAnotherProcessHasFilledTheQueue) {
   while (done < queued) std::this_thread::yield();
 }
 
-TEST_F(SessionDecodeTest, DamageIsFoundAndTheNameGoes) {
+TEST_F(SessionDecodeTest, DamageOfAnEncodedBlockRemovesItsName) {
   ASSERT_NO_FATAL_FAILURE(PutEncoded(1));
   const auto variant = *f_.store().index().FindVariant(testing::TestVariant().Id());
   const BlockIndex::Held held = f_.store().HoldUntouched(variant, Name(1));
@@ -206,8 +209,9 @@ TEST_F(SessionDecodeTest, DamageIsFoundAndTheNameGoes) {
   EXPECT_EQ(f_.store().stats().damaged, 1u);
 }
 
-// Its process may still read: what was decoded for it is no other's until that is over.
-TEST_F(SessionDecodeTest, WhatALostSessionReadsIsKept) {
+// The process may still read the memory, so memory that was decoded for it is not reused before the
+// process is done with it.
+TEST_F(SessionDecodeTest, DecodedMemoryOfALostSessionIsQuarantined) {
   ASSERT_NO_FATAL_FAILURE(PutEncoded(1));
   const wire::Grant grant = Acquire({Name(1)});
   ASSERT_NO_FATAL_FAILURE(ExpectReady(0, 1));
@@ -218,7 +222,7 @@ TEST_F(SessionDecodeTest, WhatALostSessionReadsIsKept) {
   EXPECT_EQ(f_.quarantine().Release(process, id), ByteCount(kBytes + kPageBytes));
 }
 
-TEST_F(SessionDecodeTest, WhatWasRevokedIsKeptUntilItIsAcknowledged) {
+TEST_F(SessionDecodeTest, DecodedMemoryOfARevokedLeaseIsKeptUntilAcknowledged) {
   ASSERT_NO_FATAL_FAILURE(PutEncoded(1));
   const wire::Grant grant = Acquire({Name(1)});
   ASSERT_NO_FATAL_FAILURE(ExpectReady(0, 1));

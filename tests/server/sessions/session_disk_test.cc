@@ -1,5 +1,6 @@
-// A session whose blocks are on disk alone, while the disk does not answer: what it gives back
-// before they are there, and what it asks for beside them.
+// A session that acquires blocks which are on disk alone, while the disk does not answer: what
+// happens when it releases, cancels or loses a lease before the blocks are read, and what it may
+// acquire meanwhile.
 #include <cstring>
 
 #include <gtest/gtest.h>
@@ -19,12 +20,12 @@ using testing::SessionTest;
 using testing::TestTokens;
 using testing::TestVariant;
 
-constexpr uint64_t kMuch = MiB(2).value();  // a quarter of what a session may hold
+constexpr uint64_t kMuch = MiB(2).value();  // a quarter of what one session may hold
 
 class SessionDiskTest : public SessionTest {
  protected:
-  // On disk are kSmall, kLarge and kOther, and kMuch bytes each of kHost .. kHost + 4 are in the
-  // pool.
+  // Blocks kSmall, kLarge and kOther are on disk.  Blocks kHost to kHost + 4, of kMuch bytes each,
+  // are in the pool.
   static constexpr uint32_t kSmall = 1, kLarge = 2, kOther = 3, kHost = 10;
   static constexpr size_t kReaders = 2;
 
@@ -45,7 +46,7 @@ class SessionDiskTest : public SessionTest {
     if (disk_) ExpectNothingHeld();
   }
 
-  // As a former daemon would.
+  // Writes the blocks as an earlier daemon would have.
   void LeaveOnDisk() {
     MemoryDiskTier former(GiB(1), medium_);
     ASSERT_TRUE(
@@ -91,7 +92,7 @@ class SessionDiskTest : public SessionTest {
     EXPECT_TRUE(session_->OnUp(up).ok());
     return sink_.Next().grants;
   }
-  // A lease on what is on disk alone, which is being read.
+  // Acquires a lease on a block that is on disk alone, which then is being read.
   wire::Grant AcquireReading(uint32_t seed) {
     wire::Up up;
     AddAcquire(7, Names({seed}), &up);
@@ -101,13 +102,14 @@ class SessionDiskTest : public SessionTest {
     tier_.AwaitCalls(1);
     return grants.at(0);
   }
-  // All jobs are answered, and what they had to say is in the sink.
+  // Lets the tier answer, and waits until all jobs have been answered and their messages are in the
+  // sink.
   void OpenAndSettle() {
     tier_.Open();
     ASSERT_TRUE(Eventually([&] { return disk_->promoter().stats().waiting == 0; }));
   }
-  // So many hold it that no more can, but for those that are given back: of an acquire the hold,
-  // not the read, finds its place.
+  // Takes all holds that a block can have except one, so that the hold of an acquire succeeds and
+  // the hold of its read fails.
   std::vector<EntryRef> HoldToTheLast(uint32_t seed) {
     const VariantIndex variant = *f_.store().index().FindVariant(TestVariant().Id());
     const BlockIndex::Held held = f_.store().HoldUntouched(variant, Name(seed));
@@ -118,7 +120,8 @@ class SessionDiskTest : public SessionTest {
     holds.pop_back();
     return holds;
   }
-  // The next message says that the only block of a request is there, right in every byte.
+  // Expects that the next message says that a request's only block is ready, and that all of its
+  // bytes are right.
   void ExpectReady(uint64_t id, uint32_t seed, uint64_t bytes) {
     const wire::Down down = sink_.Next();
     ASSERT_EQ(down.ready.size(), 1u);
@@ -131,7 +134,7 @@ class SessionDiskTest : public SessionTest {
     EXPECT_TRUE(std::ranges::all_of(
         Place(block.extent), [seed](std::byte b) { return b == static_cast<std::byte>(seed); }));
   }
-  // Whoever asks next has them, from wherever they are.
+  // Expects that a further acquire gets the block, from whichever tier.
   void ExpectReadable(uint32_t seed, uint64_t bytes) {
     wire::Up up;
     AddAcquire(99, Names({seed}), &up);
@@ -149,7 +152,7 @@ class SessionDiskTest : public SessionTest {
     f_.store().index().ForEach([&](const BlockIndex::View& view) { held += view.holds; });
     return held;
   }
-  // By nobody, once the disk's threads have let go.
+  // Expects that nothing holds a block once the disk's threads are done.
   void ExpectNothingHeld() {
     EXPECT_TRUE(
         disk_->spiller().WaitIdle(std::chrono::steady_clock::now() + std::chrono::seconds(30)));
@@ -168,7 +171,7 @@ class SessionDiskTest : public SessionTest {
   std::optional<TierWorker> disk_;
 };
 
-TEST_F(SessionDiskTest, ReleasedBesideAFullOneBeforeItIsRead) {
+TEST_F(SessionDiskTest, ReleaseBeforeTheReadWithAnotherAcquireThatIsFull) {
   wire::Up up;
   AddAcquire(1, Names({kSmall}), &up);
   AddAcquire(2, Names({kHost, kHost + 1, kHost + 2, kHost + 3}), &up);
@@ -184,14 +187,15 @@ TEST_F(SessionDiskTest, ReleasedBesideAFullOneBeforeItIsRead) {
   EXPECT_EQ(f_.store().stats().leases, 1u);
   EXPECT_EQ(f_.store().stats().pool_leased, ByteCount(3 * kMuch));
   OpenAndSettle();
-  EXPECT_TRUE(sink_.empty()) << "nobody waits for it";
+  EXPECT_TRUE(sink_.empty()) << "no request waits for the block, so no message is sent";
   Release(grants[1].lease);
   ExpectReadable(kSmall, kBytes);
   EXPECT_EQ(f_.counters().unknown_releases.value(), 0u);
 }
 
-// Its bytes count for what is asked for in the same message, though its read has not ended.
-TEST_F(SessionDiskTest, ReleasedForWhatIsAskedForBesideIt) {
+// The bytes of the released lease are available to an acquire in the same message, although its
+// read has not ended.
+TEST_F(SessionDiskTest, AReleaseFreesBytesForAnAcquireInTheSameMessage) {
   const wire::Grant reading = AcquireReading(kLarge);
   wire::Up up;
   up.releases = {reading.lease};
@@ -201,14 +205,15 @@ TEST_F(SessionDiskTest, ReleasedForWhatIsAskedForBesideIt) {
   EXPECT_EQ(f_.store().stats().leases, 1u);
   EXPECT_EQ(f_.store().stats().pool_leased, ByteCount(4 * kMuch));
   OpenAndSettle();
-  EXPECT_TRUE(sink_.empty()) << "nobody waits for it";
+  EXPECT_TRUE(sink_.empty()) << "no request waits for the block, so no message is sent";
   Release(grant.lease);
   ExpectReadable(kLarge, kMuch);
-  EXPECT_EQ(f_.counters().unknown_releases.value(), 0u) << "released once";
+  EXPECT_EQ(f_.counters().unknown_releases.value(), 0u) << "the lease is released only once";
 }
 
-// What is granted again after a release is read for the lease that the client hears of, and once.
-TEST_F(SessionDiskTest, GrantedAgainWithABlockFromDisk) {
+// After the release in the same message, the acquire is granted a second time.  Its block is read
+// once, for the lease that the client is told about.
+TEST_F(SessionDiskTest, ABlockFromDiskIsReadOnceForAnAcquireThatIsGrantedAgain) {
   const wire::Grant first = Acquire(Names({kHost}));
   wire::Up up;
   up.releases = {first.lease};
@@ -219,16 +224,18 @@ TEST_F(SessionDiskTest, GrantedAgainWithABlockFromDisk) {
   EXPECT_EQ(Word(grant.word), grant.lease.value);
   OpenAndSettle();
   ExpectReady(8, kLarge, kMuch);
-  EXPECT_TRUE(sink_.empty()) << "said once";
-  EXPECT_EQ(f_.counters().blocks_hit.value(), 4u) << "one of the first acquire, three of this";
+  EXPECT_TRUE(sink_.empty()) << "the block is reported ready once";
+  EXPECT_EQ(f_.counters().blocks_hit.value(), 4u)
+      << "one hit of the first acquire and three of this one";
   EXPECT_EQ(f_.counters().blocks_from_disk.value(), 1u);
   EXPECT_EQ(f_.counters().blocks_missing.value(), 0u);
   EXPECT_EQ(f_.store().stats().leases, 1u);
   Release(grant.lease);
 }
 
-// A client may name any lease: here the one that its own message is about to be granted.
-TEST_F(SessionDiskTest, ReleasedInTheMessageThatAsksForIt) {
+// A client may name any lease in a release, here the one that its own message is about to be
+// granted.
+TEST_F(SessionDiskTest, ALeaseCanBeReleasedByTheMessageThatAcquiresIt) {
   const wire::Grant before = Acquire(Names({kHost}));
   Release(before.lease);
   wire::Up up;
@@ -242,13 +249,13 @@ TEST_F(SessionDiskTest, ReleasedInTheMessageThatAsksForIt) {
   EXPECT_NE(Word(grants[0].word), grants[0].lease.value);
   EXPECT_EQ(f_.store().stats().leases, 1u);
   OpenAndSettle();
-  EXPECT_TRUE(sink_.empty()) << "nobody waits for it";
+  EXPECT_TRUE(sink_.empty()) << "no request waits for the block, so no message is sent";
   Release(grants[1].lease);
   ExpectReadable(kLarge, kMuch);
 }
 
-// All readers are busy when it goes: no read is wasted on it.
-TEST_F(SessionDiskTest, ReleasedBeforeItsTurnIsNotRead) {
+// All readers are busy when the lease is released, so no read is spent on it.
+TEST_F(SessionDiskTest, ALeaseReleasedBeforeItsTurnIsNotRead) {
   const wire::Grant large = AcquireReading(kLarge);
   const wire::Grant small = AcquireReading(kSmall);
   tier_.AwaitCalls(kReaders);
@@ -265,8 +272,8 @@ TEST_F(SessionDiskTest, ReleasedBeforeItsTurnIsNotRead) {
   ExpectReadable(kOther, kBytes);
 }
 
-// It is told of each block, and that is no miss.
-TEST_F(SessionDiskTest, CancelledBeforeItsTurnIsNotRead) {
+// The client gets an answer for each block, and a cancelled block does not count as a miss.
+TEST_F(SessionDiskTest, AnAcquireCancelledBeforeItsTurnIsNotRead) {
   const wire::Grant large = AcquireReading(kLarge);
   const wire::Grant small = AcquireReading(kSmall);
   tier_.AwaitCalls(kReaders);
@@ -292,8 +299,8 @@ TEST_F(SessionDiskTest, CancelledBeforeItsTurnIsNotRead) {
   for (const LeaseId lease : {large.lease, small.lease, other.lease}) Release(lease);
 }
 
-// Its holds wait for the client's word, the disk for nothing.
-TEST_F(SessionDiskTest, RevokedBeforeItsTurnIsNotRead) {
+// The holds of a revoked lease wait for the client's acknowledgement, but no read is spent on it.
+TEST_F(SessionDiskTest, ALeaseRevokedBeforeItsTurnIsNotRead) {
   const wire::Grant large = AcquireReading(kLarge);
   const wire::Grant small = AcquireReading(kSmall);
   tier_.AwaitCalls(kReaders);
@@ -306,14 +313,15 @@ TEST_F(SessionDiskTest, RevokedBeforeItsTurnIsNotRead) {
   OpenAndSettle();
   EXPECT_EQ(tier_.stats().gets, kReaders);
   for (int i = 0; i < 2; ++i) EXPECT_EQ(sink_.Next().ready.size(), 1u);
-  EXPECT_TRUE(sink_.empty()) << "the revocation said it all";
+  EXPECT_TRUE(sink_.empty()) << "a revoked lease gets no further answer";
   for (const LeaseId lease : {large.lease, small.lease, other.lease}) Release(lease);
   ExpectReadable(kOther, kBytes);
 }
 
-// The process may still write there, so what is charged for it waits beside it, once.
-TEST_F(SessionDiskTest, LostWhileItsBlocksArePublished) {
-  tier_.Open();  // publishing asks it
+// The process may still write to its reserved memory, so the charge for it moves to the quarantine,
+// and is released once.
+TEST_F(SessionDiskTest, ASessionLostDuringAPublishReleasesItsCharge) {
+  tier_.Open();  // publishing calls the tier
   const uint64_t before = f_.shares().held(ShareKind::kReservedBytes);
   const AttachedProcess process = f_.Process(getpid(), true);
   for (uint32_t round = 0; round < 500; ++round) {
@@ -347,7 +355,7 @@ TEST_F(SessionDiskTest, LostWhileItsBlocksArePublished) {
       << f_.shares().held(ShareKind::kReservedBytes);
 }
 
-TEST_F(SessionDiskTest, SaysWhereItFoundEach) {
+TEST_F(SessionDiskTest, GrantsNameTheTierOfEachBlock) {
   for (const auto what : {wire::AcquireWhat::kBytes, wire::AcquireWhat::kPromise}) {
     const wire::Grant grant = Acquire(Names({kSmall, kHost}), 1000, what);
     EXPECT_EQ(grant.blocks.at(0).tier, Tier::kDisk);
@@ -357,7 +365,7 @@ TEST_F(SessionDiskTest, SaysWhereItFoundEach) {
   OpenAndSettle();
 }
 
-TEST_F(SessionDiskTest, IsSpokenOfToWhoUnderstandsItAlone) {
+TEST_F(SessionDiskTest, OnlySessionsWithTheTiersFeatureHearOfTheDisk) {
   const VariantIndex variant = *f_.store().index().FindVariant(TestVariant().Id());
   EXPECT_EQ(attached_.feature_bits & wire::kFeatureTiers, wire::kFeatureTiers);
   session_->OnDurable(variant, Names({kHost}));
@@ -374,8 +382,8 @@ TEST_F(SessionDiskTest, IsSpokenOfToWhoUnderstandsItAlone) {
   EXPECT_TRUE(sink_.empty());
 }
 
-// The disk syncs more small blocks at once than a client takes in one message.
-TEST_F(SessionDiskTest, SaysWhatIsDurableInMessagesThatClientsTake) {
+// The disk may sync more small blocks at once than one message can name.
+TEST_F(SessionDiskTest, DurableBlocksAreReportedInMessagesOfTheMaximumSize) {
   const VariantIndex variant = *f_.store().index().FindVariant(TestVariant().Id());
   const std::vector<Digest> many(wire::kKeysMax + 10, Name(kHost));
   session_->OnDurable(variant, many);
@@ -383,8 +391,8 @@ TEST_F(SessionDiskTest, SaysWhatIsDurableInMessagesThatClientsTake) {
   EXPECT_EQ(sink_.Next().durable.at(0).digests.size(), 10u);
 }
 
-// What cannot be read for it is not there, and nothing of it is held or charged.
-TEST_F(SessionDiskTest, WhatCannotBeReadIsMissing) {
+// A block that cannot be read for the lease is missing, and nothing of it is held or charged.
+TEST_F(SessionDiskTest, ABlockThatCannotBeReadIsMissing) {
   const std::vector<EntryRef> holds = HoldToTheLast(kSmall);
   for (const auto what : {wire::AcquireWhat::kBytes, wire::AcquireWhat::kPromise}) {
     const wire::Grant alone = Acquire(Names({kSmall}), 1000, what);
@@ -399,12 +407,12 @@ TEST_F(SessionDiskTest, WhatCannotBeReadIsMissing) {
   EXPECT_EQ(f_.counters().blocks_missing.value(), 4u);
   f_.store().Unhold(holds);
   OpenAndSettle();
-  EXPECT_TRUE(sink_.empty()) << "nobody waits for it";
+  EXPECT_TRUE(sink_.empty()) << "no request waits for the block, so no message is sent";
   ExpectReadable(kSmall, kBytes);
 }
 
-// Two leases of one block: the second has it, whatever becomes of the first.
-TEST_F(SessionDiskTest, TheOtherLeaseOfTheBlockGoesOn) {
+// Two leases of one block: the second gets the block, whatever happens to the first.
+TEST_F(SessionDiskTest, AReleaseDoesNotAffectAnotherLeaseOfTheBlock) {
   const wire::Grant reading = AcquireReading(kSmall);
   wire::Up up;
   AddAcquire(8, Names({kSmall}), &up);
@@ -417,7 +425,7 @@ TEST_F(SessionDiskTest, TheOtherLeaseOfTheBlockGoesOn) {
   Release(second.lease);
 }
 
-TEST_F(SessionDiskTest, EndsInOrderWhileItIsRead) {
+TEST_F(SessionDiskTest, ASessionCanEndWhileItsBlockIsRead) {
   (void)AcquireReading(kLarge);
   End(/*bye=*/true);
   EXPECT_EQ(f_.store().stats().leases, 0u);
@@ -425,8 +433,9 @@ TEST_F(SessionDiskTest, EndsInOrderWhileItIsRead) {
   EXPECT_TRUE(sink_.empty());
 }
 
-// Of a process that lives on: its lease waits for its end, the read for nothing.
-TEST_F(SessionDiskTest, IsLostWhileItIsRead) {
+// The process of the lost session is alive: its lease waits in quarantine, and the read ends
+// without a message.
+TEST_F(SessionDiskTest, ASessionLostWhileItsBlockIsReadIsQuarantined) {
   (void)AcquireReading(kLarge);
   const ProcessId process = session_->process();
   const SessionId session = session_->id();

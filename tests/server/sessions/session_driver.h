@@ -1,5 +1,5 @@
-// A test with one session of its own process: what a client would send, and what it is answered.
-// For tests only.
+// A fixture with one session of the test's own process: it sends what a client would send, and
+// reads the answers.  For tests only.
 #pragma once
 
 #include <sys/types.h>

@@ -1,5 +1,5 @@
-// A session without gRPC: the parts it shares with the daemon, a sink that keeps what it is sent,
-// and a child process that it belongs to.  For tests only.
+// A session without gRPC: the parts that it shares with the daemon, a sink that records its
+// messages, and a child process that the session belongs to.  For tests only.
 #pragma once
 
 #include <chrono>
@@ -31,8 +31,8 @@ class RecordingSink final : public SessionSink {
     MutexLock lock(mu_);
     if (!finished_) finished_ = std::move(status);
   }
-  // The next message; waits for one that a copy still owes.  The test ends when none comes: those
-  // who ask for it look into it.
+  // Returns the next message, waiting for one that a copy has yet to send.  Ends the test program
+  // if none comes, because the callers read the message without a check.
   [[nodiscard]] wire::Down Next() {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     MutexLock lock(mu_);
@@ -65,7 +65,7 @@ class SessionFixture {
   }
   ~SessionFixture() { processes_->Stop(); }
 
-  // A process of the table, as the sideband would attach it.
+  // A process in the table, attached as the sideband attaches one.
   [[nodiscard]] AttachedProcess Process(pid_t pid, bool writable) {
     auto attachment = processes_->Attach(*PeerProcess::OfPid(pid, 0), writable);
     LARDER_CHECK(attachment.ok());

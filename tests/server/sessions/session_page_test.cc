@@ -27,7 +27,7 @@ MappedSessionPage ClientView(const SessionPage& page) {
   return MappedSessionPage(*std::move(mapping));
 }
 
-TEST(SessionPageTest, ClientSeesAWordWhileItHolds) {
+TEST(SessionPageTest, TheClientSeesAWordWhileItIsHeld) {
   const auto page = MakePage();
   const MappedSessionPage client = ClientView(*page);
   EXPECT_EQ(client.words(), SessionPage::kWords);
@@ -48,12 +48,12 @@ TEST(SessionPageTest, ClearOfAnEndedPromiseLeavesTheNextOneAlone) {
   const uint32_t word = *page->AllocateWord(1);
   EXPECT_TRUE(page->Clear(word, 1));  // revoked
   ASSERT_EQ(page->AllocateWord(2), word);
-  EXPECT_FALSE(page->Clear(word, 1));  // and released by the client later
+  EXPECT_FALSE(page->Clear(word, 1));  // the client releases it later
   EXPECT_EQ(page->Load(word), 2u);
   EXPECT_EQ(page->words_used(), 1u);
 }
 
-TEST(SessionPageTest, AllWordsAreDistinctAndThenNoneIsFree) {
+TEST(SessionPageTest, AllocatesEachWordOnceUntilNoneIsFree) {
   const auto page = MakePage();
   std::set<uint32_t> words;
   for (uint32_t i = 0; i < SessionPage::kWords; ++i)
@@ -67,13 +67,13 @@ TEST(SessionPageTest, AllWordsAreDistinctAndThenNoneIsFree) {
   EXPECT_TRUE(page->AllocateWord(1));
 }
 
-TEST(SessionPageTest, NobodyElseCanWrite) {
+TEST(SessionPageTest, OnlyTheDaemonCanWrite) {
   const auto page = MakePage();
   const FileDescriptor fd(*page->OpenDescriptor());
   EXPECT_EQ(fcntl(fd.get(), F_GETFL) & O_ACCMODE, O_RDONLY);
   EXPECT_TRUE(fcntl(fd.get(), F_GETFD) & FD_CLOEXEC);
   EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0), MAP_FAILED);
-  // Even by the owner of the memfd, which may reopen it for writing.
+  // Not even by the owner of the memfd, which can reopen it for writing.
   const std::string path = "/proc/self/fd/" + std::to_string(fd.get());
   const FileDescriptor again(open(path.c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_TRUE(again);
@@ -82,12 +82,12 @@ TEST(SessionPageTest, NobodyElseCanWrite) {
   EXPECT_NE(ftruncate(again.get(), 0), 0);
 }
 
-TEST(SessionPageTest, ViewOutlivesThePage) {
+TEST(SessionPageTest, AClientsViewOutlivesThePage) {
   auto page = MakePage();
   const MappedSessionPage client = ClientView(*page);
   const uint32_t word = *page->AllocateWord(3);
   page.reset();
-  EXPECT_TRUE(client.Holds(word, 3));  // why an owner calls ClearAll first
+  EXPECT_TRUE(client.Holds(word, 3));  // the reason why an owner calls ClearAll first
 }
 
 TEST(SessionPageTest, ThreadsAllocateAndClear) {
@@ -109,8 +109,8 @@ TEST(SessionPageTest, ThreadsAllocateAndClear) {
   EXPECT_EQ(page->words_used(), 0u);
 }
 
-TEST(SessionPageDeathTest, WordZeroMeansNothing) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a plain fork has no page (MADV_DONTFORK)
+TEST(SessionPageDeathTest, TheValueZeroIsRefused) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a fork does not get the page (MADV_DONTFORK)
   const auto page = MakePage();
   EXPECT_DEATH(static_cast<void>(page->AllocateWord(0)), "invariant broken");
   EXPECT_DEATH(page->Set(0, 5), "invariant broken");

@@ -32,7 +32,7 @@ TEST_F(SessionTest, MappedPutThenGet) {
   EXPECT_EQ(f_.store().stats().leases, 0u);
 }
 
-// What Clear of a content goes by, where the block's chain has holes.
+// The content that Clear goes by if the chain of a block has holes.
 class SessionContents : public SessionTest {
  protected:
   static Digest IdOf(const char* model) {
@@ -50,7 +50,7 @@ class SessionContents : public SessionTest {
     ASSERT_EQ(sink_.Next().registered.at(0).content_ids,
               (std::vector<Digest>{IdOf("m"), IdOf("another")}));
   }
-  // Block `seed` behind `parent`, of which its writer says that it is of `content`.
+  // Puts block `seed` with this `parent`; its writer says that it belongs to `content`.
   wire::Published PutOf(uint32_t seed, const Digest& parent, const Digest& content) {
     const wire::Reserved reserved = Reserve({ByteCount(kBytes)});
     wire::PublishBlock block = Block(seed, UniformTable(1, kBytes));
@@ -63,7 +63,7 @@ class SessionContents : public SessionTest {
     EXPECT_TRUE(session_->OnUp(up).ok());
     return answer;
   }
-  // As it is kept of the block that was put last.
+  // Returns the content that is stored with the block that was put last.
   Digest Kept() {
     const auto variant = f_.store().index().FindVariant(TestVariant().Id());
     const BlockIndex::Held held = f_.store().HoldUntouched(*variant, digest_);
@@ -74,20 +74,20 @@ class SessionContents : public SessionTest {
   Digest digest_;
 };
 
-TEST_F(SessionContents, AreKeptWithTheirBlocks) {
+TEST_F(SessionContents, TheContentIsStoredWithTheBlock) {
   Start(wire::WriteMode::kMapped);
   ASSERT_EQ(PutOf(1, Name(9), {}).status.at(0), BlockStatus::kOk);
-  EXPECT_EQ(Kept(), IdOf("m")) << "there is no other";
+  EXPECT_EQ(Kept(), IdOf("m")) << "the session has registered only one content";
   ASSERT_NO_FATAL_FAILURE(RegisterAnother());
   ASSERT_EQ(PutOf(2, Name(9), {}).status.at(0), BlockStatus::kOk);
-  EXPECT_EQ(Kept(), Digest()) << "unknown";
+  EXPECT_EQ(Kept(), Digest()) << "with two registered contents, the block's content is unknown";
   ASSERT_EQ(PutOf(3, Name(9), IdOf("another")).status.at(0), BlockStatus::kOk);
   EXPECT_EQ(Kept(), IdOf("another"));
   ASSERT_EQ(PutOf(4, IdOf("another"), {}).status.at(0), BlockStatus::kOk);
-  EXPECT_EQ(Kept(), IdOf("another")) << "its parent says so";
+  EXPECT_EQ(Kept(), IdOf("another")) << "the block's parent is the content itself";
 }
 
-TEST_F(SessionContents, MustBeTheirs) {
+TEST_F(SessionContents, RefusesAContentThatIsNotTheBlocks) {
   Start(wire::WriteMode::kMapped);
   ASSERT_NO_FATAL_FAILURE(RegisterAnother());
   for (const auto& [parent, content] :
@@ -114,7 +114,7 @@ TEST_F(SessionTest, UntrustedUidIsStagedWithAReason) {
   EXPECT_NE(attached_.write_mode_reason.find("--trusted-uids"), std::string::npos);
 }
 
-TEST_F(SessionTest, WithoutSidebandOnlyPromises) {
+TEST_F(SessionTest, WithoutASidebandOnlyPromisesAreGranted) {
   Start(wire::WriteMode::kMapped);
   ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
   End(true);
@@ -148,7 +148,7 @@ TEST_F(SessionTest, EncodedSegmentsAreNotStoredAsIdentity) {
   EXPECT_EQ(Publish(r.reservation, {Block(1, table)}).status.at(0), BlockStatus::kUnsupported);
 }
 
-TEST_F(SessionTest, AbortGivesTheShareBack) {
+TEST_F(SessionTest, AbortReleasesTheReservedShare) {
   Start(wire::WriteMode::kMapped);
   const wire::Reserved all = Reserve({MiB(2), MiB(2), MiB(2), MiB(2)});
   ASSERT_EQ(Reserve({KiB(4)}).status, BlockStatus::kFull);
@@ -162,11 +162,11 @@ TEST_F(SessionTest, PublishIsCheckedBlockByBlock) {
   Start(wire::WriteMode::kMapped);
   const wire::Reserved r = Reserve({KiB(4), KiB(4), KiB(4), KiB(4)});
   std::vector<wire::PublishBlock> blocks(4, Block(1, UniformTable(1, 4096)));
-  blocks[0].digest = Name(2);  // does not follow
+  blocks[0].digest = Name(2);  // is not the digest of this chain
   blocks[1].extent = 1;
   blocks[1].tokens.resize(32);
   blocks[2].extent = 2;
-  blocks[2].segments = UniformTable(1, 4000);  // not what was reserved
+  blocks[2].segments = UniformTable(1, 4000);  // not the reserved size
   blocks[3].extent = 99;
   const wire::Published p = Publish(r.reservation, blocks);
   EXPECT_EQ(p.status, (std::vector<BlockStatus>{BlockStatus::kInvalid, BlockStatus::kInvalid,
@@ -183,13 +183,13 @@ TEST_F(SessionTest, StagedPublishIsCopiedAndHashed) {
   std::vector<std::byte> bytes(kBytes, std::byte{3});
   ASSERT_EQ(pwrite(made->descriptor.get(), bytes.data(), bytes.size(), 4096), kBytes);
   const wire::Reserved r = Reserve({ByteCount(kBytes), ByteCount(kBytes)});
-  EXPECT_EQ(r.extents.at(0).offset, 0u);  // places are the daemon's own business
+  EXPECT_EQ(r.extents.at(0).offset, 0u);  // a staged client does not learn places in the pool
   std::vector<wire::PublishBlock> blocks = {Block(1, UniformTable(1, kBytes)),
                                             Block(2, UniformTable(1, kBytes))};
   blocks[0].staging_id = blocks[1].staging_id = made->id;
   blocks[0].staging_offset = 4096;
   blocks[1].extent = 1;
-  blocks[1].staging_offset = (1 << 20) - 100;  // reaches over the end
+  blocks[1].staging_offset = (1 << 20) - 100;  // extends beyond the end
   const wire::Published p = Publish(r.reservation, blocks);
   EXPECT_EQ(p.status, (std::vector<BlockStatus>{BlockStatus::kOk, BlockStatus::kInvalid}));
   const std::vector<Digest> name = {Name(1)};
@@ -244,11 +244,11 @@ TEST_F(SessionTest, LostSessionOfADeadProcessIsFree) {
   ASSERT_NE(Acquire({Name(1)}).lease.value, 0u);
   child.Kill();
   End(/*bye=*/false);
-  while (f_.store().stats().leases != 0) std::this_thread::yield();  // the reaper's turn
+  while (f_.store().stats().leases != 0) std::this_thread::yield();  // the reaper releases them
   EXPECT_EQ(f_.quarantine().bytes(), ByteCount(0));
 }
 
-TEST_F(SessionTest, SayingUnmappedEndsASessionThatIsNotKnownToBeLost) {
+TEST_F(SessionTest, AnUnmappedReportEndsAnOpenSession) {
   Start(wire::WriteMode::kMapped);
   ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
   ASSERT_NE(Acquire({Name(1)}).lease.value, 0u);
@@ -261,7 +261,7 @@ TEST_F(SessionTest, SayingUnmappedEndsASessionThatIsNotKnownToBeLost) {
   EXPECT_EQ(f_.store().stats().reservations, 0u);
 }
 
-TEST_F(SessionTest, ByeGivesAllBackAtOnce) {
+TEST_F(SessionTest, ByeReleasesEverythingAtOnce) {
   Start(wire::WriteMode::kMapped);
   ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
   ASSERT_NE(Acquire({Name(1)}).lease.value, 0u);
@@ -282,8 +282,7 @@ TEST_F(SessionTest, OneSessionHoldsAtMostItsShare) {
   EXPECT_GT(more.retry_after_ms, 0u);
 }
 
-// Which is what a client may do that has lost count, and to which a node's other engines are
-// neighbours.
+// A client that has lost count may do this, and the other engines of the node must not suffer.
 TEST_F(SessionTest, NoSessionTakesAllHoldsOfABlock) {
   Start(wire::WriteMode::kMapped);
   ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
@@ -294,8 +293,9 @@ TEST_F(SessionTest, NoSessionTakesAllHoldsOfABlock) {
   uint32_t holds = 0;
   const auto look = [&](const BlockIndex::View& view) { holds = view.holds; };
   f_.store().index().ForEach(look);
-  EXPECT_EQ(holds, 17u) << "one a lease";
-  // Of one that many hold, a session has its share, and has it again when it has released.
+  EXPECT_EQ(holds, 17u) << "one hold per lease";
+  // Of a block with many holds, a session gets a limited number, and gets as many again after it
+  // has released them.
   const VariantIndex variant = *f_.store().index().FindVariant(TestVariant().Id());
   const BlockIndex::Held held = f_.store().HoldUntouched(variant, Name(1));
   std::vector<EntryRef> others = {held.ref};
@@ -315,7 +315,7 @@ TEST_F(SessionTest, NoSessionTakesAllHoldsOfABlock) {
     EXPECT_GT(over.retry_after_ms, 0u);
     for (const LeaseId lease : mine) Release(lease);
   }
-  // Its neighbour reads it, and the house clears it.
+  // Another session can read the block, and the daemon can clear it.
   testing::RecordingSink sink;
   const auto neighbour = f_.Open(f_.Process(getpid(), true), sink);
   wire::Up up;
@@ -342,8 +342,8 @@ TEST_F(SessionTest, NoSessionTakesAllHoldsOfABlock) {
   f_.store().Unhold(others);
 }
 
-// What expired is no part of it.
-TEST_F(SessionTest, PromisesThatExpiredLeaveTheShareOfHolds) {
+// Expired promises do not count toward the limit of holds.
+TEST_F(SessionTest, ExpiredPromisesDoNotCountTowardTheLimitOfHolds) {
   Start(wire::WriteMode::kMapped);
   ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
   const VariantIndex variant = *f_.store().index().FindVariant(TestVariant().Id());
@@ -366,7 +366,8 @@ TEST_F(SessionTest, PromisesThatExpiredLeaveTheShareOfHolds) {
   f_.store().Unhold(others);
 }
 
-// A message's releases come before its acquires, as engine.proto says, whenever it can be told.
+// The releases of a message take effect before its acquires, as engine.proto says, even if the
+// message lists them later.
 TEST_F(SessionTest, AnAcquireMayUseWhatItsMessageReleases) {
   Start(wire::WriteMode::kMapped);
   std::vector<Digest> names;
@@ -390,7 +391,7 @@ TEST_F(SessionTest, AnAcquireMayUseWhatItsMessageReleases) {
   const wire::Grant next = sink_.Next().grants.at(0);
   for (const wire::BlockGrant& block : next.blocks) EXPECT_EQ(block.status, BlockStatus::kOk);
   EXPECT_EQ(f_.store().stats().leases, 1u);
-  EXPECT_EQ(f_.counters().unknown_releases.value(), 0u) << "released once";
+  EXPECT_EQ(f_.counters().unknown_releases.value(), 0u) << "the lease is released only once";
 }
 
 TEST_F(SessionTest, DrainEndsAfterTheLastRelease) {
@@ -399,7 +400,7 @@ TEST_F(SessionTest, DrainEndsAfterTheLastRelease) {
   const wire::Grant grant = Acquire({Name(1)});
   session_->Drain();
   EXPECT_EQ(sink_.Next().directives.at(0).kind, wire::DirectiveKind::kDrain);
-  // What was said before the client could know is still served.
+  // Requests that the client sent before it could know of the drain are still served.
   Release(Acquire({Name(1)}).lease);
   EXPECT_EQ(Put(2, std::byte{2}), BlockStatus::kOk);
   f_.clock().Advance(AttachedSession::kDrainGrace);
@@ -412,12 +413,13 @@ TEST_F(SessionTest, DrainEndsAfterTheLastRelease) {
   EXPECT_TRUE(sink_.finished()->ok());
 }
 
-TEST_F(SessionTest, DrainEndsWhatHoldsNothing) {
+TEST_F(SessionTest, DrainEndsASessionThatHoldsNothing) {
   Start(wire::WriteMode::kMapped);
   session_->Drain();
   EXPECT_EQ(sink_.Next().directives.at(0).kind, wire::DirectiveKind::kDrain);
   session_->Tick(f_.clock().Now());
-  EXPECT_FALSE(sink_.finished()) << "a request may be on its way";
+  EXPECT_FALSE(sink_.finished())
+      << "a request may be under way, so the session waits for the grace period";
   f_.clock().Advance(AttachedSession::kDrainGrace);
   session_->Tick(f_.clock().Now());
   ASSERT_TRUE(sink_.finished());
@@ -425,14 +427,15 @@ TEST_F(SessionTest, DrainEndsWhatHoldsNothing) {
 }
 
 TEST_F(SessionTest, SampledReadsCarryTheirTable) {
-  Start(wire::WriteMode::kMapped);  // one in two
+  Start(wire::WriteMode::kMapped);  // checks one read in two
   ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
   ASSERT_EQ(Put(2, std::byte{2}), BlockStatus::kOk);
   constexpr int kWindows = 2000;
   std::array<int, 2> tables = {};  // by the key's place in its window
   for (int i = 0; i < kWindows; ++i) {
     const wire::Grant grant = Acquire({Name(1), Name(2), Name(1)});
-    EXPECT_FALSE(grant.blocks[2].table) << "what is named again is checked with the first";
+    EXPECT_FALSE(grant.blocks[2].table)
+        << "a repeated key is checked together with its first occurrence";
     for (size_t key = 0; key < tables.size(); ++key) tables[key] += grant.blocks[key].table ? 1 : 0;
     Release(grant.lease);
   }
@@ -454,13 +457,13 @@ TEST_F(SessionTest, DamageReportIsCheckedBeforeItIsBelieved) {
   EXPECT_EQ(f_.store().stats().damaged, 1u);
 }
 
-// A full pool: what is promised leaves before it is missed; no writer waits for an eviction.
-TEST_F(SessionTest, AsManyBlocksLeaveAsWerePromised) {
+// The pool is full: eviction keeps up with the reservations, and no writer waits for an eviction.
+TEST_F(SessionTest, EvictionKeepsUpWithReservations) {
   Start(wire::WriteMode::kMapped);
   uint32_t seed = 0;
   while (f_.store().stats().evicted_watermark == 0) {
     ASSERT_EQ(Put(++seed, std::byte{1}), BlockStatus::kOk);
-    ASSERT_LT(seed, MiB(32).value() / kBytes) << "nothing was evicted ahead";
+    ASSERT_LT(seed, MiB(32).value() / kBytes) << "nothing was evicted ahead of demand";
   }
   const uint64_t before = f_.store().stats().evicted_watermark;
   for (int i = 0; i < 100; ++i) ASSERT_EQ(Put(++seed, std::byte{1}), BlockStatus::kOk);
@@ -468,7 +471,7 @@ TEST_F(SessionTest, AsManyBlocksLeaveAsWerePromised) {
   EXPECT_EQ(f_.store().stats().evicted_demand, 0u);
 }
 
-// Message thread, housekeeping and copies at once: for the thread sanitizer.
+// Messages, housekeeping and copies run at the same time, for the thread sanitizer.
 TEST_F(SessionTest, TicksAndMessagesRunTogether) {
   Start(wire::WriteMode::kMapped);
   std::atomic<bool> stop{false};
@@ -503,7 +506,7 @@ TEST_F(SessionTest, TicksAndMessagesRunTogether) {
   housekeeper.join();
 }
 
-TEST(ChargeAnswers, CoversWhatWaitsOrLeavesTheCharge) {
+TEST(ChargeAnswers, ChargesUnreadAnswersAndKeepsTheChargeWhenRefused) {
   Shares shares(Shares::LimitsOf({}));
   const Shares::Account who = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
   Shares::Ticket charged;
@@ -519,7 +522,7 @@ TEST(ChargeAnswers, CoversWhatWaitsOrLeavesTheCharge) {
   EXPECT_EQ(shares.held(ShareKind::kUnreadBytes), 0u);
 }
 
-TEST(ChargeAnswers, EndsNobodyForMessagesOrAnswersOfOthers) {
+TEST(ChargeAnswers, NoSessionIsRefusedForMessagesOrAnswersOfOthers) {
   Shares::Sizes sizes;
   sizes.memory_limit = MiB(32);
   Shares shares(Shares::LimitsOf(sizes));
@@ -535,7 +538,7 @@ TEST(ChargeAnswers, EndsNobodyForMessagesOrAnswersOfOthers) {
   EXPECT_TRUE(ChargeAnswers(who, SessionSink::kQueuedMax, &charged).ok());
 }
 
-TEST(WriterOf, AUserThatShowsNoTokenIsNoWriter) {
+TEST(WriterOf, AUserWithoutATokenIsNotRecordedAsWriter) {
   Shares shares(Shares::LimitsOf({}));
   const ShareHolder process{.uid = 1000, .process = ProcessId{1}, .pid = 11};
   EXPECT_EQ(WriterOf(shares.Of(process), "e").uid, 1000u);

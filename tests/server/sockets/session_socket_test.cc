@@ -24,9 +24,9 @@ using testing::HelloUp;
 using testing::SessionFixture;
 using testing::SocketPair;
 
-constexpr size_t kKeys = 700;  // of a large acquire: its frame still passes without a ticket
+constexpr size_t kKeys = 700;  // of a large acquire whose frame needs no ticket
 
-// ---- one socket, its loop played by the test: time is what the test says
+// ---- One socket.  The test plays the loop, and the time is what the test says.
 
 class CountingWaker final : public SessionSocket::Waker {
  public:
@@ -42,7 +42,7 @@ class SessionSocketTest : public ::testing::Test {
   static constexpr TimePoint kStart{std::chrono::hours(1)};
 
   void SetUp() override { Start(Shares::Sizes().memory_limit); }
-  // `room`: for messages.
+  // `room` is the limit for bytes of messages.
   void Start(ByteCount room) {
     socket_.reset();
     session_.reset();
@@ -61,14 +61,14 @@ class SessionSocketTest : public ::testing::Test {
     EXPECT_TRUE(socket_->OnEvent(kStart).heard);
     EXPECT_TRUE(client_->NextMessage().attached);
   }
-  // Until no more is done with the input that is there; what comes next then.
+  // Runs the loop until the available input is handled.  Returns what the socket waits for then.
   SessionSocket::Next RunDry(TimePoint now) {
     SessionSocket::Next next = socket_->OnEvent(now);
     while (next.heard) next = socket_->OnEvent(now);
     return next;
   }
-  // Large requests without reading, until the daemon takes no more; the id of the last one, of
-  // which a part is left in unsent_.
+  // Sends large requests without reading the answers until the daemon reads no more.  Returns the
+  // id of the last request; the part of it that was not sent is in unsent_.
   uint64_t Flood() {
     for (uint64_t id = 1;; ++id) {
       const std::string frame = client_->Frame(AcquireUp(id, kKeys));
@@ -83,13 +83,13 @@ class SessionSocketTest : public ::testing::Test {
     }
   }
   void ExpectLate(TimePoint now) {
-    EXPECT_TRUE(socket_->OnEvent(now).over) << "its last word has left";
+    EXPECT_TRUE(socket_->OnEvent(now).over) << "the END frame was sent";
     EXPECT_EQ(f().sessions().size(), 0u);
     const auto end = client_->NextEnd();
     ASSERT_TRUE(end);
     EXPECT_TRUE(absl::IsDeadlineExceeded(end->status)) << end->status;
   }
-  // A loop that runs beside `body`, all at one moment.
+  // Runs `body` while another thread runs the loop, all at the time `now`.
   template <class Body>
   void Beside(TimePoint now, Body body) {
     std::atomic<bool> done{false};
@@ -103,7 +103,8 @@ class SessionSocketTest : public ::testing::Test {
     done = true;
     loop.join();
   }
-  // Messages that the client does not read, until so many bytes wait; how many messages.
+  // Sends messages, which the client does not read, until `bytes` wait.  Returns the number of
+  // messages.
   size_t FillQueueTo(size_t bytes) {
     wire::Down down;
     down.durable.push_back({.variant = 0, .digests = std::vector<Digest>(30)});
@@ -119,7 +120,8 @@ class SessionSocketTest : public ::testing::Test {
   uint64_t acquires() { return f().counters().requests_acquire.value(); }
   uint64_t admitted_bytes() { return f().shares().held(ShareKind::kMessageBytes); }
   uint64_t unread_bytes() { return f().shares().held(ShareKind::kUnreadBytes); }
-  // Of another user's process; or of another process of the session's user.
+  // Takes bytes of messages for a process of another user, or for another process of the session's
+  // user.
   Shares::Answer OthersTake(ByteCount bytes, uid_t uid = 4711) {
     return f()
         .shares()
@@ -137,7 +139,7 @@ class SessionSocketTest : public ::testing::Test {
   std::string unsent_;
 };
 
-TEST_F(SessionSocketTest, WaitsForInputAlone) {
+TEST_F(SessionSocketTest, WaitsForInputWhenIdle) {
   const SessionSocket::Next next = socket_->OnEvent(kStart);
   EXPECT_TRUE(next.read);
   EXPECT_FALSE(next.heard || next.write || next.over);
@@ -155,7 +157,7 @@ TEST_F(SessionSocketTest, AMessageThatStopsHalfwayEndsTheSession) {
   ExpectLate(due);
 }
 
-TEST_F(SessionSocketTest, AMessageThatCreepsEndsTheSession) {
+TEST_F(SessionSocketTest, AMessageThatArrivesTooSlowlyEndsTheSession) {
   const std::string frame = client_->Frame(AcquireUp(1, 100));
   TimePoint now = kStart;
   size_t at = 0;
@@ -166,8 +168,9 @@ TEST_F(SessionSocketTest, AMessageThatCreepsEndsTheSession) {
   ExpectLate(now);
 }
 
-// Late is what is not there: a daemon that was stopped for a while reads first.
-TEST_F(SessionSocketTest, ADaemonThatSleptDoesNotBlameTheClient) {
+// A message is late only if its bytes have not arrived: a daemon that was stopped for a while reads
+// first.
+TEST_F(SessionSocketTest, AStoppedDaemonReadsBeforeItJudgesAMessageLate) {
   const std::string frame = client_->Frame(AcquireUp(1, 600));
   ASSERT_GT(frame.size(), SessionFrameReader::kRoomBytes / 2);
   ASSERT_TRUE(client_->SendBytes(frame.substr(0, 10)));
@@ -177,7 +180,7 @@ TEST_F(SessionSocketTest, ADaemonThatSleptDoesNotBlameTheClient) {
   EXPECT_EQ(client_->NextMessage().grants.at(0).id, 1u);
 }
 
-TEST_F(SessionSocketTest, AMessageThatIsWholeInTimeHasNoDeadlineAnyMore) {
+TEST_F(SessionSocketTest, ACompleteMessageHasNoDeadline) {
   const std::string frame = client_->Frame(AcquireUp(1));
   ASSERT_TRUE(client_->SendBytes(frame.substr(0, 10)));
   const SessionSocket::Next begun = socket_->OnEvent(kStart);
@@ -190,8 +193,8 @@ TEST_F(SessionSocketTest, AMessageThatIsWholeInTimeHasNoDeadlineAnyMore) {
   EXPECT_EQ(next.due, TimePoint::max());
 }
 
-// A new deadline begins with each message, though bytes never cease to wait.
-TEST_F(SessionSocketTest, EachMessageHasItsOwnTime) {
+// The deadline starts again with each message, even if the socket always has an incomplete message.
+TEST_F(SessionSocketTest, EachMessageHasItsOwnDeadline) {
   const std::string frame = client_->Frame(AcquireUp(1));
   const std::string shifted = frame.substr(10) + frame.substr(0, 10);
   ASSERT_TRUE(client_->SendBytes(frame.substr(0, 10)));
@@ -208,17 +211,19 @@ TEST_F(SessionSocketTest, EachMessageHasItsOwnTime) {
 
 TEST_F(SessionSocketTest, AnswersToAClientThatDoesNotReadAreBounded) {
   const uint64_t last = Flood();
-  // What fits the queue and the socket, and not a message more, whatever the client wants.
+  // The daemon has handled as many requests as fit the queue and the socket, and not one more,
+  // whatever the client sends.
   const uint64_t answered = acquires();
-  EXPECT_GT(answered * kKeys, SessionSocket::kQueuedMax / 8) << "it stopped for another reason";
-  EXPECT_LT(answered, last) << "some wait unread";
+  EXPECT_GT(answered * kKeys, SessionSocket::kQueuedMax / 8)
+      << "the daemon stopped for another reason";
+  EXPECT_LT(answered, last) << "some requests must wait unread";
   for (int i = 0; i < 100; ++i) {
     const SessionSocket::Next next = socket_->OnEvent(kStart + i * std::chrono::hours(1));
     EXPECT_TRUE(next.write && !next.read && !next.heard && !next.over);
-    EXPECT_EQ(next.due, TimePoint::max()) << "it is the daemon that does not read";
+    EXPECT_EQ(next.due, TimePoint::max()) << "no deadline applies while the daemon does not read";
   }
   EXPECT_EQ(acquires(), answered);
-  // The client reads: the daemon goes on, and nothing is lost or out of order.
+  // The client reads: the daemon continues, and no answer is lost or out of order.
   const TimePoint later = kStart + std::chrono::hours(1000);
   Beside(later, [&] {
     std::thread writer([&] { EXPECT_TRUE(client_->SendBytes(unsent_)); });
@@ -233,7 +238,7 @@ TEST_F(SessionSocketTest, AnswersToAClientThatDoesNotReadAreBounded) {
   EXPECT_TRUE(next.read && !next.write && !next.over);
 }
 
-// A client that says much at once gets its turn, and then others do.
+// A client that sends many messages at once gets its turn, and then other clients get theirs.
 TEST_F(SessionSocketTest, MessagesOfOneReceiveAreHandledInTurns) {
   constexpr uint64_t kRequests = 100;
   std::string bytes;
@@ -248,7 +253,8 @@ TEST_F(SessionSocketTest, MessagesOfOneReceiveAreHandledInTurns) {
     EXPECT_TRUE(next.heard);
     EXPECT_LE(acquires() - before, 16u);
     if (acquires() < kRequests) {
-      EXPECT_EQ(waker_.wakes, woken + 1) << "nothing else would come back to it";
+      EXPECT_EQ(waker_.wakes, woken + 1)
+          << "without a wake-up the loop would not return to this socket";
     }
   }
   EXPECT_GE(turns, kRequests / 16);
@@ -257,8 +263,8 @@ TEST_F(SessionSocketTest, MessagesOfOneReceiveAreHandledInTurns) {
   EXPECT_TRUE(RunDry(kStart).read);
 }
 
-// The requests of one receive may have more answers than there is room for.
-TEST_F(SessionSocketTest, RequestsThatWaitAreHandledWhenThereIsRoom) {
+// The requests of one receive may have more answers than the queue can take.
+TEST_F(SessionSocketTest, WaitingRequestsAreHandledWhenTheQueueDrains) {
   const size_t filled = FillQueueTo(SessionSocket::kQueuedMax - 1000);
   constexpr uint64_t kRequests = 400;
   std::string bytes;
@@ -268,7 +274,8 @@ TEST_F(SessionSocketTest, RequestsThatWaitAreHandledWhenThereIsRoom) {
   EXPECT_FALSE(RunDry(kStart).read);
   EXPECT_GT(acquires(), 0u);
   EXPECT_LT(acquires(), kRequests);
-  // All of them were received; no input makes the daemon look again.
+  // All of the requests were received already, so no input makes the daemon look at the socket
+  // again.
   Beside(kStart, [&] {
     for (size_t i = 0; i < filled; ++i) EXPECT_EQ(client_->NextMessage().durable.size(), 1u);
     for (uint64_t id = 1; id <= kRequests; ++id)
@@ -293,7 +300,7 @@ TEST_F(SessionSocketTest, AMessageIsNotLateWhenTheDaemonDoesNotRead) {
   });
 }
 
-// Nor may one that always leaves some of it unread.
+// A client that always leaves some answers unread must not make the queue grow either.
 TEST_F(SessionSocketTest, AClientThatReadsSlowlyDoesNotMakeTheQueueGrow) {
   wire::Down down;
   down.durable.push_back({.variant = 0, .digests = std::vector<Digest>(1024)});
@@ -304,7 +311,8 @@ TEST_F(SessionSocketTest, AClientThatReadsSlowlyDoesNotMakeTheQueueGrow) {
   for (size_t sent = 0; sent < (64 << 20); sent += frame.size()) {
     socket_->Send(down);
     for (size_t taken = 0; taken < frame.size();) {
-      ASSERT_TRUE(socket_->OnEvent(kStart).write) << "the queue ran empty: this shows nothing";
+      ASSERT_TRUE(socket_->OnEvent(kStart).write)
+          << "the queue ran empty, so this test proves nothing";
       taken += client_->Discard(frame.size() - taken);
     }
   }
@@ -312,13 +320,13 @@ TEST_F(SessionSocketTest, AClientThatReadsSlowlyDoesNotMakeTheQueueGrow) {
   EXPECT_LT(after, before + (8 << 20)) << "64 MiB went through a queue of 1 MiB";
 }
 
-TEST_F(SessionSocketTest, LastWordsWaitForAClientThatReadsLate) {
+TEST_F(SessionSocketTest, TheEndIsSentToAClientThatReadsLate) {
   const uint64_t last = Flood();
   const uint64_t answered = acquires();
   ASSERT_LT(answered, last);
   session_->Abandon();
   const SessionSocket::Next next = socket_->OnEvent(kStart);
-  EXPECT_EQ(f().sessions().size(), 0u) << "what the session holds does not wait";
+  EXPECT_EQ(f().sessions().size(), 0u) << "what the session holds is released at once";
   EXPECT_TRUE(next.write && !next.read && !next.over);
   EXPECT_EQ(next.due, kStart + SessionSocket::kLinger);
   Beside(next.due - milliseconds(1), [&] {
@@ -330,7 +338,7 @@ TEST_F(SessionSocketTest, LastWordsWaitForAClientThatReadsLate) {
   EXPECT_TRUE(socket_->OnEvent(kStart).over);
 }
 
-TEST_F(SessionSocketTest, LastWordsDoNotWaitForEver) {
+TEST_F(SessionSocketTest, TheEndDoesNotWaitForever) {
   (void)Flood();
   session_->Abandon();
   const SessionSocket::Next next = socket_->OnEvent(kStart);
@@ -338,7 +346,7 @@ TEST_F(SessionSocketTest, LastWordsDoNotWaitForEver) {
   EXPECT_TRUE(socket_->OnEvent(next.due).over);
 }
 
-TEST_F(SessionSocketTest, AWishToEndWakesTheLoopOnce) {
+TEST_F(SessionSocketTest, AbandonWakesTheLoopOnce) {
   EXPECT_EQ(waker_.wakes, 0);
   session_->Abandon();
   session_->Abandon();
@@ -347,20 +355,20 @@ TEST_F(SessionSocketTest, AWishToEndWakesTheLoopOnce) {
   EXPECT_TRUE(absl::IsUnavailable(client_->NextEnd().value().status));
 }
 
-TEST_F(SessionSocketTest, WhatDoesNotFitTheSocketWakesTheLoop) {
+TEST_F(SessionSocketTest, AnswersThatDoNotFitTheSocketWakeTheLoop) {
   wire::Down down;
   down.durable.push_back({.variant = 0, .digests = std::vector<Digest>(4096)});
   for (int i = 0; i < 100; ++i) socket_->Send(down);
-  EXPECT_EQ(waker_.wakes, 1) << "once until the loop has looked";
+  EXPECT_EQ(waker_.wakes, 1) << "one wake-up until the loop has run";
   EXPECT_TRUE(socket_->OnEvent(kStart).write);
   socket_->Send(down);
   EXPECT_EQ(waker_.wakes, 2);
 }
 
-TEST_F(SessionSocketTest, ADeadProcessIsToldNothing) {
+TEST_F(SessionSocketTest, ADeadProcessesSocketDoesNotLinger) {
   (void)Flood();
   session_->OnUnmapped();
-  EXPECT_TRUE(socket_->OnEvent(kStart).over) << "without lingering";
+  EXPECT_TRUE(socket_->OnEvent(kStart).over) << "a dead process's socket must not linger";
   EXPECT_EQ(f().sessions().size(), 0u);
 }
 
@@ -373,7 +381,8 @@ TEST_F(SessionSocketTest, LongMessagesPassTheAdmissionAndGoToAWorker) {
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(socket_->OnEvent(kStart).read);
   EXPECT_EQ(admitted_bytes(), 2 * body);
   ASSERT_TRUE(client_->SendBytes(frame.substr(frame.size() - 1)));
-  EXPECT_FALSE(socket_->OnEvent(kStart).read) << "nothing else while a worker has it";
+  EXPECT_FALSE(socket_->OnEvent(kStart).read)
+      << "nothing is read while a worker handles the message";
   while (waker_.wakes == 0) std::this_thread::yield();
   const SessionSocket::Next next = socket_->OnEvent(kStart);
   EXPECT_TRUE(next.heard && next.read);
@@ -382,7 +391,7 @@ TEST_F(SessionSocketTest, LongMessagesPassTheAdmissionAndGoToAWorker) {
   EXPECT_EQ(client_->NextMessage().grants.at(0).id, 1u);
 }
 
-// In order, though one of them is handled elsewhere.
+// Answers stay in order, although a worker handles one of the messages.
 TEST_F(SessionSocketTest, MessagesBehindALongOneWaitForIt) {
   const std::string frames = client_->Frame(AcquireUp(1, wire::kKeysMax)) +
                              client_->Frame(AcquireUp(2)) + client_->Frame(AcquireUp(3));
@@ -392,7 +401,7 @@ TEST_F(SessionSocketTest, MessagesBehindALongOneWaitForIt) {
   });
 }
 
-TEST_F(SessionSocketTest, AMessageForWhichThereIsNoRoomWaits) {
+TEST_F(SessionSocketTest, AMessageWaitsForBytesThatOthersHold) {
   Start(KiB(500));
   std::optional<Shares::Answer> others = OthersTake(KiB(450));
   const std::string frame = client_->Frame(AcquireUp(1, wire::kKeysMax));
@@ -404,7 +413,8 @@ TEST_F(SessionSocketTest, AMessageForWhichThereIsNoRoomWaits) {
   EXPECT_EQ(next.due, now + SessionSocket::kRetry);
   EXPECT_GT(f().counters().calls_overloaded.value(), 0u);
   now += SessionSocket::kMessageMax / 2;
-  EXPECT_FALSE(socket_->OnEvent(now).over) << "it is not late: the daemon does not read";
+  EXPECT_FALSE(socket_->OnEvent(now).over)
+      << "the message is not late while the daemon does not read";
   others.reset();
   now = now + SessionSocket::kRetry;
   Beside(now, [&] {
@@ -412,11 +422,12 @@ TEST_F(SessionSocketTest, AMessageForWhichThereIsNoRoomWaits) {
     while (admitted_bytes() > 0) std::this_thread::yield();  // the worker is done with it then
   });
   writer.join();
-  EXPECT_EQ(f().counters().calls_overloaded.value(), 1u) << "a message, however often it asked";
+  EXPECT_EQ(f().counters().calls_overloaded.value(), 1u)
+      << "a message counts once, however often it retried";
 }
 
-// What came of it stays charged while it waits for more.
-TEST_F(SessionSocketTest, AMessageThatWaitsForRoomKeepsWhatItHas) {
+// The received part of a message stays charged while the message waits for more bytes of the share.
+TEST_F(SessionSocketTest, AWaitingMessageKeepsItsCharge) {
   Start(KiB(500));
   wire::Up large = AcquireUp(1, wire::kKeysMax);
   for (uint64_t id = 2; id <= 4; ++id) {
@@ -435,14 +446,14 @@ TEST_F(SessionSocketTest, AMessageThatWaitsForRoomKeepsWhatItHas) {
   EXPECT_EQ(admitted_bytes(), KiB(500).value());
   EXPECT_FALSE(socket_->OnEvent(kStart + SessionSocket::kMessageMax - milliseconds(1)).over);
   EXPECT_FALSE(socket_->OnEvent(kStart + 10 * SessionSocket::kMessageMax).over)
-      << "it is ended for room that others keep";
+      << "the session must not end because others hold the share";
   others.reset();
   const TimePoint later = kStart + 11 * SessionSocket::kMessageMax;
-  EXPECT_TRUE(RunDry(later).read) << "it is not late: the daemon did not read";
+  EXPECT_TRUE(RunDry(later).read) << "the message is not late, because the daemon did not read";
 }
 
-// Else two could wait for each other's room.
-TEST_F(SessionSocketTest, AMessageThatWaitsForRoomAndHasItsPartEnds) {
+// Without this rule, two messages could wait for each other's bytes.
+TEST_F(SessionSocketTest, AWaitingMessageThatHasItsPartEndsTheSession) {
   Start(KiB(500));
   wire::Up large = AcquireUp(1, wire::kKeysMax);
   for (uint64_t id = 2; id <= 4; ++id) {
@@ -461,13 +472,13 @@ TEST_F(SessionSocketTest, AMessageThatWaitsForRoomAndHasItsPartEnds) {
   while (next.read) next = socket_->OnEvent(kStart);
   EXPECT_FALSE(socket_->OnEvent(kStart + SessionSocket::kMessageMax - milliseconds(1)).over);
   next = socket_->OnEvent(kStart + SessionSocket::kMessageMax);
-  EXPECT_EQ(f().sessions().size(), 0u) << "it waits no longer";
+  EXPECT_EQ(f().sessions().size(), 0u) << "the session must end now";
   socket_.reset();
   writer.join();
 }
 
-// Others may keep the room that its message waits for as long as they like.
-TEST_F(SessionSocketTest, AClientThatHangsUpWhileItsMessageWaitsEndsTheSession) {
+// Other processes may keep the bytes that the message waits for as long as they like.
+TEST_F(SessionSocketTest, AHangUpWhileAMessageWaitsEndsTheSession) {
   Start(KiB(500));
   const Shares::Answer others = OthersTake(KiB(450));
   const std::string frame = client_->Frame(AcquireUp(1, wire::kKeysMax));
@@ -476,12 +487,12 @@ TEST_F(SessionSocketTest, AClientThatHangsUpWhileItsMessageWaitsEndsTheSession) 
   while (next.read) next = socket_->OnEvent(kStart);
   ASSERT_EQ(next.due, kStart + SessionSocket::kRetry);
   client_.reset();
-  EXPECT_FALSE(socket_->OnEvent(kStart).over) << "nothing says so yet";
+  EXPECT_FALSE(socket_->OnEvent(kStart).over) << "the loop has not reported the hang-up yet";
   EXPECT_TRUE(socket_->OnEvent(kStart, /*hung_up=*/true).over);
   EXPECT_EQ(f().sessions().size(), 0u);
 }
 
-TEST_F(SessionSocketTest, AnswersThatWaitAreChargedUntilTheyAreRead) {
+TEST_F(SessionSocketTest, UnreadAnswersAreChargedUntilTheyAreRead) {
   const size_t messages = FillQueueTo(SessionSocket::kFreeAnswerBytes + 1'000);
   EXPECT_GT(unread_bytes(), SessionSocket::kFreeAnswerBytes);
   for (size_t i = 0; i < messages; ++i) {
@@ -495,10 +506,11 @@ TEST_F(SessionSocketTest, AnswersThatWaitAreChargedUntilTheyAreRead) {
   ASSERT_TRUE(own.admitted());
   (void)FillQueueTo(2 * SessionSocket::kFreeAnswerBytes);
   (void)socket_->OnEvent(kStart);
-  EXPECT_EQ(f().sessions().size(), 0u) << "it ends where its process holds the room for them";
+  EXPECT_EQ(f().sessions().size(), 0u)
+      << "the session ends if its own process holds the rest of its share";
 }
 
-TEST_F(SessionSocketTest, AMessageForWhichThereNeverIsRoomEndsTheSession) {
+TEST_F(SessionSocketTest, AMessageThatExceedsTheLimitEndsTheSession) {
   Start(KiB(50));
   ASSERT_TRUE(client_->SendBytes(client_->Frame(AcquireUp(1, wire::kKeysMax)).substr(0, 60'000)));
   SessionSocket::Next next = socket_->OnEvent(kStart);
@@ -506,7 +518,7 @@ TEST_F(SessionSocketTest, AMessageForWhichThereNeverIsRoomEndsTheSession) {
   EXPECT_TRUE(next.over);
   const SessionEnd end = client_->NextEnd().value();
   EXPECT_TRUE(absl::IsResourceExhausted(end.status)) << end.status;
-  EXPECT_EQ(end.retry_after_ms, 0u) << "it would be refused again";
+  EXPECT_EQ(end.retry_after_ms, 0u) << "a retry would be refused again";
   EXPECT_EQ(admitted_bytes(), 0u);
   EXPECT_EQ(acquires(), 0u);
 }
@@ -520,15 +532,15 @@ TEST_F(SessionSocketTest, AnAnswerLongerThanAnyMessageEndsTheSession) {
   EXPECT_TRUE(absl::IsResourceExhausted(end.status)) << end.status;
 }
 
-// Who only shuts its ear loses its session, as over gRPC.
-TEST_F(SessionSocketTest, AClientThatTakesNoAnswersLosesItsSession) {
+// A client that shuts down only its reading side loses its session, as over gRPC.
+TEST_F(SessionSocketTest, AClientThatShutsDownReadingLosesItsSession) {
   ASSERT_EQ(shutdown(client_->socket(), SHUT_RD), 0);
   ASSERT_TRUE(client_->Send(AcquireUp(1)));
   EXPECT_TRUE(RunDry(kStart).over);
   EXPECT_EQ(f().sessions().size(), 0u);
 }
 
-TEST_F(SessionSocketTest, AnEndedSessionGivesItsRoomBack) {
+TEST_F(SessionSocketTest, AnEndedSessionReleasesItsMessageBytes) {
   const std::string frame = client_->Frame(AcquireUp(1, wire::kKeysMax));
   ASSERT_TRUE(client_->SendBytes(frame.substr(0, 60'000)));
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(socket_->OnEvent(kStart).read);
@@ -538,7 +550,7 @@ TEST_F(SessionSocketTest, AnEndedSessionGivesItsRoomBack) {
   EXPECT_EQ(admitted_bytes(), 0u);
 }
 
-TEST_F(SessionSocketTest, DestroyedItEndsItsSession) {
+TEST_F(SessionSocketTest, DestructionEndsTheSession) {
   socket_.reset();
   EXPECT_EQ(f().sessions().size(), 0u);
   EXPECT_TRUE(absl::IsUnavailable(client_->NextEnd().value().status));

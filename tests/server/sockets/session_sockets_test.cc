@@ -1,4 +1,4 @@
-// Session sockets as the daemon has them: on loops, with threads of clients beside.
+// Session sockets as the daemon has them: on loops, with client threads at the other ends.
 #include "server/sockets/session_sockets.h"
 
 #include <sys/ioctl.h>
@@ -29,7 +29,7 @@ using testing::SessionFixture;
 using testing::TestTokens;
 using testing::TestVariant;
 
-constexpr size_t kKeys = 2000;  // of a large acquire: its frame still passes without a ticket
+constexpr size_t kKeys = 2000;  // of a large acquire whose frame needs no ticket
 
 class SessionSocketsTest : public ::testing::Test {
  protected:
@@ -45,14 +45,14 @@ class SessionSocketsTest : public ::testing::Test {
     EXPECT_TRUE(client.NextMessage().attached);
     return client;
   }
-  // The status of the end that comes next, and after which nothing comes.
+  // Returns the status of the END frame that comes next.  Nothing may come after it.
   static absl::Status EndOf(Client& client) {
     const auto end = client.NextEnd();
     if (!end) return absl::InternalError("no END");
     EXPECT_TRUE(client.Next().none());
     return end->status;
   }
-  // A block put, and a lease on it, as SessionTest does it.
+  // Puts a block and acquires a lease on it, as SessionTest does.
   void PutAndAcquire(Client& client) {
     wire::Up reg;
     reg.registers.push_back({.id = 1, .contents = {Content()}, .variants = {TestVariant()}});
@@ -104,13 +104,13 @@ TEST_F(SessionSocketsTest, AttachesAndAnswers) {
   PutAndAcquire(client);
 }
 
-TEST_F(SessionSocketsTest, ByeEndsInPeaceAndLeavesNothing) {
+TEST_F(SessionSocketsTest, ByeEndsWithOkAndReleasesEverything) {
   Client client = OpenAttached();
   PutAndAcquire(client);
   ASSERT_TRUE(client.Send(ByeUp()));
   client.HalfClose();
   EXPECT_TRUE(client.NextEnd().value().status.ok());
-  // The end is said after all has been given back.
+  // The END is sent after everything has been released.
   EXPECT_EQ(f_.sessions().size(), 0u);
   EXPECT_EQ(f_.store().stats().leases, 0u);
   EXPECT_EQ(f_.quarantine().bytes(), ByteCount(0));
@@ -118,9 +118,9 @@ TEST_F(SessionSocketsTest, ByeEndsInPeaceAndLeavesNothing) {
   EXPECT_TRUE(client.Next().none());
 }
 
-// As on kernels that cannot refuse them.  On each loop one byte comes with a descriptor whose close
-// waits, and one session ends with such a byte unread.
-TEST_F(SessionSocketsTest, DescriptorsWhoseCloseWaitsHoldUpNoOther) {
+// As on a kernel that cannot refuse descriptors.  On each loop one byte arrives with a descriptor
+// whose close blocks, and one session ends with such a byte unread.
+TEST_F(SessionSocketsTest, DescriptorsWithABlockingCloseDelayNoOtherSession) {
   constexpr int kLinger_s = 20;
   PretendNoPassRights(true);
   Client victim = OpenAttached();
@@ -131,7 +131,7 @@ TEST_F(SessionSocketsTest, DescriptorsWhoseCloseWaitsHoldUpNoOther) {
     if (i >= 2) {
       ASSERT_EQ(write(attacker.get(), "garbage that ends it", 20), 20);
     }
-    (void)hurts.SendTo(attacker.get(), "x");  // the session may have ended before
+    (void)hurts.SendTo(attacker.get(), "x");  // the session may have ended already
     char end[512];
     while (read(attacker.get(), end, sizeof end) > 0) {
     }
@@ -155,7 +155,7 @@ TEST_F(SessionSocketsTest, AllThatWasSentBeforeTheHalfCloseIsAnswered) {
   EXPECT_TRUE(EndOf(client).ok());
 }
 
-TEST_F(SessionSocketsTest, WithoutByeWhatTheProcessMayTouchWaits) {
+TEST_F(SessionSocketsTest, WithoutByeTheProcessesMemoryIsQuarantined) {
   Client half = OpenAttached();
   PutAndAcquire(half);
   half.HalfClose();
@@ -173,7 +173,7 @@ TEST_F(SessionSocketsTest, ABrokenStreamIsALostSession) {
   EXPECT_EQ(f_.counters().sessions_lost.value(), 1u);
 }
 
-TEST_F(SessionSocketsTest, WhatIsNoMessageEndsTheSession) {
+TEST_F(SessionSocketsTest, BytesThatAreNotAMessageEndTheSession) {
   struct Case {
     std::string bytes;
     absl::StatusCode code;
@@ -197,7 +197,7 @@ TEST_F(SessionSocketsTest, WhatIsNoMessageEndsTheSession) {
   }
 }
 
-TEST_F(SessionSocketsTest, WhatCameBeforeTheNonsenseIsAnswered) {
+TEST_F(SessionSocketsTest, MessagesBeforeAnInvalidFrameAreAnswered) {
   Client client = Open();
   std::string bytes = client.Frame(HelloUp()) + client.Frame(AcquireUp(1));
   ASSERT_TRUE(client.SendBytes(bytes + FrameWith(SessionFrameType::kEnd, "")));
@@ -206,32 +206,32 @@ TEST_F(SessionSocketsTest, WhatCameBeforeTheNonsenseIsAnswered) {
   EXPECT_TRUE(absl::IsInvalidArgument(EndOf(client)));
 }
 
-TEST_F(SessionSocketsTest, AHelloMustCome) {
+TEST_F(SessionSocketsTest, AMissingHelloEndsTheSession) {
   Client client = Open();
   f_.clock().Advance(AttachedSession::kHelloDeadline);
   f_.sessions().All().at(0)->Tick(f_.clock().Now());
   EXPECT_TRUE(absl::IsDeadlineExceeded(EndOf(client)));
 }
 
-TEST_F(SessionSocketsTest, TheLimitIsToldOnTheSocket) {
+TEST_F(SessionSocketsTest, TheRefusalBeyondTheLimitIsSentOnTheSocket) {
   std::vector<Client> clients;
   for (int i = 0; i < 8; ++i)
-    clients.push_back(OpenAttached());  // as many as the fixture allows a process
+    clients.push_back(OpenAttached());  // as many as the fixture allows one process
   Client refused = Open();
-  (void)refused.Send(HelloUp());  // it may be told before it says anything
+  (void)refused.Send(HelloUp());  // the refusal may arrive first
   const SessionEnd end = refused.NextEnd().value();
   EXPECT_TRUE(absl::IsResourceExhausted(end.status)) << end.status;
   EXPECT_GT(end.retry_after_ms, 0u);
   EXPECT_TRUE(refused.Next().none());
   EXPECT_EQ(f_.counters().sessions_refused.value(), 1u);
-  // The place of one that has ended is free.
+  // The slot of a session that has ended is free.
   ASSERT_TRUE(clients.back().Send(ByeUp()));
   clients.back().HalfClose();
   EXPECT_TRUE(EndOf(clients.back()).ok());
   (void)OpenAttached();
 }
 
-TEST_F(SessionSocketsTest, DrainingEndsTheOldAndRefusesTheNew) {
+TEST_F(SessionSocketsTest, DrainingEndsOpenSessionsAndRefusesNewOnes) {
   Client idle = OpenAttached();
   Client busy = OpenAttached();
   PutAndAcquire(busy);
@@ -243,7 +243,7 @@ TEST_F(SessionSocketsTest, DrainingEndsTheOldAndRefusesTheNew) {
   EXPECT_EQ(busy.NextMessage().directives.at(0).kind, wire::DirectiveKind::kDrain);
   Client late = Open();
   EXPECT_TRUE(absl::IsUnavailable(EndOf(late)));
-  // The busy one ends with its last release.
+  // The busy session ends with its last release.
   EXPECT_EQ(f_.sessions().size(), 1u);
   wire::Up release;
   release.releases = {lease_};
@@ -251,9 +251,9 @@ TEST_F(SessionSocketsTest, DrainingEndsTheOldAndRefusesTheNew) {
   EXPECT_TRUE(EndOf(busy).ok());
 }
 
-TEST_F(SessionSocketsTest, AClientMayReadLate) {
+TEST_F(SessionSocketsTest, AClientThatReadsLateGetsAllAnswers) {
   Client client = OpenAttached();
-  constexpr uint64_t kRequests = 300;  // of which the queue takes a part
+  constexpr uint64_t kRequests = 300;  // more than the queue takes
   std::thread writer([&] {
     for (uint64_t id = 1; id <= kRequests; ++id) ASSERT_TRUE(client.Send(AcquireUp(id, kKeys)));
   });
@@ -267,12 +267,13 @@ TEST_F(SessionSocketsTest, AClientMayReadLate) {
   EXPECT_TRUE(EndOf(client).ok());
 }
 
-// Nothing but room in the socket makes the daemon write on: no input, no deadline.
-TEST_F(SessionSocketsTest, WhatDidNotFitComesWhenTheClientReads) {
+// Only free space in the socket makes the daemon continue to write: there is no input and no
+// deadline.
+TEST_F(SessionSocketsTest, AnswersThatDidNotFitArriveWhenTheClientReads) {
   Client client = OpenAttached();
   constexpr uint64_t kRequests = 250;
   for (uint64_t id = 1; id <= kRequests; ++id) {
-    ASSERT_TRUE(client.Send(AcquireUp(id, 900)));  // each is received whole, and alone
+    ASSERT_TRUE(client.Send(AcquireUp(id, 900)));  // each is received whole and on its own
     ASSERT_TRUE(Eventually([&] { return f_.counters().requests_acquire.value() == id; }));
   }
   int on_the_way = 0;
@@ -285,7 +286,8 @@ TEST_F(SessionSocketsTest, WhatDidNotFitComesWhenTheClientReads) {
     SessionCodec().Append(down, &frame);
     read += frame.size();
   }
-  EXPECT_GT(read, static_cast<size_t>(on_the_way)) << "all did fit: this shows nothing";
+  EXPECT_GT(read, static_cast<size_t>(on_the_way))
+      << "all answers fitted the socket, so this test proves nothing";
 }
 
 TEST_F(SessionSocketsTest, AbandonDoesNotWaitForAClientThatDoesNotRead) {
@@ -305,7 +307,8 @@ TEST_F(SessionSocketsTest, AbandonDoesNotWaitForAClientThatDoesNotRead) {
   EXPECT_TRUE(Eventually([&] { return f_.sessions().size() == 0; }));
   stop = true;
   writer.join();
-  // In order, as far as they got; the end is the last word if it came in time.
+  // Answers are in order, as far as they were sent.  The END is the last frame, if it was sent in
+  // time.
   uint64_t id = 0;
   for (;;) {
     const Client::Event event = client.Next();
@@ -316,7 +319,7 @@ TEST_F(SessionSocketsTest, AbandonDoesNotWaitForAClientThatDoesNotRead) {
   EXPECT_GT(id, 0u);
 }
 
-TEST_F(SessionSocketsTest, OtherSessionsGoOnBesideOneThatDoesNotRead) {
+TEST_F(SessionSocketsTest, AClientThatDoesNotReadDelaysNoOtherSession) {
   sockets_ = *SessionSockets::Start({f_.deps(), f_.sessions()}, 1);
   Client deaf = OpenAttached();
   Client other = OpenAttached();
@@ -330,10 +333,10 @@ TEST_F(SessionSocketsTest, OtherSessionsGoOnBesideOneThatDoesNotRead) {
   }
 }
 
-TEST_F(SessionSocketsTest, DestroyedTheyEndTheirSessions) {
+TEST_F(SessionSocketsTest, DestructionEndsAllSessions) {
   std::vector<Client> clients;
   for (int i = 0; i < 6; ++i) clients.push_back(OpenAttached());
-  // One of them mid-message, one without hello.
+  // One of the sessions is in the middle of a message, and one has not sent a hello.
   ASSERT_TRUE(clients[0].SendBytes(clients[0].Frame(AcquireUp(1)).substr(0, 10)));
   clients.push_back(Open());
   sockets_.reset();
@@ -344,7 +347,7 @@ TEST_F(SessionSocketsTest, DestroyedTheyEndTheirSessions) {
   }
 }
 
-TEST_F(SessionSocketsTest, DestroyedTheyDoNotWaitForAClientThatDoesNotRead) {
+TEST_F(SessionSocketsTest, DestructionDoesNotWaitForAClientThatDoesNotRead) {
   Client client = OpenAttached();
   const std::string frame = client.Frame(AcquireUp(1, kKeys));
   std::string_view left = frame;
@@ -369,7 +372,7 @@ TEST_F(SessionSocketsTest, ManySessionsOfManyThreads) {
         const SessionId session = client.NextMessage().attached.value().session;
         for (uint64_t id = 1; id <= kRequests; ++id) {
           ASSERT_TRUE(client.Send(AcquireUp(id, (id % 7) * 50)));
-          if (id % 3 == 0) continue;  // two at once now and then
+          if (id % 3 == 0) continue;  // now and then two at once
           if (id % 3 == 1 && id > 1) {
             ASSERT_EQ(client.NextMessage().grants.at(0).id, id - 1);
           }
@@ -393,8 +396,8 @@ TEST_F(SessionSocketsTest, ManySessionsOfManyThreads) {
   EXPECT_EQ(f_.counters().invalid_messages.value(), 0u);
 }
 
-// Revocations, drain and the end come from other threads: for the thread sanitizer.
-TEST_F(SessionSocketsTest, SessionsEndFromAllSidesAtOnce) {
+// Revocations, the drain and the end come from other threads, for the thread sanitizer.
+TEST_F(SessionSocketsTest, SessionsCanEndFromSeveralThreadsAtOnce) {
   for (int i = 0; i < 50; ++i) {
     Client client = OpenAttached();
     const std::shared_ptr<AttachedSession> session = f_.sessions().All().at(0);

@@ -1,4 +1,4 @@
-// Which blocks continue which, in whatever tier they are.
+// Which blocks continue which blocks, in all tiers.
 #include "server/verbs/chain_forest.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ constexpr uint32_t kBytes = 4096;
 
 class ChainForestTest : public ::testing::Test {
  protected:
-  // Blocks one behind the other.
+  // Puts blocks, each the parent of the next.
   std::vector<Digest> PutChain(Digest parent, std::vector<uint32_t> seeds) {
     std::vector<Digest> names;
     for (const uint32_t seed : seeds) {
@@ -28,7 +28,7 @@ class ChainForestTest : public ::testing::Test {
     }
     return names;
   }
-  // As a tier finds one at a start.
+  // Enters a block as a tier does when it finds one at start.
   Digest EnterFromDisk(const Digest& parent, uint32_t seed) {
     const Digest name = Chain(parent, TestTokens(seed)).back();
     EXPECT_NE(f_.store().EnterFromDisk(TestVariant().Id(), name, parent, seed, 1).value, 0u);
@@ -57,14 +57,14 @@ class ChainForestTest : public ::testing::Test {
   const Digest content_ = Chain({}, TestTokens(99)).back();
 };
 
-TEST_F(ChainForestTest, FindsAllThatContinuesAName) {
+TEST_F(ChainForestTest, FindsAllBlocksBelowAName) {
   const auto trunk = PutChain(content_, {1, 2});
   const auto left = PutChain(trunk[1], {3, 4});
   const auto right = PutChain(trunk[1], {5});
   EXPECT_THAT(Below(trunk[1]), UnorderedElementsAre(HashOf(trunk[1]), HashOf(left[0]),
                                                     HashOf(left[1]), HashOf(right[0])));
   EXPECT_THAT(Below(right[0]), ElementsAre(HashOf(right[0])));
-  EXPECT_EQ(Below(content_).size(), 6u) << "a name that no block has";
+  EXPECT_EQ(Below(content_).size(), 6u) << "blocks are found below a name that no block has";
   EXPECT_THAT(Heads(), ElementsAre(trunk[0]));
 }
 
@@ -76,12 +76,12 @@ TEST_F(ChainForestTest, KnowsBlocksOnDiskToo) {
   EXPECT_THAT(Heads(), ElementsAre(first));
 }
 
-TEST_F(ChainForestTest, WhatStandsBehindAHoleIsAHead) {
+TEST_F(ChainForestTest, ABlockBehindAHoleIsAHead) {
   const auto chain = PutChain(content_, {1, 2, 3, 4});
   ASSERT_TRUE(f_.store().Drop(f_.variant(), chain[1]));
   EXPECT_THAT(Heads(), UnorderedElementsAre(chain[0], chain[2]));
   EXPECT_THAT(Below(chain[0]), ElementsAre(HashOf(chain[0])));
-  EXPECT_EQ(Below(chain[1]).size(), 3u) << "the hole itself has a name still";
+  EXPECT_EQ(Below(chain[1]).size(), 3u) << "the name of the hole still has blocks below it";
 }
 
 }  // namespace

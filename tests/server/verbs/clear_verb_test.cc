@@ -1,4 +1,5 @@
-// Clear over a store with a disk: what goes, what stays, and what no restart brings back.
+// Clear over a store with a disk: which blocks it removes, which it keeps, and that no restart
+// brings removed blocks back.
 #include "server/verbs/clear.h"
 
 #include <gmock/gmock.h>
@@ -39,7 +40,7 @@ class ClearVerbTest : public testing::ScopeTest {
   }
 };
 
-TEST_F(ClearVerbTest, ByNameWithAnAnswerForEach) {
+TEST_F(ClearVerbTest, ClearsNamedBlocksAndAnswersForEach) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 3));
   ASSERT_NO_FATAL_FAILURE(PutChain("b", 2));
@@ -54,11 +55,11 @@ TEST_F(ClearVerbTest, ByNameWithAnAnswerForEach) {
   EXPECT_THAT(answers, ElementsAre(kOk, kOk, kOk, kMissing));
   EXPECT_THAT(TiersOf("a", 3), ElementsAre(0, 0, 0));
   EXPECT_THAT(TiersOf("b", 2), ElementsAre(kBoth, kBoth));
-  EXPECT_EQ(medium_.records.size(), 2u) << "their room on disk is free";
+  EXPECT_EQ(medium_.records.size(), 2u) << "their space on disk must be free";
   EXPECT_EQ(process_->counters.blocks_cleared_disk.value(), 3u);
 }
 
-TEST_F(ClearVerbTest, WhatBeginsWithAPrefix) {
+TEST_F(ClearVerbTest, ClearsBlocksBehindAPrefix) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 4));
   EXPECT_EQ(Clear(Scope(SelectionScope::kPrefix, "a", 3)).host.blocks, 2u);
@@ -74,8 +75,8 @@ TEST_F(ClearVerbTest, APrefixShorterThanABlockIsRefused) {
   EXPECT_THAT(std::string(made.status().message()), HasSubstr("SELECTION_SCOPE_CONTENT"));
 }
 
-// In HOST, and after a restart on disk alone: what stands behind a hole knows its content.
-TEST_F(ClearVerbTest, AContentWithAHole) {
+// In HOST, and after a restart on disk alone: a block behind a hole still knows its content.
+TEST_F(ClearVerbTest, ClearsAContentWithAHole) {
   for (const bool restart : {false, true}) {
     SCOPED_TRACE(restart);
     Start();
@@ -98,8 +99,8 @@ TEST_F(ClearVerbTest, AContentWithAHole) {
   }
 }
 
-// In HOST, on disk too, and after a restart there alone, where the engine is not known.
-TEST_F(ClearVerbTest, WhatAWriterStored) {
+// In HOST and on disk, and after a restart on disk alone, where the engine of a block is unknown.
+TEST_F(ClearVerbTest, ClearsTheBlocksOfAWriter) {
   const BlockWriter bad{.uid = 7, .engine = 1}, mate{.uid = 7, .engine = 2}, good{.uid = 8};
   for (const bool restart : {false, true}) {
     SCOPED_TRACE(restart);
@@ -112,19 +113,22 @@ TEST_F(ClearVerbTest, WhatAWriterStored) {
     if (restart) Start();
     const wire::ClearResult of_engine = Clear(ScopeOf(bad));
     EXPECT_EQ(of_engine.disk.blocks, restart ? 0u : 2u);
-    EXPECT_THAT(TiersOf("mate", 1), ElementsAre(there)) << "of the same user";
+    EXPECT_THAT(TiersOf("mate", 1), ElementsAre(there))
+        << "a block of another engine of the same user stays";
     EXPECT_EQ(Clear(ScopeOf({.uid = 7})).disk.blocks, restart ? 3u : 1u);
     EXPECT_THAT(TiersOf("bad", 2), ElementsAre(0, 0));
     EXPECT_THAT(TiersOf("mate", 1), ElementsAre(0));
     EXPECT_THAT(TiersOf("good", 2), ElementsAre(there, there));
-    EXPECT_EQ(Clear(ScopeOf({})).disk.blocks, 1u) << "of nobody that is known";
+    EXPECT_EQ(Clear(ScopeOf({})).disk.blocks, 1u)
+        << "only the block whose writer is unknown is cleared";
     EXPECT_THAT(TiersOf("good", 2), ElementsAre(there, there));
     Clear(Scope(SelectionScope::kAll));
   }
 }
 
-// Their pins end with --pinned, others' do not; and of some variants alone.
-TEST_F(ClearVerbTest, WhatAWriterStoredThatIsPinned) {
+// With --pinned, the pins on the writer's blocks end and the pins on other blocks stay.  A scope
+// may also be limited to some variants.
+TEST_F(ClearVerbTest, ClearsPinnedBlocksOfAWriterOnlyIfAsked) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("bad", 1, /*spilled=*/true, {.uid = 7}));
   ASSERT_NO_FATAL_FAILURE(PutChain("good", 1, /*spilled=*/true, {.uid = 8}));
@@ -142,7 +146,7 @@ TEST_F(ClearVerbTest, WhatAWriterStoredThatIsPinned) {
   EXPECT_EQ(store().stats().pins, 1u);
 }
 
-TEST_F(ClearVerbTest, OneTierAlone) {
+TEST_F(ClearVerbTest, ClearsOneTierOnly) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 2));
   ASSERT_NO_FATAL_FAILURE(PutChain("b", 1, /*spilled=*/false));
@@ -155,7 +159,7 @@ TEST_F(ClearVerbTest, OneTierAlone) {
   EXPECT_THAT(TiersOf("b", 1), ElementsAre(kHostBit));
 }
 
-TEST_F(ClearVerbTest, WhatIsLeasedLosesItsNameAtOnce) {
+TEST_F(ClearVerbTest, ALeasedBlockLosesItsNameAtOnce) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 1));
   const Digest name = Name("a", 1);
@@ -168,14 +172,14 @@ TEST_F(ClearVerbTest, WhatIsLeasedLosesItsNameAtOnce) {
   EXPECT_THAT(TiersOf("a", 1), ElementsAre(0));
   EXPECT_EQ(store().Bytes(lease.blocks[0].extent)[0], std::byte{1});
   ASSERT_EQ(medium_.records.size(), 1u);
-  EXPECT_TRUE(medium_.records.begin()->second.forgotten) << "no crash brings it back";
+  EXPECT_TRUE(medium_.records.begin()->second.forgotten) << "a crash must not bring the block back";
   lease.lease.Reset();
   process_->work->spiller().EraseRooms();
   EXPECT_THAT(medium_.records, IsEmpty());
   EXPECT_EQ(store().stats().pool_stored, ByteCount(0));
 }
 
-TEST_F(ClearVerbTest, WhatIsPinnedStaysUnlessItIsSaid) {
+TEST_F(ClearVerbTest, PinnedBlocksStayUnlessPinnedIsSet) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 2));
   const PinKey key = process_->Key(Name("a", 1));
@@ -209,7 +213,7 @@ TEST_F(ClearVerbTest, ADryRunChangesNothing) {
   EXPECT_EQ(process_->counters.blocks_cleared_host.value(), 0u);
 }
 
-// Gone for all who ask, but a crash could bring it back: that is said.
+// The blocks can no longer be found, but a crash could bring them back; the call reports this.
 TEST_F(ClearVerbTest, ADiskThatDoesNotEraseIsAnError) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 2));
@@ -230,8 +234,9 @@ TEST_F(ClearVerbTest, ADiskThatDoesNotEraseIsAnError) {
   EXPECT_THAT(medium_.records, IsEmpty());
 }
 
-// What one call could not make durable, the next one does, though it has nothing to clear itself.
-TEST_F(ClearVerbTest, WhatOneCallOwesTheNextOneDoes) {
+// An erasure that one call could not make durable is made durable by the next call, even if that
+// call clears nothing.
+TEST_F(ClearVerbTest, TheNextCallCompletesPendingErasures) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 1));
   const Digest name = Name("a", 1);
@@ -247,7 +252,8 @@ TEST_F(ClearVerbTest, WhatOneCallOwesTheNextOneDoes) {
   keep_all(true);
   EXPECT_TRUE(absl::IsUnavailable(cleaner.Clear(all, &result)));
   EXPECT_EQ(result.leased, 1u);
-  EXPECT_TRUE(absl::IsUnavailable(cleaner.Clear(all, &result))) << "it may come back yet";
+  EXPECT_TRUE(absl::IsUnavailable(cleaner.Clear(all, &result)))
+      << "a crash could still bring the block back";
   keep_all(false);
   ASSERT_EQ(medium_.records.size(), 1u);
   EXPECT_FALSE(medium_.records.begin()->second.forgotten);

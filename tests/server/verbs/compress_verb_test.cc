@@ -1,5 +1,5 @@
-// Compress in HOST and on DISK: what becomes smaller, what stays as it is, and that bytes come
-// back.
+// Compress in HOST and on DISK: which blocks become smaller, which stay as they are, and that the
+// bytes come back.
 #include "server/verbs/compress.h"
 
 #include <gmock/gmock.h>
@@ -57,7 +57,7 @@ class CompressVerbTest : public testing::ScopeTest {
               last.blocks);
     return last;
   }
-  // On disk alone.
+  // Puts blocks and removes them from HOST, so that they are on disk alone.
   void PutOnDisk(const std::string& model, uint32_t blocks) {
     ASSERT_NO_FATAL_FAILURE(PutChain(model, blocks));
     LeaveHost(model, blocks);
@@ -68,14 +68,14 @@ class CompressVerbTest : public testing::ScopeTest {
       (void)store().Clear(process_->f.variant(), Name(model, number), kHostBit,
                           ClearHow::kKeepLastCopy);
   }
-  // Of what is in HOST.
+  // Returns true if the copy of the block in HOST is encoded.
   bool Encoded(const std::string& model, uint32_t number) {
     const BlockIndex::Held held = store().HoldUntouched(process_->f.variant(), Name(model, number));
     const bool encoded = held.metadata != nullptr && held.metadata->encoded();
     if (held.ref.value != 0) store().Unhold({&held.ref, 1});
     return encoded;
   }
-  // Brings blocks to HOST and looks at their bytes there.
+  // Brings blocks to HOST.  Returns how many have the right bytes there.
   uint32_t CountRight(const std::string& model, uint32_t blocks) {
     std::vector<Digest> names;
     for (uint32_t number = 1; number <= blocks; ++number) names.push_back(Name(model, number));
@@ -99,7 +99,7 @@ class CompressVerbTest : public testing::ScopeTest {
     EXPECT_EQ(table.segments[0].xxh3, HashBytes(raw));
     return std::ranges::all_of(raw, [](std::byte b) { return b == std::byte{1}; });
   }
-  // A block that does not shrink.
+  // Puts a block that does not shrink.
   Digest PutNoise() {
     const ByteCount size(DiskProcess::kBlockBytes);
     auto room = store().Reserve({&size, 1}, store().pool().total_bytes());
@@ -116,9 +116,9 @@ class CompressVerbTest : public testing::ScopeTest {
   }
 };
 
-TEST_F(CompressVerbTest, OnDiskAndBack) {
+TEST_F(CompressVerbTest, EncodesOnDiskAndBack) {
   Start();
-  constexpr uint32_t kBlocks = 70;  // more than a window
+  constexpr uint32_t kBlocks = 70;  // more than one window
   ASSERT_NO_FATAL_FAILURE(PutOnDisk("a", kBlocks));
   const auto before = medium_.records;
   const ByteCount used = process_->disk.stats().used;
@@ -128,11 +128,13 @@ TEST_F(CompressVerbTest, OnDiskAndBack) {
   EXPECT_EQ(encoded.bytes_after, process_->disk.stats().used);
   EXPECT_LT(encoded.bytes_after.value() * 10, used.value());
   EXPECT_THAT(TiersOf("a", kBlocks), Each(kDiskBit));
-  EXPECT_EQ(medium_.records.size(), kBlocks) << "the former rooms are free";
-  EXPECT_EQ(Compress(kDiskBit, Codec::kLossless).unchanged, kBlocks) << "again";
+  EXPECT_EQ(medium_.records.size(), kBlocks) << "the space of the former records must be free";
+  EXPECT_EQ(Compress(kDiskBit, Codec::kLossless).unchanged, kBlocks)
+      << "a second call changes nothing";
   EXPECT_EQ(CountRight("a", kBlocks), kBlocks);
-  EXPECT_FALSE(Encoded("a", 1)) << "HOST has it decoded";
-  EXPECT_EQ(Compress(kDiskBit, Codec::kIdentity).changed, kBlocks) << "beside HOST";
+  EXPECT_FALSE(Encoded("a", 1)) << "the copy in HOST is decoded";
+  EXPECT_EQ(Compress(kDiskBit, Codec::kIdentity).changed, kBlocks)
+      << "records are decoded although HOST has the blocks";
   EXPECT_EQ(process_->disk.stats().used, used);
   auto back = medium_.records.begin();
   for (const auto& [location, record] : before) {
@@ -148,10 +150,10 @@ TEST_F(CompressVerbTest, OnDiskAndBack) {
   EXPECT_EQ(process_->counters.blocks_decoded_disk.value(), kBlocks);
   EXPECT_EQ(process_->counters.recoded_bytes_before_disk.value(),
             process_->counters.recoded_bytes_after_disk.value())
-      << "there and back";
+      << "decoding must undo the counts of encoding";
 }
 
-TEST_F(CompressVerbTest, AnotherProcessReadsWhatWasEncoded) {
+TEST_F(CompressVerbTest, ALaterProcessReadsEncodedRecords) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutOnDisk("a", 5));
   (void)Compress(kDiskBit, Codec::kLossless);
@@ -160,11 +162,12 @@ TEST_F(CompressVerbTest, AnotherProcessReadsWhatWasEncoded) {
   const Digest name = Name("a", 1);
   BlockIndex::Presence there;
   store().index().Lookup(process_->f.variant(), {&name, 1}, {&there, 1});
-  EXPECT_EQ(there.pages, kBlockRoom.value() / kPageBytes) << "what it will take in HOST";
+  EXPECT_EQ(there.pages, kBlockRoom.value() / kPageBytes)
+      << "the index must know the decoded size in HOST";
   EXPECT_EQ(CountRight("a", 5), 5u);
 }
 
-TEST_F(CompressVerbTest, InHostAndBack) {
+TEST_F(CompressVerbTest, EncodesInHostAndBack) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 6, /*spilled=*/false));
   const PinKey pinned = process_->Key(Name("a", 2));
@@ -177,7 +180,8 @@ TEST_F(CompressVerbTest, InHostAndBack) {
   EXPECT_EQ(store().index().TotalsOf(process_->f.variant()).bytes, encoded.bytes_after);
   EXPECT_LT(encoded.bytes_after.value() * 10, encoded.bytes_before.value());
   EXPECT_EQ(store().stats().pinned_host, ByteCount(encoded.bytes_after.value() / 6));
-  EXPECT_EQ(store().index().events().newest(), events) << "nothing came or left";
+  EXPECT_EQ(store().index().events().newest(), events)
+      << "no block entered or left a tier, so there is no event";
   EXPECT_TRUE(Encoded("a", 1));
   EXPECT_EQ(CountRight("a", 6), 6u);
   EXPECT_EQ(Compress(kHostBit, Codec::kLossless).unchanged, 6u);
@@ -190,8 +194,9 @@ TEST_F(CompressVerbTest, InHostAndBack) {
   EXPECT_EQ(store().stats().pinned_host, kBlockRoom);
 }
 
-// Encoded there it goes as it is; it comes back decoded, and those who wait are charged for that.
-TEST_F(CompressVerbTest, FromHostToDiskAndBack) {
+// A block that is encoded in HOST is written to disk as it is.  It returns decoded, and the
+// sessions that wait for it are charged for the decoded size.
+TEST_F(CompressVerbTest, BlocksEncodedInHostGoToDiskAndBack) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 4, /*spilled=*/false));
   (void)Compress(kHostBit, Codec::kLossless);
@@ -211,7 +216,7 @@ TEST_F(CompressVerbTest, FromHostToDiskAndBack) {
   EXPECT_FALSE(Encoded("a", 3));
 }
 
-TEST_F(CompressVerbTest, EachTierHasACodecOfItsOwn) {
+TEST_F(CompressVerbTest, EachTierHasItsOwnCodec) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 3));
   EXPECT_EQ(Compress(kBoth, Codec::kLossless, SelectionScope::kPrefix, "a", 2).changed, 5u - 1);
@@ -221,7 +226,7 @@ TEST_F(CompressVerbTest, EachTierHasACodecOfItsOwn) {
   EXPECT_EQ(CountRight("a", 3), 3u);
 }
 
-TEST_F(CompressVerbTest, WhatDoesNotShrinkStaysAsItIs) {
+TEST_F(CompressVerbTest, BlocksThatDoNotShrinkStayAsTheyAre) {
   Start();
   const Digest noise = PutNoise();
   process_->work->spiller().Offer(SessionId{1}, process_->f.variant(), noise);
@@ -234,7 +239,7 @@ TEST_F(CompressVerbTest, WhatDoesNotShrinkStaysAsItIs) {
   EXPECT_EQ(process_->disk.stats().puts, puts);
 }
 
-TEST_F(CompressVerbTest, WhatIsLeasedStaysAsItIsAndTheLeaseToo) {
+TEST_F(CompressVerbTest, LeasedBlocksAndTheirLeasesStayAsTheyAre) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 3));
   const Digest leased = Name("a", 2);
@@ -253,8 +258,9 @@ TEST_F(CompressVerbTest, WhatIsLeasedStaysAsItIsAndTheLeaseToo) {
   EXPECT_EQ(again.unchanged, 4u);
 }
 
-// Two calls about one block: what the other has just written anew is there, so it is tried again.
-TEST_F(CompressVerbTest, WhatIsWrittenAnewMeanwhileIsNotMissing) {
+// Two calls about one block.  The other call has rewritten the record, so the block is not missing,
+// and a further call succeeds.
+TEST_F(CompressVerbTest, ARecordRewrittenByAnotherCallIsNotMissing) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutOnDisk("a", 1));
   const VariantIndex variant = process_->f.variant();
@@ -293,21 +299,21 @@ TEST_F(CompressVerbTest, WhatIsWrittenAnewMeanwhileIsNotMissing) {
   EXPECT_EQ(CountRight("a", 1), 1u);
 }
 
-TEST_F(CompressVerbTest, WhatIsBeingWrittenAnewIsInUse) {
+TEST_F(CompressVerbTest, ARecordThatIsBeingRewrittenIsInUse) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutOnDisk("a", 1));
   Spiller& spiller = process_->work->spiller();
   const std::pair name(process_->f.variant(), Name("a", 1));
   ASSERT_TRUE(spiller.Claim(name.first, name.second));
   std::byte& first = medium_.records.begin()->second.payload[0];
-  first ^= std::byte{1};  // the new one's description says other bytes than are at the old place
+  first ^= std::byte{1};  // as if description and place were of different records
   EXPECT_EQ(Compress(kDiskBit, Codec::kLossless).kept_in_use, 1u);
   first ^= std::byte{1};
   spiller.Unclaim({&name, 1});
   EXPECT_EQ(Compress(kDiskBit, Codec::kLossless).changed, 1u);
 }
 
-TEST_F(CompressVerbTest, SaysWhatBecameOfEachName) {
+TEST_F(CompressVerbTest, AnswersForEachName) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 2));
   const Digest leased = Name("a", 2);
@@ -333,10 +339,10 @@ TEST_F(CompressVerbTest, ADryRunChangesNothing) {
   EXPECT_EQ(process_->disk.stats().used, ByteCount(3 * kBlockRoom.value()));
   EXPECT_EQ(process_->counters.blocks_encoded_host.value(), 0u);
   const wire::CompressProgress done = Compress(kBoth, Codec::kLossless);
-  EXPECT_EQ(done.bytes_after, last.bytes_after) << "as it said";
+  EXPECT_EQ(done.bytes_after, last.bytes_after) << "the dry run must have predicted the result";
 }
 
-TEST_F(CompressVerbTest, StopsWhenItIsTold) {
+TEST_F(CompressVerbTest, StopsWhenTheCallerStops) {
   Start();
   constexpr uint32_t kBlocks = 70;
   ASSERT_NO_FATAL_FAILURE(PutOnDisk("a", kBlocks));
@@ -344,7 +350,8 @@ TEST_F(CompressVerbTest, StopsWhenItIsTold) {
   const CompressVerb::What what{.scope = Scope(SelectionScope::kAll), .tiers = kDiskBit};
   EXPECT_TRUE(absl::IsCancelled(TryCompress(what, &last, [](const auto&) { return false; })));
   EXPECT_EQ(process_->counters.blocks_encoded_disk.value(), 0u);
-  EXPECT_EQ(Compress(kDiskBit, Codec::kLossless).changed, kBlocks) << "another does the rest";
+  EXPECT_EQ(Compress(kDiskBit, Codec::kLossless).changed, kBlocks)
+      << "a further call encodes the rest";
 }
 
 TEST_F(CompressVerbTest, ADamagedRecordIsMissing) {
@@ -376,8 +383,9 @@ TEST_F(CompressVerbTest, ADamagedBlockOfHostIsMissing) {
   EXPECT_THAT(TiersOf("a", 2), ElementsAre(0, kHostBit));
 }
 
-// What a later daemon encoded with a loss is not encoded again, nor decoded by one that cannot.
-TEST_F(CompressVerbTest, WhatWouldLoseBitsTwiceIsRefused) {
+// A record that a later version of the daemon encoded with a lossy codec is neither encoded again
+// nor decoded by this version, which does not know the codec.
+TEST_F(CompressVerbTest, LossyRecordsAreNeitherEncodedAgainNorDecoded) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutOnDisk("a", 2));
   (void)Compress(kDiskBit, Codec::kLossless);
@@ -396,8 +404,9 @@ TEST_F(CompressVerbTest, WhatWouldLoseBitsTwiceIsRefused) {
   EXPECT_THAT(TiersOf("a", 2), Each(kDiskBit));
 }
 
-// The larger records of the first make room for the rest, but for the first nothing can go.
-TEST_F(CompressVerbTest, WhatFindsNoRoomStaysAsItIs) {
+// The space of the first large records could hold the rest, but no record can be rewritten without
+// space for the first.
+TEST_F(CompressVerbTest, WithoutDiskSpaceBlocksStayAsTheyAre) {
   constexpr uint32_t kBlocks = 10;
   disk_bytes_ = MiB(4);
   Start();
@@ -433,8 +442,8 @@ TEST_F(CompressVerbTest, NeedsADiskForDisk) {
   EXPECT_TRUE(compressor.Compress({.scope = {}, .tiers = kHostBit}, go_on).ok());
 }
 
-// Readers, spills, evictions and clears go on meanwhile, and see right bytes or none.
-TEST_F(CompressVerbTest, AllElseGoesOnMeanwhile) {
+// Readers, spills, evictions and clears run at the same time, and see the right bytes or no block.
+TEST_F(CompressVerbTest, OtherOperationsRunAtTheSameTime) {
   Start();
   constexpr uint32_t kBlocks = 40;
   ASSERT_NO_FATAL_FAILURE(PutChain("a", kBlocks));

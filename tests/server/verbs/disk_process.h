@@ -1,5 +1,5 @@
-// What a daemon has to do with a disk, without the rest of it: store, tier, spiller, promoter and
-// pins, over a medium that outlives them.  For tests only.
+// The parts of a daemon that work with the disk: store, tier, spiller, promoter and pins, over a
+// medium that outlives them. For tests only.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ namespace larder::testing {
 
 inline constexpr uint64_t kNow_ms = 1'700'000'000'000;
 
-// Takes no facts while it is told so.
+// A tier that refuses facts while `fails` is set.
 class FactlessTier final : public ForwardingTier {
  public:
   using ForwardingTier::ForwardingTier;
@@ -38,7 +38,7 @@ class FactlessTier final : public ForwardingTier {
   std::atomic<size_t> writes{0};
 };
 
-// A daemon's part of it, over a medium that outlives it.
+// The parts of one daemon process, over a medium that outlives it.
 struct DiskProcess {
   static constexpr uint32_t kBlockBytes = 100'000;
 
@@ -60,7 +60,7 @@ struct DiskProcess {
   [[nodiscard]] PinKey Key(const Digest& digest, Tier tier_of = Tier::kHost) const {
     return {f.variant(), digest, tier_of};
   }
-  // Waits for the disk's answer.
+  // Pins, and waits for the disk's answer.
   std::vector<BlockStatus> Pin(const std::vector<PinKey>& keys, uint64_t deadline_ms,
                                absl::Status* status = nullptr) {
     return Asked(status, [&](PinVerb::Answer answer) {

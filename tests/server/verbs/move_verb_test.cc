@@ -1,4 +1,5 @@
-// Move between HOST and DISK: what comes, what stays, and what a caller who stops leaves behind.
+// Move between HOST and DISK: which blocks move, which stay, and what a call leaves behind when its
+// caller stops it.
 #include "server/verbs/move.h"
 
 #include <gmock/gmock.h>
@@ -48,7 +49,7 @@ class MoveVerbTest : public testing::ScopeTest {
   }
 };
 
-TEST_F(MoveVerbTest, ToDiskAndBack) {
+TEST_F(MoveVerbTest, MovesToDiskAndBack) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 5, /*spilled=*/false));
   ASSERT_NO_FATAL_FAILURE(PutChain("b", 2, /*spilled=*/false));
@@ -60,17 +61,17 @@ TEST_F(MoveVerbTest, ToDiskAndBack) {
   EXPECT_EQ(moved.moved, 3u);
   EXPECT_THAT(TiersOf("a", 5), ElementsAre(kBoth, kBoth, kDiskBit, kDiskBit, kDiskBit));
   EXPECT_EQ(Move(Tier::kDisk, Tier::kHost, true, SelectionScope::kContent, "a").moved, 3u)
-      << "of those that are not there";
+      << "only blocks that are not in HOST are moved";
   EXPECT_THAT(TiersOf("a", 5), Each(kBoth));
   EXPECT_EQ(Move(Tier::kDisk, Tier::kHost, false, SelectionScope::kContent, "a").moved, 5u);
   EXPECT_THAT(TiersOf("a", 5), Each(kHostBit));
   process_->work->spiller().EraseRooms();
-  EXPECT_EQ(medium_.records.size(), 0u) << "their room on disk is free";
+  EXPECT_EQ(medium_.records.size(), 0u) << "their space on disk must be free";
   EXPECT_EQ(process_->counters.blocks_moved_disk.value(), 8u);
   EXPECT_EQ(process_->counters.blocks_moved_host.value(), 8u);
 }
 
-TEST_F(MoveVerbTest, SaysWhatStaysInTheTierThatItShouldLeave) {
+TEST_F(MoveVerbTest, CountsBlocksThatStayInTheSourceTier) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 3));
   const PinKey pinned = process_->Key(Name("a", 1));
@@ -84,8 +85,8 @@ TEST_F(MoveVerbTest, SaysWhatStaysInTheTierThatItShouldLeave) {
   EXPECT_THAT(TiersOf("a", 3), ElementsAre(kBoth, kBoth, kDiskBit));
 }
 
-// What is pinned there does not make room for it.
-TEST_F(MoveVerbTest, WhatFindsNoRoomIsNotBegun) {
+// Records that are pinned on disk are not erased to make space for the move.
+TEST_F(MoveVerbTest, AMoveWithoutSpaceIsRefused) {
   disk_bytes_ = ByteCount(RoundUp(DiskProcess::kBlockBytes, kPageBytes));
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 1));
@@ -97,11 +98,12 @@ TEST_F(MoveVerbTest, WhatFindsNoRoomIsNotBegun) {
       {.scope = Scope(SelectionScope::kContent, "b"), .from = Tier::kHost, .to = Tier::kDisk},
       &last);
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(TiersOf("b", 1), ElementsAre(kHostBit)) << "it is not lost";
+  EXPECT_THAT(TiersOf("b", 1), ElementsAre(kHostBit)) << "the block must stay in HOST";
 }
 
-// Each takes away what the other counts on: one in the midst of the other, and both at once.
-TEST_F(MoveVerbTest, TwoOppositeOnesLoseNothing) {
+// Each of two opposite moves removes what the other relies on: first one runs inside the other,
+// then both run at once.
+TEST_F(MoveVerbTest, TwoOppositeMovesLoseNothing) {
   Start();
   constexpr uint32_t kBlocks = 20;
   ASSERT_NO_FATAL_FAILURE(PutChain("a", kBlocks));
@@ -118,7 +120,8 @@ TEST_F(MoveVerbTest, TwoOppositeOnesLoseNothing) {
           (void)move(Tier::kDisk, Tier::kHost, go_on);
         return true;
       });
-  EXPECT_EQ(down.moved, 0u) << "they went back before they had left";
+  EXPECT_EQ(down.moved, 0u)
+      << "the inner move took the blocks back before the outer one removed them from HOST";
   EXPECT_EQ(down.no_room, kBlocks);
   EXPECT_THAT(TiersOf("a", kBlocks), Each(kHostBit));
   std::thread other([&] {
@@ -129,7 +132,7 @@ TEST_F(MoveVerbTest, TwoOppositeOnesLoseNothing) {
   EXPECT_THAT(TiersOf("a", kBlocks), Each(::testing::Ne(0)));
 }
 
-// What the disk does not give now is not missing.
+// A block that the disk cannot read at the moment is not missing.
 TEST_F(MoveVerbTest, ADiskThatFailsIsAnError) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 3));
@@ -143,7 +146,7 @@ TEST_F(MoveVerbTest, ADiskThatFailsIsAnError) {
   EXPECT_THAT(TiersOf("a", 3), Each(::testing::Ne(0)));
 }
 
-TEST_F(MoveVerbTest, MoreThanTheTierHasIsRefused) {
+TEST_F(MoveVerbTest, AMoveLargerThanTheTierIsRefused) {
   disk_bytes_ = ByteCount(2 * RoundUp(DiskProcess::kBlockBytes, kPageBytes));
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 3, /*spilled=*/false));
@@ -155,7 +158,7 @@ TEST_F(MoveVerbTest, MoreThanTheTierHasIsRefused) {
   EXPECT_THAT(TiersOf("a", 3), Each(kHostBit));
 }
 
-TEST_F(MoveVerbTest, StopsWhenItIsTold) {
+TEST_F(MoveVerbTest, StopsWhenTheCallerStops) {
   Start();
   constexpr uint32_t kBlocks = 60;
   ASSERT_NO_FATAL_FAILURE(PutChain("a", kBlocks, /*spilled=*/false));
@@ -164,8 +167,10 @@ TEST_F(MoveVerbTest, StopsWhenItIsTold) {
       TryMove({.scope = Scope(SelectionScope::kAll), .from = Tier::kHost, .to = Tier::kDisk}, &last,
               [](const wire::MoveProgress&) { return false; });
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
-  EXPECT_THAT(TiersOf("a", kBlocks), Each(kHostBit)) << "it was told before it began";
-  EXPECT_EQ(Move(Tier::kHost, Tier::kDisk, false).moved, kBlocks) << "another does the rest";
+  EXPECT_THAT(TiersOf("a", kBlocks), Each(kHostBit))
+      << "the caller stopped the call before it moved anything";
+  EXPECT_EQ(Move(Tier::kHost, Tier::kDisk, false).moved, kBlocks)
+      << "a further call moves the rest";
   EXPECT_THAT(TiersOf("a", kBlocks), Each(kDiskBit));
 }
 

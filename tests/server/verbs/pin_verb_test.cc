@@ -1,4 +1,5 @@
-// Pins by their callers' will: on disk, until their deadline, where they are wanted.
+// Pins with durable facts: they are saved on disk, last until their deadline, and bring blocks to
+// the tier where they are pinned.
 #include "server/verbs/pin.h"
 
 #include <gmock/gmock.h>
@@ -49,10 +50,10 @@ TEST_F(PinVerbTest, PinsOutliveTheProcessUntilTheirDeadline) {
   EXPECT_EQ(process_->f.store().pins().size(), 0u);
   EXPECT_EQ(process_->counters.pins_expired.value(), 2u);
   Start();
-  EXPECT_EQ(process_->loaded, 0u) << "forgotten, though the clock went back";
+  EXPECT_EQ(process_->loaded, 0u) << "an expired pin stays forgotten even if the clock goes back";
 }
 
-TEST_F(PinVerbTest, UnpinnedTheyAreForgotten) {
+TEST_F(PinVerbTest, UnpinnedBlocksAreForgotten) {
   Start();
   const PinKey key = process_->Key(process_->Put(1));
   EXPECT_THAT(process_->Pin({key}, kNow_ms + 1'000), ElementsAre(BlockStatus::kOk));
@@ -62,7 +63,7 @@ TEST_F(PinVerbTest, UnpinnedTheyAreForgotten) {
   EXPECT_EQ(process_->loaded, 0u);
 }
 
-TEST_F(PinVerbTest, WhatTheDiskDoesNotTakeIsSaid) {
+TEST_F(PinVerbTest, AFailedWriteOfAPinIsReported) {
   Start();
   const PinKey key = process_->Key(process_->Put(1));
   process_->tier.fails = true;
@@ -71,13 +72,14 @@ TEST_F(PinVerbTest, WhatTheDiskDoesNotTakeIsSaid) {
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_EQ(process_->counters.pin_writes_failed.value(), 1u);
   process_->tier.fails = false;
-  EXPECT_THAT(process_->Pin({key}, kNow_ms + 1'000), ElementsAre(BlockStatus::kOk)) << "again";
+  EXPECT_THAT(process_->Pin({key}, kNow_ms + 1'000), ElementsAre(BlockStatus::kOk))
+      << "a repeated call succeeds";
   Start();
   EXPECT_EQ(process_->loaded, 1u);
 }
 
-// Whoever asks again is not told that all is well while it is not.
-TEST_F(PinVerbTest, WhatTheDiskDidNotForgetItForgetsLater) {
+// A repeated request is not answered OK while the disk still has the pins.
+TEST_F(PinVerbTest, AFailedUnpinIsRetriedOnDisk) {
   Start();
   const PinKey key = process_->Key(process_->Put(1));
   EXPECT_THAT(process_->Pin({key}, kNow_ms + 1'000), ElementsAre(BlockStatus::kOk));
@@ -97,11 +99,11 @@ TEST_F(PinVerbTest, WhatTheDiskDidNotForgetItForgetsLater) {
     size_t facts = 0;
     process_->disk.ForEachFact([&](const std::string&, const std::string&) { ++facts; });
     return facts == 0;
-  })) << "though nobody asks";
+  })) << "the daemon retries without a further request";
 }
 
-// Unpinning what is not pinned costs the disk nothing.
-TEST_F(PinVerbTest, WritesOfWhatChangedAlone) {
+// Unpinning keys that are not pinned writes nothing to disk.
+TEST_F(PinVerbTest, OnlyChangedPinsAreWritten) {
   Start();
   std::vector<PinKey> keys(1'000, process_->Key(Digest{}));
   for (size_t i = 0; i < keys.size(); ++i) std::memcpy(keys[i].digest.bytes.data(), &i, sizeof i);
@@ -112,8 +114,8 @@ TEST_F(PinVerbTest, WritesOfWhatChangedAlone) {
   EXPECT_EQ(process_->tier.writes, 1u);
 }
 
-// What a former process had in HOST for a pin comes back there, though nobody asks.
-TEST_F(PinVerbTest, BlocksAreBroughtWhereTheyArePinned) {
+// A block that an earlier process had in HOST for a pin returns to HOST without a request.
+TEST_F(PinVerbTest, BlocksAreBroughtToTheTierWhereTheyArePinned) {
   Start();
   std::vector<PinKey> keys;
   for (uint32_t seed = 1; seed <= 8; ++seed) {
@@ -131,7 +133,7 @@ TEST_F(PinVerbTest, BlocksAreBroughtWhereTheyArePinned) {
   }));
 }
 
-TEST_F(PinVerbTest, WithoutADiskTheyEndWithTheProcess) {
+TEST_F(PinVerbTest, WithoutADiskPinsEndWithTheProcess) {
   StoreFixture f;
   Counters counters;
   PinVerb keeper(f.store(), {}, counters, [] { return kNow_ms; });
@@ -152,10 +154,10 @@ TEST_F(PinVerbTest, WithoutADiskTheyEndWithTheProcess) {
   EXPECT_EQ(f.store().pins().size(), 0u);
 }
 
-// ---- which blocks a selection means
+// ---- Which blocks a selection means.
 
 TEST(BlockSelection, AChainIsTheBlocksOfEachVariant) {
-  StoreFixture f;  // of 16 tokens a block
+  StoreFixture f;  // with 16 tokens per block
   SteadyClock clock;
   InstanceTable instances(f.store(), clock, {{Tier::kHost, 1e9}});
   const std::vector<VariantSpec> variants = {TestVariant(16), TestVariant(32)};

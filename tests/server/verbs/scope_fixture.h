@@ -1,5 +1,5 @@
-// A store with a disk, and chains of blocks of several contents in it, for verbs of many blocks.
-// For tests only.
+// A store with a disk, and chains of blocks of several contents in it, for verbs that act on many
+// blocks.  For tests only.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace larder::testing {
 inline constexpr TierSet kHostBit = TierBit(Tier::kHost), kDiskBit = TierBit(Tier::kDisk);
 inline constexpr TierSet kBoth = kHostBit | kDiskBit;
 
-// Contents by their models, each with a chain of blocks 1, 2, 3 ..
+// The contents differ by model; each has a chain of blocks 1, 2, 3 and so on.
 class ScopeTest : public ::testing::Test {
  protected:
   void Start() {
@@ -54,7 +54,7 @@ class ScopeTest : public ::testing::Test {
   static Digest Name(const std::string& model, uint32_t number) {
     return Chain(ContentOf(model).Id(), Tokens(number)).back();
   }
-  // `spilled`: they are on disk too when this returns.
+  // Puts a chain.  With `spilled`, the blocks are on disk as well when this returns.
   void PutChain(const std::string& model, uint32_t blocks, bool spilled = true,
                 const BlockWriter& writer = {}) {
     const Digest content = ContentOf(model).Id();
@@ -68,7 +68,7 @@ class ScopeTest : public ::testing::Test {
     ASSERT_TRUE(process_->work->spiller().WaitIdle(std::chrono::steady_clock::now() +
                                                    std::chrono::seconds(20)));
   }
-  // Of each block of that chain, where it is.
+  // Returns the tiers of each block of that chain.
   std::vector<TierSet> TiersOf(const std::string& model, uint32_t blocks) {
     std::vector<Digest> names;
     for (uint32_t number = 1; number <= blocks; ++number) names.push_back(Name(model, number));
@@ -78,7 +78,7 @@ class ScopeTest : public ::testing::Test {
     for (const BlockIndex::Presence& block : found) tiers.push_back(block.tiers);
     return tiers;
   }
-  // `model` and `blocks`: as the scope needs them.
+  // The scope decides whether `model` and `blocks` are used.
   BlockScope Scope(wire::SelectionScope scope, const std::string& model = "", uint32_t blocks = 0) {
     auto made = MakeScope(scope, {}, model.empty() ? Digest() : ContentOf(model).Id(),
                           Tokens(blocks), *instances_, store());

@@ -1,4 +1,4 @@
-// Verify: what is damaged goes and is counted, what is not stays, and a caller who stops is heard.
+// Verify: damaged blocks are removed and counted, the others stay, and a caller can stop the call.
 #include "server/verbs/verify.h"
 
 #include <gmock/gmock.h>
@@ -56,7 +56,7 @@ class VerifyVerbTest : public testing::ScopeTest {
   }
 };
 
-TEST_F(VerifyVerbTest, OfHost) {
+TEST_F(VerifyVerbTest, VerifiesHost) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 5, /*spilled=*/false));
   EXPECT_EQ(Verify(Tier::kHost).whole, 5u);
@@ -70,7 +70,7 @@ TEST_F(VerifyVerbTest, OfHost) {
   EXPECT_EQ(Verify(Tier::kHost).blocks, 4u);
 }
 
-TEST_F(VerifyVerbTest, OfDiskAlsoWhatHostHasToo) {
+TEST_F(VerifyVerbTest, VerifiesTheDiskCopyOfBlocksThatAreInHost) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 4));
   OnDisk(Name("a", 2), [](MemoryDiskTier::Record& record) { record.payload[0] ^= std::byte{1}; });
@@ -84,8 +84,9 @@ TEST_F(VerifyVerbTest, OfDiskAlsoWhatHostHasToo) {
   EXPECT_EQ(store().stats().leases, 0u);
 }
 
-// While Compress writes a record anew, its description is of one and its place of the other.
-TEST_F(VerifyVerbTest, WhatIsBeingWrittenAnewIsNotDamaged) {
+// While Compress rewrites a record, a reader may see the description of one record and the place of
+// the other.
+TEST_F(VerifyVerbTest, ARecordThatIsBeingRewrittenIsNotDamaged) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 1));
   Spiller& spiller = process_->work->spiller();
@@ -98,7 +99,7 @@ TEST_F(VerifyVerbTest, WhatIsBeingWrittenAnewIsNotDamaged) {
   EXPECT_EQ(Verify(Tier::kDisk).damaged, 1u);
 }
 
-TEST_F(VerifyVerbTest, ADiskThatGivesNothingEndsIt) {
+TEST_F(VerifyVerbTest, RepeatedReadFailuresEndTheCall) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", VerifyVerb::kFailuresMax + 4));
   for (uint32_t i = 1; i <= VerifyVerb::kFailuresMax + 4; ++i)
@@ -110,14 +111,14 @@ TEST_F(VerifyVerbTest, ADiskThatGivesNothingEndsIt) {
   EXPECT_EQ(last.damaged, 0u);
 }
 
-TEST_F(VerifyVerbTest, StopsWhenTold) {
+TEST_F(VerifyVerbTest, StopsWhenTheCallerStops) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 5));
   wire::VerifyProgress last;
   EXPECT_EQ(TryVerify({.tier = Tier::kHost}, &last, [](const auto&) { return false; }).code(),
             absl::StatusCode::kCancelled);
   EXPECT_EQ(last.blocks_done, 0u);
-  // Also in the hours that it waits for its rate.
+  // The call also stops during the hours in which it waits for its rate.
   const auto stop_later = [](const wire::VerifyProgress& progress) {
     return progress.blocks_done == 0;
   };
@@ -126,7 +127,7 @@ TEST_F(VerifyVerbTest, StopsWhenTold) {
   EXPECT_EQ(last.blocks_done, 1u);
 }
 
-TEST_F(VerifyVerbTest, RefusesWhatItCannotRead) {
+TEST_F(VerifyVerbTest, RefusesTiersThatItCannotRead) {
   Start();
   wire::VerifyProgress last;
   EXPECT_EQ(TryVerify({.tier = Tier::kDevice}, &last).code(), absl::StatusCode::kUnimplemented);

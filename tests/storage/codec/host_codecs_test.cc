@@ -1,4 +1,4 @@
-// The codecs that run on the CPU: the contract of all, and what each is for.
+// The codecs that run on the CPU: the contract of all codecs, and what each codec is for.
 #include "storage/codec/host_codecs.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ INSTANTIATE_TEST_SUITE_P(HostCodecs, BlockCodecContract,
                            return "Codec" + std::to_string(static_cast<int>(codec.param));
                          });
 
-TEST(HostCodecs, OfFloatsTheHighBytesShrink) {
+TEST(HostCodecs, LosslessShrinksTheHighBytesOfFloats) {
   const auto codec = MakeHostCodec(Codec::kLossless);
   const Bytes raw = Floats(24'576);
   Bytes to(raw.size());
@@ -25,15 +25,16 @@ TEST(HostCodecs, OfFloatsTheHighBytesShrink) {
   ASSERT_TRUE(size);
   EXPECT_LT(*size, raw.size() * 85 / 100);
   const auto as_bytes = codec->Encode(raw, 1, to);
-  EXPECT_GT(as_bytes.value_or(raw.size()), *size) << "the planes are what it is for";
+  EXPECT_GT(as_bytes.value_or(raw.size()), *size)
+      << "the gain must come from splitting numbers into byte planes";
 }
 
-TEST(HostCodecs, ThereAreNoOthers) {
+TEST(HostCodecs, HasNoHostCodecForQuantizedAndJoint) {
   for (const Codec codec : {Codec::kQuantized, Codec::kJoint})
     EXPECT_EQ(MakeHostCodec(codec), nullptr);
 }
 
-TEST(HostCodecs, KnowTheNumbersOfADtype) {
+TEST(HostCodecs, KnowsTheElementSizeOfADtype) {
   EXPECT_EQ(ElementBytes("f16"), 2u);
   EXPECT_EQ(ElementBytes("bf16"), 2u);
   EXPECT_EQ(ElementBytes("f32"), 4u);

@@ -7,7 +7,7 @@
 namespace larder {
 namespace {
 
-// A payload of floats, floats, noise and few bytes, with its table.
+// A payload of two segments of floats, one of noise and one of a few bytes, with its table.
 struct Payload {
   Payload() {
     uint16_t number = 0;
@@ -24,7 +24,7 @@ struct Payload {
   SegmentTable table;
 };
 
-TEST(PayloadCodec, WhatComesOutIsWhatWentIn) {
+TEST(PayloadCodec, DecodingReturnsTheEncodedBytes) {
   const Payload raw;
   PayloadCodec codec;
   Bytes encoded(raw.bytes.size(), std::byte{0xAA});
@@ -49,7 +49,7 @@ TEST(PayloadCodec, WhatComesOutIsWhatWentIn) {
   EXPECT_EQ(decoded, raw.bytes);
 }
 
-TEST(PayloadCodec, WhatDoesNotShrinkStaysAsItIs) {
+TEST(PayloadCodec, EncodeReturnsNulloptIfNothingShrinks) {
   const Bytes noise = Noise(10'000);
   SegmentTable table = UniformTable(1, 10'000);
   HashPayload(noise, &table);
@@ -58,7 +58,7 @@ TEST(PayloadCodec, WhatDoesNotShrinkStaysAsItIs) {
   EXPECT_FALSE(codec.Encode(Codec::kLossless, noise, table, 2, to).has_value());
 }
 
-TEST(PayloadCodec, DamageIsSeen) {
+TEST(PayloadCodec, DamageIsDetected) {
   const Payload raw;
   PayloadCodec codec;
   Bytes encoded(raw.bytes.size()), decoded(raw.bytes.size());
@@ -67,7 +67,7 @@ TEST(PayloadCodec, DamageIsSeen) {
   for (size_t at = 0; at < table.segments[0].bytes; at += 997) {
     encoded[at] ^= std::byte{4};
     EXPECT_TRUE(absl::IsDataLoss(codec.Decode(encoded, table, decoded, &out))) << at;
-    // Though who damaged it made a hash for it.
+    // Damage is found even if the segment's hash was computed from the damaged bytes.
     SegmentTable sealed = table;
     HashPayload(encoded, &sealed);
     EXPECT_TRUE(absl::IsDataLoss(codec.Decode(encoded, sealed, decoded, &out))) << at;
@@ -79,12 +79,12 @@ TEST(PayloadCodec, DamageIsSeen) {
   EXPECT_TRUE(absl::IsDataLoss(codec.Decode(encoded, longer, more, &out)));
 }
 
-TEST(PayloadCodec, WhatIsNotKnownHereCannotBeDecoded) {
+TEST(PayloadCodec, CannotDecodeUnknownCodecsOrSizes) {
   PayloadCodec codec;
   SegmentTable table = UniformTable(2, 100);
   EXPECT_TRUE(codec.CanDecode(table));
   table.segments[1].codec = Codec::kLossless;
-  EXPECT_FALSE(codec.CanDecode(table)) << "to how many bytes?";
+  EXPECT_FALSE(codec.CanDecode(table)) << "the decoded size is unknown";
   table.segments[1].raw_bytes = 200;
   EXPECT_TRUE(codec.CanDecode(table));
   table.segments[1].codec = Codec::kQuantized;

@@ -1,4 +1,4 @@
-// Catalogs after a write that failed, which RocksDB goes on from only when it is opened anew.
+// Catalogs after a failed write, after which RocksDB accepts writes only when it is opened again.
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -21,7 +21,8 @@ DiskBlock BlockNumbered(uint64_t number) { return {number, 2, 50'000}; }
 
 class OpenedAnew : public ::testing::Test {
  protected:
-  // A tier with some blocks; a write of every catalog fails, so each is opened anew by the next.
+  // Opens a tier with some blocks.  A write to every catalog then fails, so the next write opens
+  // each catalog again.
   void OpenAndBreak() {
     auto tier = FileDiskTier::Open({.directory = directory_.path() + "/disk",
                                     .limit = MiB(160),
@@ -40,7 +41,7 @@ class OpenedAnew : public ::testing::Test {
     ASSERT_EQ(put.status, DiskTier::PutStatus::kOk);
     held_[number] = put.location;
   }
-  // How many of what was put are not what was put.
+  // Returns how many of the blocks that were put are missing or wrong.
   size_t Missing() {
     size_t missing = 0;
     for (const auto& [number, location] : held_)
@@ -48,7 +49,7 @@ class OpenedAnew : public ::testing::Test {
     return missing;
   }
 
-  // `spoil` changes the file that says which one a catalog's manifest is.
+  // `spoil` changes the file that names the manifest of a catalog.
   void IsReadAgainAfter(const std::function<void(const std::string& current)>& spoil) {
     ASSERT_NO_FATAL_FAILURE(OpenAndBreak());
     const std::string current = directory_.path() + "/disk/shard-00/catalog/CURRENT";
@@ -69,8 +70,9 @@ class OpenedAnew : public ::testing::Test {
   std::map<uint64_t, DiskLocation> held_;
 };
 
-// What a write that failed has closed, and that does not open to be written again, can be read.
-TEST_F(OpenedAnew, CatalogsThatDoNotOpenAnewCanBeRead) {
+// A catalog that a failed write has closed, and that cannot be opened for writing, can still be
+// read.
+TEST_F(OpenedAnew, ACatalogThatCannotBeReopenedForWritingCanBeRead) {
   ASSERT_NO_FATAL_FAILURE(OpenAndBreak());
   ASSERT_TRUE(faults_.Arm("catalog.open=error").ok());
   for (int i = 0; i < 2; ++i) {
@@ -78,7 +80,8 @@ TEST_F(OpenedAnew, CatalogsThatDoNotOpenAnewCanBeRead) {
     EXPECT_EQ(Missing(), 0u);
     EXPECT_EQ(tier_->stats().shards_failed, tier_->stats().shards);
   }
-  EXPECT_LE(faults_.faults(FaultPoint::kCatalogOpen), tier_->stats().shards) << "not at each write";
+  EXPECT_LE(faults_.faults(FaultPoint::kCatalogOpen), tier_->stats().shards)
+      << "a catalog must not be opened at each write";
   ASSERT_TRUE(faults_.Arm("").ok());
   EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10), [&] {
     return tier_->PutFact("a", "3").ok() && tier_->stats().shards_failed == 0;
@@ -87,8 +90,9 @@ TEST_F(OpenedAnew, CatalogsThatDoNotOpenAnewCanBeRead) {
   EXPECT_EQ(Missing(), 0u);
 }
 
-// Where no name can be written no payload is, and whoever looks is told.
-TEST_F(OpenedAnew, WhileNothingCanBeWrittenNothingIsTried) {
+// While no name can be committed, no payload is written either, and the stats report the failed
+// shards.
+TEST_F(OpenedAnew, NoPayloadIsWrittenWhileNoNameCanBeCommitted) {
   ASSERT_NO_FATAL_FAILURE(OpenAndBreak());
   ASSERT_TRUE(faults_.Arm("data.write=sleep:1ms").ok());
   {
@@ -107,18 +111,19 @@ TEST_F(OpenedAnew, WhileNothingCanBeWrittenNothingIsTried) {
   EXPECT_EQ(Missing(), 0u);
 }
 
-// Nor to be read: that needs no write to be tried again.
-TEST_F(OpenedAnew, ACatalogThatCannotEvenBeReadIsAgain) {
+// The catalog cannot be opened for reading either.  It is opened again without a write that
+// triggers this.
+TEST_F(OpenedAnew, AnUnreadableCatalogIsReadAgainLater) {
   IsReadAgainAfter(
       [](const std::string& current) { std::ofstream(current) << "MANIFEST-999999\n"; });
 }
-// Nor is it begun anew then.
-TEST_F(OpenedAnew, ACatalogThatSeemsToBeGoneIsAgain) {
+// Nor is an empty catalog created in its place.
+TEST_F(OpenedAnew, ACatalogThatSeemsMissingIsReadAgainLater) {
   IsReadAgainAfter([](const std::string& current) { std::filesystem::remove(current); });
 }
 
-// Reads wait for the moment in which it is closed.
-TEST_F(OpenedAnew, ReadsWaitWhileACatalogIsOpenedAnew) {
+// Reads wait while the catalog is closed.
+TEST_F(OpenedAnew, ReadsWaitWhileACatalogIsReopened) {
   ASSERT_NO_FATAL_FAILURE(OpenAndBreak());
   ASSERT_TRUE(faults_.Arm("catalog.open=sleep:300ms").ok());
   auto written = std::async(std::launch::async, [&] { return tier_->PutFact("a", "2"); });
@@ -129,13 +134,14 @@ TEST_F(OpenedAnew, ReadsWaitWhileACatalogIsOpenedAnew) {
   EXPECT_EQ(missing, 0u);
 }
 
-// A write does not wait for who reads a catalog whole, and others read it meanwhile.
+// A write does not wait for a reader that scans the whole catalog, and other readers may read it
+// meanwhile.
 absl::Status PutFact(BlockCatalog& catalog, const std::string& value) {
   const DiskTier::Fact one{"a", value};
   return catalog.PutFacts({&one, 1});
 }
 
-TEST_F(OpenedAnew, NotWhileItIsReadWhole) {
+TEST_F(OpenedAnew, ACatalogIsNotReopenedDuringAScan) {
   CatalogMemory memory(MiB(8));
   auto opened = BlockCatalog::Open({.directory = directory_.path() + "/catalog",
                                     .disk_bytes_max = MiB(16),

@@ -1,13 +1,13 @@
-// A process that puts and erases is killed at any instant, thousands of times over one directory:
-// the next one starts, has every block that was durable and not erased, byte for byte, and no room
-// is lost.
+// A process that puts and erases blocks is killed at any instant, thousands of times over one
+// directory.  Each time the next process starts, finds every block that was durable and not erased,
+// byte for byte, and no disk space is lost.
 //
-// Parent and child share a page of notes: what was durable, what was being erased.  The child is
-// killed from outside at a random moment, or dies at a fault point.
+// Parent and child share a page of notes about which blocks were durable and which were being
+// erased.  The parent kills the child at a random moment, or the child dies at a fault point.
 //
-// What a loss of power leaves of a catalog's log, this program knows by a function of its own under
-// the name of the C library's, which everything linked here calls; tests/powercut draws all that it
-// may leave of a directory.
+// To know what a loss of power leaves of a catalog's log, this program defines its own function
+// under the name of the C library's, which everything linked here calls.  tests/powercut draws
+// everything that a loss of power may leave of a directory.
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -35,9 +35,9 @@ namespace {
 constexpr ByteCount kLimit = MiB(160);
 constexpr uint64_t kKills = 500;
 constexpr int kTimesEachPoint = 3;
-constexpr size_t kNumbers = 96;  // blocks that there may be
+constexpr size_t kNumbers = 96;  // how many different blocks there may be
 
-// How long each log of a catalog was when it was last synced.
+// The length of each catalog log when it was last synced.
 class SyncedLogs {
  public:
   void Synced(int fd) {
@@ -50,7 +50,7 @@ class SyncedLogs {
     bytes_[std::string(path.data(), static_cast<size_t>(bytes))] =
         static_cast<uint64_t>(found.st_size);
   }
-  // What else is in the logs of a directory goes.  REQUIRES: nobody has them open.
+  // Discards what was not synced of the logs in a directory.  REQUIRES: no process has them open.
   void CutOff(const std::filesystem::path& directory) {
     MutexLock lock(mu_);
     for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
@@ -67,7 +67,7 @@ class SyncedLogs {
   std::map<std::string, uint64_t> bytes_ LARDER_GUARDED_BY(mu_);
 };
 SyncedLogs& Logs() {
-  static auto* const logs = new SyncedLogs;  // ends with the process
+  static auto* const logs = new SyncedLogs;  // never destroyed
   return *logs;
 }
 
@@ -83,11 +83,11 @@ extern "C" int fdatasync(int fd) {
 namespace larder::testing {
 namespace {
 
-// What the child has said of a block, in memory that outlives it.
+// What the child has noted about a block, in memory that outlives the child.
 enum Said : uint8_t { kAbsent, kPutting, kDurable, kErasing };
 struct Notes {
   std::atomic<uint8_t> said[kNumbers];
-  std::atomic<uint64_t> verified;  // starts whose findings were right
+  std::atomic<uint64_t> verified;  // starts that found everything right
   std::atomic<uint64_t> wrong, lost, leaked, back;
   std::atomic<bool> working;
 };
@@ -99,7 +99,7 @@ DiskBlock BlockNumbered(size_t number) {
   return {number + 1, segments, bytes};
 }
 
-// One life: looks at what is there, then works until it dies.
+// One life of the child: it examines what is there, then works until it dies.
 class Life {
  public:
   Life(const std::string& directory, const std::string& faults, Notes* notes) : notes_(*notes) {
@@ -197,8 +197,8 @@ class DiskCrash : public ::testing::Test {
   }
   ~DiskCrash() override { munmap(notes_, sizeof(Notes)); }
 
-  // A life with these faults; killed so long after it began to work (negative: it dies by itself).
-  // Answers its wait status.
+  // Runs a life with these faults and kills it after it has worked for `work`; if `work` is
+  // negative, it dies by itself. Returns its wait status.
   int Live(const std::string& faults, std::chrono::microseconds work) {
     notes_->working = false;
     const uint64_t seed = ++seed_;
@@ -215,7 +215,7 @@ class DiskCrash : public ::testing::Test {
       std::this_thread::sleep_for(work);
       kill(child, SIGKILL);
     }
-    // One that should die by itself and does not is a failure, not a hang.
+    // If a life that should die by itself does not, the test fails instead of hanging.
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (waitpid(child, &status, WNOHANG) == 0) {
       if (std::chrono::steady_clock::now() > until) kill(child, SIGTERM);
@@ -233,7 +233,7 @@ class DiskCrash : public ::testing::Test {
     EXPECT_EQ(notes_->wrong, 0u);
     EXPECT_EQ(notes_->lost, 0u);
     EXPECT_EQ(notes_->leaked, 0u);
-    EXPECT_EQ(notes_->back, 0u) << "blocks came back after their erasure was over";
+    EXPECT_EQ(notes_->back, 0u) << "blocks came back after their erasure had completed";
     EXPECT_EQ(notes_->verified, lives);
   }
 
@@ -255,7 +255,7 @@ TEST_F(DiskCrash, KilledAtAnyMoment) {
   ExpectNothingLost(kills);
 }
 
-// A crash at each step of a put and of an erasure.
+// The process crashes at each step of a put and of an erasure.
 TEST_F(DiskCrash, AtEachFaultPoint) {
   constexpr int kDied = 66;  // FaultPoints' _exit
   uint64_t verified = 0;
@@ -263,12 +263,13 @@ TEST_F(DiskCrash, AtEachFaultPoint) {
     const std::string name(ToString(static_cast<FaultPoint>(point)));
     for (int time = 0; time < kTimesEachPoint; ++time) {
       SCOPED_TRACE(absl::StrCat(name, " ", time));
-      // Only a damaged directory reaches the first: file_disk_tier_faults_test.  Facts and sockets
-      // are the daemon's.
+      // shard.set-aside is reached only with a damaged directory, in file_disk_tier_faults_test.
+      // Facts and sockets belong to the daemon.
       const auto elsewhere = {"shard.set-aside", "catalog.facts", "socket.rights"};
       if (std::ranges::find(elsewhere, name) != elsewhere.end()) continue;
       if (name.starts_with("data.create")) StartOver();
-      // Work comes to most points without end, a start to these a few times only.
+      // Most points are reached again and again during the work, these only a few times at the
+      // start.
       const bool at_start =
           name == "catalog.open" || name == "catalog.scan" || name.starts_with("data.create");
       const int status = Live(absl::StrCat(name, "=crash/", time == 0 || at_start ? 1 : 5),
@@ -295,7 +296,7 @@ class PowerLoss : public ::testing::Test {
     entries_.clear();
     for (const DiskTier::Entry& entry : RecoverFirsts(*tier_)) entries_[entry.key.digest] = entry;
   }
-  // Of erasures, what was not synced is lost.
+  // Erasures that were not synced are lost.
   void CutPower() {
     tier_.reset();
     Logs().CutOff(path());
@@ -306,7 +307,8 @@ class PowerLoss : public ::testing::Test {
     EXPECT_EQ(put.status, DiskTier::PutStatus::kOk);
     return {block.key(), put.location};
   }
-  // A block in the first shard, such that the next goes to the second when it is erased.
+  // Puts a block in the first shard such that, once it is erased, the next block goes to the second
+  // shard.
   [[nodiscard]] DiskAddress PutInFirst(const DiskBlock& block) {
     const DiskAddress there = Put(block);
     (void)Put(DiskBlock(101, 2, 100'000));
@@ -324,19 +326,19 @@ class PowerLoss : public ::testing::Test {
   std::map<Digest, DiskTier::Entry> entries_;
 };
 
-TEST_F(PowerLoss, TakesErasuresBackThatNothingFollowed) {
+TEST_F(PowerLoss, UndoesErasuresThatWereNotSynced) {
   const DiskBlock block(1, 2, 10'000);
   const DiskAddress there = PutInFirst(block);
   EraseOne(*tier_, there);
   CutPower();
-  EXPECT_TRUE(Finds(block)) << "else these tests show nothing";
+  EXPECT_TRUE(Finds(block)) << "if an unsynced erasure survives, these tests prove nothing";
   EraseOne(*tier_, {block.key(), entries_.at(block.key().digest).location});
   ASSERT_TRUE(tier_->SyncErasures().ok());
   CutPower();
   EXPECT_EQ(entries_.size(), 2u);
 }
 
-// A shard told what it has before another one that had the newer record.
+// The shard with the older record is recovered before the shard with the newer one.
 TEST_F(PowerLoss, BringsNoBlockBackInPlaceOfANewerOne) {
   for (const bool forgotten : {false, true}) {
     SCOPED_TRACE(forgotten);
@@ -352,15 +354,15 @@ TEST_F(PowerLoss, BringsNoBlockBackInPlaceOfANewerOne) {
     EXPECT_TRUE(Finds(newer));
     EXPECT_EQ(entries_.size(), 3u);
     CutPower();
-    EXPECT_TRUE(Finds(newer)) << "what a start does changes nothing";
+    EXPECT_TRUE(Finds(newer)) << "the recovery at start must not change the result";
     tier_.reset();
     std::filesystem::remove_all(path());
     Open();
   }
 }
 
-// Its room is another's by then.
-TEST_F(PowerLoss, BringsNoBlockBackWhoseRoomIsAnothers) {
+// The space of the erased record belongs to another record by then.
+TEST_F(PowerLoss, BringsNoBlockBackWhoseSpaceWasReused) {
   const DiskBlock older(1, 2, 10'000), newer(1, 3, 20'000);
   EraseOne(*tier_, PutInFirst(older));
   (void)Put(newer);

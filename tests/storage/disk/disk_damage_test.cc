@@ -1,6 +1,6 @@
-// Whatever happens to the files of a disk tier while no process has it open: the next start
-// succeeds, no wrong byte comes back, no damage to a record that is read goes unnoticed, and what
-// is lost is what the damage can have touched.
+// The files of a disk tier are damaged while no process has them open.  The next start succeeds, no
+// read returns a wrong byte, no damage to a record that is read goes unnoticed, and only blocks
+// that the damage can have touched are lost.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ constexpr uint64_t kDamages = 10'000;
 constexpr uint64_t kSeeds = 8;
 constexpr uint64_t kDamagesPerStart = 24;
 
-// Without padding between segments: no hash covers it, and nobody reads it.
+// A block without padding between its segments: no hash covers padding, and no reader uses it.
 DiskBlock BlockNumbered(uint64_t number) {
   std::mt19937_64 random(number);
   const auto segments = static_cast<uint32_t>(1 + random() % 30);
@@ -57,16 +57,16 @@ void WriteAt(const fs::path& path, uint64_t offset, std::span<const std::byte> b
   close(fd);
 }
 
-// Where a block's record lies, found by its header in the data files: the test does not believe the
-// catalog.
+// Where the record of a block lies.  The test finds it by its header in the data files, so that it
+// does not rely on the catalog.
 struct Place {
   fs::path file;
-  uint64_t begin = 0, payload = 0, end = 0;  // end: of the payload's bytes
+  uint64_t begin = 0, payload = 0, end = 0;  // `end` is the end of the payload's bytes
 };
 
 class DiskDamage : public ::testing::Test {
  protected:
-  // A directory with kBlocks blocks and some that were erased, and a copy of it.
+  // Makes a directory with kBlocks blocks and some erased ones, and a copy of it.
   void MakePristine(uint64_t seed) {
     directory_ = std::make_unique<TemporaryDirectory>();
     auto tier = Open();
@@ -138,7 +138,8 @@ class DiskDamage : public ::testing::Test {
   [[nodiscard]] fs::path disk() const { return directory_->path() + "/disk"; }
   [[nodiscard]] fs::path pristine() const { return directory_->path() + "/pristine"; }
 
-  // ---- damages: each says whether it changed anything, which what is gone already does not
+  // ---- Kinds of damage.  Each returns whether it changed anything; it may not, if its target is
+  // gone.
   [[nodiscard]] bool DamageOnce(std::mt19937_64& random) {
     const uint64_t kind = random() % 20;
     if (kind < 15) return DamageRecord(random, kind);
@@ -148,13 +149,13 @@ class DiskDamage : public ::testing::Test {
     return DamageRecord(random, 0);
   }
 
-  // Writes other bytes over a part of a record, or a whole other record over it.
+  // Overwrites a part of a record with other bytes, or the whole of it with another record.
   [[nodiscard]] bool DamageRecord(std::mt19937_64& random, uint64_t kind) {
     auto victim = places_.begin();
     std::advance(victim, static_cast<std::ptrdiff_t>(random() % places_.size()));
     const Place& place = victim->second;
     if (!fs::exists(place.file) || fs::file_size(place.file) < place.end) return false;
-    if (kind < 8) {  // a bit
+    if (kind < 8) {  // one bit
       const bool in_header = random() % 4 == 0;
       const uint64_t begin = in_header ? place.begin : place.payload;
       const uint64_t at = begin + random() % ((in_header ? place.payload : place.end) - begin);
@@ -162,12 +163,12 @@ class DiskDamage : public ::testing::Test {
           ReadAt(place.file, at, 1)[0] ^ static_cast<std::byte>(1u << (random() % 8));
       return Overwrite(place.file, at, {&byte, 1});
     }
-    if (kind < 11) {  // a page of zeros
+    if (kind < 11) {  // one page of zeros
       const uint64_t pages = RoundUp(place.end - place.begin, kPageBytes) / kPageBytes;
       const std::vector<std::byte> zeros(kPageBytes);
       return Overwrite(place.file, place.begin + random() % pages * kPageBytes, zeros);
     }
-    // Another record, whole or its header alone: swapped or stale.
+    // Another record, whole or only its header: swapped or stale.
     auto other = places_.begin();
     std::advance(other, static_cast<std::ptrdiff_t>(random() % places_.size()));
     const Place& from = other->second;
@@ -219,7 +220,7 @@ class DiskDamage : public ::testing::Test {
     return true;
   }
 
-  // Costs nothing: the other shards say the same.
+  // Costs no block: the other shards have the same facts.
   [[nodiscard]] bool DamageFormat(std::mt19937_64& random) {
     const fs::path file = disk() / "shard-00" / "FORMAT";
     if (fs::file_size(file) == 0) return false;
@@ -227,7 +228,7 @@ class DiskDamage : public ::testing::Test {
     return true;
   }
 
-  // ---- what is left
+  // ---- What is left.
   void CheckAll(uint64_t seed) {
     const std::unique_ptr<FileDiskTier> tier = Open();
     ASSERT_NE(tier, nullptr);
@@ -273,7 +274,7 @@ class DiskDamage : public ::testing::Test {
   std::set<fs::path> damaged_shards_;
 
  private:
-  // Notes the records that this changes; false: all of it was there already.
+  // Notes the records that this changes.  Returns false if the bytes were there already.
   [[nodiscard]] bool Overwrite(const fs::path& file, uint64_t at,
                                std::span<const std::byte> bytes) {
     if (at + bytes.size() <= fs::file_size(file) &&
@@ -284,11 +285,11 @@ class DiskDamage : public ::testing::Test {
     const fs::path before = pristine() / fs::relative(file, disk());
     for (const auto& [number, place] : places_) {
       if (place.file != file || place.begin >= at + bytes.size() || place.end <= at) continue;
-      if (fs::file_size(file) < place.end) continue;  // cut off: touched already
+      if (fs::file_size(file) < place.end) continue;  // cut off, so it counts as touched already
       if (BytesOf(file, place) != BytesOf(before, place)) {
         touched_.insert(number);
       } else {
-        touched_.erase(number);  // what was there before, as a bit flipped twice
+        touched_.erase(number);  // restored, as when a bit is flipped twice
       }
     }
     return true;

@@ -1,8 +1,8 @@
-// The directory of a disk tier: its names survive a loss of power, and other users neither read nor
-// write it.
+// The directory of a disk tier: its names survive a loss of power, and other users can neither read
+// nor write it.
 //
-// What is made, renamed and synced this program sees by functions of its own, under the names of
-// the C library's, which everything linked here calls.
+// This program observes which names are made, renamed and synced by defining its own functions
+// under the names of the C library's, which everything linked here calls.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -30,8 +30,8 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Directories in which a name changed, as long as no sync of them followed: one that began after
-// the change, for another thread may change a name while a sync is under way.
+// Directories in which a name changed and that were not synced after that.  The sync must begin
+// after the change, because another thread may change a name during a sync.
 class UnsyncedDirectories {
  public:
   void Changed(const std::string& path) {
@@ -39,7 +39,7 @@ class UnsyncedDirectories {
     if (fs::path(path).string().find("/catalog/") != std::string::npos) return;  // RocksDB's
     changes_.push_back({fs::path(path).parent_path(), ++last_});
   }
-  // A sync begins: it covers the changes up to this one.
+  // A sync begins.  Returns the number of the last change that it covers.
   [[nodiscard]] uint64_t Begin() {
     MutexLock lock(mu_);
     return last_;
@@ -73,7 +73,7 @@ class UnsyncedDirectories {
   std::vector<Change> changes_ LARDER_GUARDED_BY(mu_);
 };
 UnsyncedDirectories& Unsynced() {
-  static auto* const unsynced = new UnsyncedDirectories;  // ends with the process
+  static auto* const unsynced = new UnsyncedDirectories;  // never destroyed
   return *unsynced;
 }
 
@@ -134,9 +134,9 @@ class DiskDirectory : public ::testing::Test {
   TemporaryDirectory directory_;
 };
 
-// ---- names are durable
+// ---- Names are durable.
 
-TEST_F(DiskDirectory, ASyncCoversWhatCameBeforeItBegan) {
+TEST_F(DiskDirectory, ASyncCoversOnlyChangesBeforeItBegan) {
   const int fd = open(directory_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   ASSERT_GE(fd, 0);
   UnsyncedDirectories unsynced;
@@ -151,14 +151,14 @@ TEST_F(DiskDirectory, ASyncCoversWhatCameBeforeItBegan) {
   close(fd);
 }
 
-TEST_F(DiskDirectory, WhatIsMadeIsSyncedWhereItsNameIs) {
+TEST_F(DiskDirectory, EachNewNameIsSyncedInItsDirectory) {
   (void)Unsynced().Take();
   ASSERT_NO_FATAL_FAILURE(MakeOne());
   EXPECT_THAT(Unsynced().Take(), ::testing::IsEmpty());
 }
 
-// Or else what it puts there is in files that the power takes by their names.
-TEST_F(DiskDirectory, WhatAProcessMadeThatDidNotLiveToSyncItTheNextOneSyncs) {
+// Otherwise a loss of power could remove the names of the files that the next process writes.
+TEST_F(DiskDirectory, TheNextProcessSyncsNamesThatItsPredecessorDidNot) {
   ASSERT_NO_FATAL_FAILURE(MakeOne());
   (void)Unsynced().Take();
   for (const fs::path& made : {disk(), shard(), shard() / "catalog", shard() / "FORMAT"})
@@ -168,7 +168,7 @@ TEST_F(DiskDirectory, WhatAProcessMadeThatDidNotLiveToSyncItTheNextOneSyncs) {
   EXPECT_THAT(Unsynced().Take(), ::testing::IsEmpty());
 }
 
-TEST_F(DiskDirectory, WhatIsSetAsideIsSyncedWhereItWasAndWhereItGoes) {
+TEST_F(DiskDirectory, SettingAsideSyncsBothDirectories) {
   ASSERT_NO_FATAL_FAILURE(MakeOne());
   fs::remove(shard() / "catalog" / "CURRENT");
   (void)Unsynced().Take();
@@ -181,9 +181,9 @@ TEST_F(DiskDirectory, WhatIsSetAsideIsSyncedWhereItWasAndWhereItGoes) {
   EXPECT_TRUE(fs::exists(disk() / "set-aside" / "catalog"));
 }
 
-// ---- others neither read nor write it
+// ---- Other users can neither read nor write the directory.
 
-TEST_F(DiskDirectory, IsForItsOwnerAlone) {
+TEST_F(DiskDirectory, FilesAndFoldersArePrivateToTheirOwner) {
   const mode_t before = umask(0);
   ASSERT_NO_FATAL_FAILURE(MakeOne());
   fs::remove(shard() / "catalog" / "CURRENT");
@@ -200,7 +200,7 @@ TEST_F(DiskDirectory, IsForItsOwnerAlone) {
   }
 }
 
-TEST_F(DiskDirectory, OneThatOthersCanReadIsClosedToThem) {
+TEST_F(DiskDirectory, AReadableDirectoryIsMadePrivate) {
   ASSERT_NO_FATAL_FAILURE(MakeOne());
   for (const fs::path& path : {disk(), shard(), shard() / "catalog"})
     ASSERT_EQ(chmod(path.c_str(), 0755), 0);
@@ -211,7 +211,7 @@ TEST_F(DiskDirectory, OneThatOthersCanReadIsClosedToThem) {
   EXPECT_EQ(ModeOf(disk() / "LOCK"), 0600u);
 }
 
-TEST_F(DiskDirectory, OneThatOthersCanWriteIsRefused) {
+TEST_F(DiskDirectory, ADirectoryThatOthersCanWriteIsRefused) {
   ASSERT_NO_FATAL_FAILURE(MakeOne());
   for (const fs::path& path : {disk(), shard(), shard() / "catalog"}) {
     for (const mode_t mode : {0770u, 0707u, 01777u}) {
@@ -223,8 +223,8 @@ TEST_F(DiskDirectory, OneThatOthersCanWriteIsRefused) {
   EXPECT_TRUE(Open().ok());
 }
 
-TEST_F(DiskDirectory, OneOfAnotherUserIsRefused) {
-  if (geteuid() != 0) GTEST_SKIP() << "needs root, to give files away";
+TEST_F(DiskDirectory, FilesOfAnotherUserAreRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to change the owner of files";
   ASSERT_NO_FATAL_FAILURE(MakeOne());
   for (const fs::path& path : {disk(), shard(), disk() / "LOCK", shard() / "00000000.kv"}) {
     if (!fs::exists(path)) continue;  // a shard without a block yet
@@ -235,7 +235,7 @@ TEST_F(DiskDirectory, OneOfAnotherUserIsRefused) {
   EXPECT_TRUE(Open().ok());
 }
 
-TEST_F(DiskDirectory, NoLinkInItIsFollowed) {
+TEST_F(DiskDirectory, NoLinkInsideIsFollowed) {
   ASSERT_NO_FATAL_FAILURE(MakeOne());
   const fs::path elsewhere = fs::path(directory_.path()) / "elsewhere";
   for (const fs::path& path :
@@ -251,13 +251,13 @@ TEST_F(DiskDirectory, NoLinkInItIsFollowed) {
     if (!there) fs::remove(elsewhere);
   }
   EXPECT_TRUE(Open().ok());
-  // Where the directory lies is the operator's to say.
+  // The operator may place the directory itself behind a link.
   fs::rename(disk(), elsewhere);
   fs::create_symlink(elsewhere, disk());
   EXPECT_TRUE(Open().ok());
 }
 
-// A FORMAT that is a link says nothing, and one of the directory's own takes its place.
+// A FORMAT that is a link is not read, and is replaced by a file.
 TEST_F(DiskDirectory, AFormatThatIsALinkIsReplaced) {
   ASSERT_NO_FATAL_FAILURE(MakeOne());
   const fs::path victim = fs::path(directory_.path()) / "victim";

@@ -1,4 +1,4 @@
-// Facts on a disk of several shards: what is forgotten takes no room, and does not come back.
+// Facts on a disk of several shards: forgotten facts take no space and do not come back.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -42,7 +42,7 @@ class DiskFacts : public ::testing::Test {
     tier_->ForEachFact([&](const std::string& key, const std::string& value) { all[key] = value; });
     return all;
   }
-  // Of one shard, without its tier.
+  // Returns how many facts one shard stores, read without the tier.
   [[nodiscard]] size_t StoredIn(uint32_t shard) {
     tier_.reset();
     CatalogMemory memory(MiB(8));
@@ -60,7 +60,7 @@ class DiskFacts : public ::testing::Test {
     return stored;
   }
 
-  // Its catalog is damaged beyond use.
+  // Damages the catalog of a shard beyond use.
   void Lose(uint32_t shard) {
     tier_.reset();
     ASSERT_TRUE(std::filesystem::remove(
@@ -75,7 +75,7 @@ class DiskFacts : public ::testing::Test {
   std::unique_ptr<FileDiskTier> tier_;
 };
 
-TEST_F(DiskFacts, ForgottenTheyTakeNoRoom) {
+TEST_F(DiskFacts, ForgottenFactsTakeNoSpace) {
   ASSERT_TRUE(tier_->PutFact("kept", "1").ok());
   std::vector<DiskTier::Fact> facts;
   for (int i = 0; i < 100; ++i) facts.push_back({absl::StrCat("pin/", i), "until tomorrow"});
@@ -87,8 +87,8 @@ TEST_F(DiskFacts, ForgottenTheyTakeNoRoom) {
   for (uint32_t shard = 0; shard < 4; ++shard) EXPECT_EQ(StoredIn(shard), 1u) << shard;
 }
 
-// Who did not hear that it is forgotten has it still.
-TEST_F(DiskFacts, ForgottenTheyDoNotComeBackFromAShardThatWasAway) {
+// A shard that missed the erasure of a fact still has it.
+TEST_F(DiskFacts, ForgottenFactsDoNotComeBackFromAShardThatWasClosed) {
   ASSERT_TRUE(tier_->PutFact("pin", "until tomorrow").ok());
   ASSERT_TRUE(faults_.Arm("catalog.open=error").ok());
   Open();
@@ -98,28 +98,28 @@ TEST_F(DiskFacts, ForgottenTheyDoNotComeBackFromAShardThatWasAway) {
   Open();
   EXPECT_TRUE(All().empty());
   ASSERT_TRUE(tier_->PutFact("pin", "").ok());
-  EXPECT_EQ(StoredIn(kFaulty), 0u) << "now all have heard of it";
+  EXPECT_EQ(StoredIn(kFaulty), 0u) << "all shards have been told to forget it";
 }
 
-// A shard that fails for a moment keeps a word of what is forgotten, which counts: the next write
-// takes it away.
-TEST_F(DiskFacts, WhatAShardCouldNotForgetGoesWithTheNextWrite) {
+// A shard that fails for a moment keeps a forgotten fact, which counts as stored.  The next write
+// removes it.
+TEST_F(DiskFacts, AFailedForgetIsCompletedByTheNextWrite) {
   const auto pins = [&] {
     return tier_->stats().facts[static_cast<size_t>(DiskTier::FactKind::kPin)].facts;
   };
   ASSERT_TRUE(tier_->PutFact("pin/1", "one").ok());
   ASSERT_TRUE(faults_.Arm("catalog.facts=error").ok());
-  EXPECT_TRUE(tier_->PutFact("pin/1", "").ok()) << "the others have heard of it";
+  EXPECT_TRUE(tier_->PutFact("pin/1", "").ok()) << "the other shards have forgotten it";
   EXPECT_EQ(pins(), 1u);
   ASSERT_TRUE(faults_.Arm("").ok());
   ASSERT_TRUE(tier_->PutFact("pin/2", "two").ok());
-  EXPECT_EQ(pins(), 1u) << "and that is the new one";
+  EXPECT_EQ(pins(), 1u) << "only the new fact is left";
   EXPECT_EQ(All(), (std::map<std::string, std::string>{{"pin/2", "two"}}));
   EXPECT_EQ(StoredIn(kFaulty), 1u);
 }
 
-// However many shards are lost, one after the other: those that are left fill the others up.
-TEST_F(DiskFacts, AShardThatBeganEmptyHasThemAgain) {
+// However many shards are lost one after another, the shards that are left fill the new ones up.
+TEST_F(DiskFacts, AnEmptyShardGetsTheFactsOfTheOthers) {
   const std::map<std::string, std::string> facts = {{"pin/1", "until tomorrow"},
                                                     {"registration/1", "an engine"}};
   for (const auto& [key, value] : facts) ASSERT_TRUE(tier_->PutFact(key, value).ok());
@@ -133,8 +133,9 @@ TEST_F(DiskFacts, AShardThatBeganEmptyHasThemAgain) {
   for (uint32_t shard = 0; shard < 4; ++shard) EXPECT_EQ(StoredIn(shard), 2u) << shard;
 }
 
-// And one that was away has what was said meanwhile, and nothing older.
-TEST_F(DiskFacts, AShardThatWasAwayHearsOfWhatItMissed) {
+// A shard that could not be opened for a while gets the facts that it missed, and keeps no older
+// ones.
+TEST_F(DiskFacts, AShardThatWasClosedGetsTheFactsItMissed) {
   ASSERT_TRUE(tier_->PutFact("pin/1", "until tomorrow").ok());
   ASSERT_TRUE(faults_.Arm("catalog.open=error").ok());
   ASSERT_NO_FATAL_FAILURE(Open());
@@ -156,23 +157,23 @@ std::string Random(size_t bytes, uint32_t seed) {  // cannot be compressed
   return text;
 }
 
-TEST_F(DiskFacts, AFullPartForgets) {
+TEST_F(DiskFacts, AFullPartStillAllowsForgetting) {
   ASSERT_TRUE(tier_->PutFact("pin", "until tomorrow").ok());
   absl::Status status;
   for (uint32_t i = 0; i < 10'000 && status.ok(); ++i)
     status = tier_->PutFact(absl::StrCat(i), Random(1000, i));
   ASSERT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_TRUE(absl::IsResourceExhausted(tier_->PutFact("pin", Random(2000, 1))));
-  EXPECT_TRUE(tier_->PutFact("pin", "until now").ok()) << "smaller";
+  EXPECT_TRUE(tier_->PutFact("pin", "until now").ok()) << "a smaller value still fits";
   EXPECT_TRUE(tier_->PutFact("pin", "").ok());
   EXPECT_FALSE(All().contains("pin"));
   EXPECT_TRUE(tier_->PutFact("0", "").ok());
   EXPECT_TRUE(tier_->PutFact("1", "").ok());
-  EXPECT_TRUE(tier_->PutFact("pin", Random(1000, 1)).ok()) << "there is room again";
+  EXPECT_TRUE(tier_->PutFact("pin", Random(1000, 1)).ok()) << "there is space again";
 }
 
-// What engines say of themselves takes no room of blocks or pins, in this process and the next.
-TEST_F(DiskFacts, RegistrationsDoNotEndDurability) {
+// Registrations of engines take no space from blocks or pins, in this process and in the next.
+TEST_F(DiskFacts, RegistrationsTakeNoSpaceFromBlocksAndPins) {
   uint32_t refused = 0;
   for (uint32_t i = 0; i < 400; ++i) {
     const absl::Status status =
@@ -197,8 +198,9 @@ TEST_F(DiskFacts, RegistrationsDoNotEndDurability) {
   EXPECT_EQ(tier_->stats().blocks, 24u);
 }
 
-// As an older daemon filled it: the oldest registrations go, and blocks become durable again.
-TEST_F(DiskFacts, WhatAnOlderDaemonLeftTooMuchOfGoesOldestFirst) {
+// A catalog as an older daemon filled it: the oldest registrations are forgotten, and blocks become
+// durable again.
+TEST_F(DiskFacts, TooManyFactsOfAnOlderDaemonAreForgottenOldestFirst) {
   tier_.reset();
   constexpr uint32_t kRegistrations = 64, kShards = 4;
   for (uint32_t shard = 0; shard < kShards; ++shard) {

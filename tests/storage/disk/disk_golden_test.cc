@@ -1,7 +1,7 @@
-// The disk format as it was written when version 1 was made (tests/golden/disk_v1, which
-// disk_v1.json describes): a later build reads all of it, and writes the same bytes.
+// The disk format as it was written when version 1 was made (tests/golden/disk_v1, described by
+// disk_v1.json): a later build reads all of it, and writes the same bytes.
 //
-// The directory is made from its description, when the format has a new version and only then, by
+// The directory is made from its description only when the format gets a new version, by
 //   LARDER_TEST_GOLDEN_DIR=DIR disk_golden_test --gtest_filter=*WritesTheGoldenDirectory
 #include <cstdlib>
 #include <cstring>
@@ -62,7 +62,7 @@ void Append(T value, std::string* to) {
   to->append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// A block as disk_v1.json describes it.
+// A block that disk_v1.json describes.
 class GoldenBlock {
  public:
   explicit GoldenBlock(const nlohmann::json& json)
@@ -88,14 +88,14 @@ class GoldenBlock {
   [[nodiscard]] DiskTier::NewBlock AsNew() const {
     return {.header = &header_, .tokens = tokens_, .payload = payload()};
   }
-  // As it lies in a data file, the padding behind it left out.
+  // Returns the record as it lies in a data file, without the padding behind it.
   [[nodiscard]] std::string Record() const {
     std::string record = EncodeRecordHeader(header_);
     record.resize(RoundUp(record.size(), kPageBytes));
     record.append(reinterpret_cast<const char*>(payload().data()), payload().size());
     return record;
   }
-  // What the catalog says of it, docs/format.md: in `places`, and in `headers`.
+  // Returns what the catalog stores about the block (docs/format.md), in `places` and in `headers`.
   [[nodiscard]] std::string PlaceValue(uint32_t file, uint64_t offset) const {
     std::string value;
     for (const uint64_t number : {uint64_t{file}, offset / kPageBytes, pages(), uint64_t{0}})
@@ -137,7 +137,7 @@ class GoldenBlock {
 
 using GoldenBlocks = std::vector<GoldenBlock>;
 
-// Where each record lies in the data files: the test does not believe the catalogs.
+// Where each record lies in the data files.  The test finds this without relying on the catalogs.
 struct Place {
   fs::path file;
   uint64_t offset = 0;
@@ -158,7 +158,8 @@ std::map<std::string, Place> RecordsIn(const fs::path& directory) {
   return records;
 }
 
-// All that is in the logs of a directory's catalogs: RocksDB has values there as they were given.
+// Returns the contents of all logs of a directory's catalogs.  RocksDB stores values there
+// unchanged.
 std::string LogsIn(const fs::path& directory) {
   std::string logs;
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
@@ -176,13 +177,13 @@ class DiskGolden : public ::testing::Test {
     for (const auto& block : json_.at(which)) blocks.emplace_back(block);
     return blocks;
   }
-  // Those that the directory has.
+  // Returns the blocks that the directory has.
   [[nodiscard]] GoldenBlocks LiveBlocks() const {
     GoldenBlocks blocks = Blocks("first");
     for (GoldenBlock& block : Blocks("second")) blocks.push_back(std::move(block));
     return blocks;
   }
-  // The golden directory as its daemon left it: data files have their whole length again.
+  // Copies the golden directory as its daemon left it; data files get their whole length again.
   void LayOut() const {
     fs::remove_all(disk());
     fs::copy(kGolden / "disk_v1", disk(), fs::copy_options::recursive);
@@ -208,7 +209,7 @@ class DiskGolden : public ::testing::Test {
   [[nodiscard]] DiskAddress AddressOf(const GoldenBlock& block) const {
     return {block.key(), entries_.at(NameOf(block.key())).location};
   }
-  // What is wrong with a block; empty: it is there, all of it.
+  // Returns what is wrong with a block, or an empty string if all of it is there.
   [[nodiscard]] std::string WrongWith(const GoldenBlock& block) const {
     if (!entries_.contains(NameOf(block.key()))) return "is not there";
     const DiskTier::Entry& entry = entries_.at(NameOf(block.key()));
@@ -243,7 +244,7 @@ class DiskGolden : public ::testing::Test {
     EXPECT_EQ(facts, json_.at("facts"));
   }
 
-  // Two processes, so that the catalog has tables and a log.
+  // Two processes write, so that the catalog has tables and a log.
   void Write() {
     fs::remove_all(disk());
     ASSERT_NO_FATAL_FAILURE(OpenAndRecover());
@@ -292,8 +293,8 @@ TEST_F(DiskGolden, IsReadByteForByte) {
   EXPECT_EQ(tier_->stats().shards_set_aside, 0u);
 }
 
-// The next daemon goes on in it, and the one after that finds all of both.
-TEST_F(DiskGolden, IsWrittenOn) {
+// The next daemon continues in the directory, and the one after that finds the blocks of both.
+TEST_F(DiskGolden, TheNextDaemonContinuesInIt) {
   LayOut();
   ASSERT_NO_FATAL_FAILURE(OpenAndRecover());
   PutAll(Blocks("gone"));
@@ -309,8 +310,8 @@ TEST_F(DiskGolden, IsWrittenOn) {
   ExpectFacts();
 }
 
-// It gets an id when it is first opened, which stays.
-TEST_F(DiskGolden, IsGivenAnIdInPlace) {
+// The directory gets an id when it is opened for the first time, and keeps it.
+TEST_F(DiskGolden, GetsAnIdWhenItIsFirstOpened) {
   LayOut();
   ASSERT_NO_FATAL_FAILURE(OpenAndRecover());
   const std::string first = ReadFile(Shard(0) / "FORMAT"), second = ReadFile(Shard(1) / "FORMAT");
@@ -323,7 +324,8 @@ TEST_F(DiskGolden, IsGivenAnIdInPlace) {
   ExpectAllThere();
 }
 
-// But for the version of the directory: records that name no content are those of version 1.
+// The only difference is the version of the directory: records that name no content are those of
+// version 1.
 TEST_F(DiskGolden, IsWhatThisBuildWrites) {
   ASSERT_NO_FATAL_FAILURE(Write());
   constexpr int kVersion = 4;
@@ -349,9 +351,10 @@ TEST_F(DiskGolden, IsWhatThisBuildWrites) {
   ExpectFacts();
 }
 
-// ---- later versions
+// ---- Later versions.
 
-// Whichever shards say so: a newer daemon may have died while it wrote them.
+// The directory is refused if any of its shards names a newer version, because a newer daemon may
+// have died while it changed the shards.
 TEST_F(DiskGolden, ANewerDirectoryIsRefusedAndLeftAlone) {
   for (const std::set<uint32_t>& newer : {std::set{0u}, std::set{1u}, std::set{0u, 1u}}) {
     SCOPED_TRACE(absl::StrCat(newer.size(), " from ", *newer.begin()));
@@ -370,7 +373,7 @@ TEST_F(DiskGolden, ANewerDirectoryIsRefusedAndLeftAlone) {
   }
 }
 
-// The header of a record version that is not known yet, with the right checksum.
+// Returns a record header of an unknown version, with the right checksum.
 std::string NextVersion(const RecordHeader& header) {
   std::string bytes = EncodeRecordHeader(header);
   const uint32_t version = kRecordVersionMax + 1;
@@ -390,7 +393,7 @@ class UnknownRecord : public DiskGolden {
     LARDER_CHECK(file.seekp(static_cast<std::streamoff>(place.offset))
                  << NextVersion(block_.header()));
   }
-  // In the shard that has it, where it lies.
+  // Changes the header in the catalog of the shard that has the block.
   void ChangeInCatalog() const {
     int changed = 0;
     for (const uint32_t shard : {0u, 1u}) {
@@ -424,7 +427,7 @@ class UnknownRecord : public DiskGolden {
     }
     EXPECT_EQ(tier_->stats().shards_set_aside, 0u);
   }
-  // What the daemon does about a block that it cannot read.
+  // Does what the daemon does about a block that it cannot read.
   void ExpectErasedForGood() {
     EraseOne(*tier_, AddressOf(block_));
     ASSERT_NO_FATAL_FAILURE(OpenAndRecover());
@@ -435,7 +438,7 @@ class UnknownRecord : public DiskGolden {
   const GoldenBlock block_;
 };
 
-TEST_F(UnknownRecord, IsNotGiven) {
+TEST_F(UnknownRecord, IsNotReturned) {
   ChangeInDataFile();
   ChangeInCatalog();
   ASSERT_NO_FATAL_FAILURE(OpenAndRecover());
@@ -447,7 +450,7 @@ TEST_F(UnknownRecord, IsNotGiven) {
   ExpectErasedForGood();
 }
 
-TEST_F(UnknownRecord, InTheDataFileAloneIsDamage) {
+TEST_F(UnknownRecord, InTheDataFileOnlyIsDamage) {
   ChangeInDataFile();
   ASSERT_NO_FATAL_FAILURE(OpenAndRecover());
   EXPECT_EQ(WrongWith(block_), "damaged");
@@ -456,7 +459,7 @@ TEST_F(UnknownRecord, InTheDataFileAloneIsDamage) {
   ExpectErasedForGood();
 }
 
-TEST_F(UnknownRecord, InTheCatalogAloneIsNotDescribed) {
+TEST_F(UnknownRecord, InTheCatalogOnlyIsNotDescribed) {
   ChangeInCatalog();
   ASSERT_NO_FATAL_FAILURE(OpenAndRecover());
   EXPECT_EQ(WrongWith(block_), "has no description");
@@ -464,26 +467,26 @@ TEST_F(UnknownRecord, InTheCatalogAloneIsNotDescribed) {
   ExpectErasedForGood();
 }
 
-// ---- making it
+// ---- Making the directory.
 
-// The file without the zeros behind its last byte.
+// Returns the file without the zeros behind its last byte.
 std::string Cut(std::string bytes) {
   bytes.resize(RoundUp(bytes.find_last_not_of('\0') + 1, kPageBytes));
   return bytes;
 }
 
-// What the next daemon must find.  RocksDB's OPTIONS name the directory they were written in, and
-// it asks for none.
+// Returns true for files that the next daemon must find.  RocksDB does not need its OPTIONS files,
+// which name the directory in which they were written.
 bool Kept(const fs::path& path) {
   const std::string name = path.filename();
   return name != "LOCK" && !name.starts_with("LOG") && !name.starts_with("OPTIONS");
 }
 
-// That of a new format, where LARDER_TEST_GOLDEN_DIR says; else one that is thrown away.
+// Writes the directory of a new format where LARDER_TEST_GOLDEN_DIR says, or else a temporary one.
 TEST_F(DiskGolden, WritesTheGoldenDirectory) {
   const char* const told = std::getenv("LARDER_TEST_GOLDEN_DIR");
   const fs::path golden = told != nullptr ? fs::path(told) : fs::path(directory_.path()) / "golden";
-  ASSERT_FALSE(fs::exists(golden)) << golden << " is there: only a new directory is written";
+  ASSERT_FALSE(fs::exists(golden)) << golden << " exists: this test writes only a new directory";
   ASSERT_NO_FATAL_FAILURE(Write());
   for (const auto& entry : fs::recursive_directory_iterator(disk())) {
     if (!entry.is_regular_file() || !Kept(entry.path())) continue;

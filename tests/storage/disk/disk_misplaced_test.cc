@@ -1,5 +1,5 @@
-// A catalog or a FORMAT that was copied over another shard's, as a restore to the wrong place does:
-// what it overwrote is lost, and nothing else.
+// A catalog or a FORMAT was copied over another shard's, as a restore to the wrong place does.
+// What it overwrote is lost, and nothing else.
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr ByteCount kLimit = MiB(560);  // 8 shards of 4 files
+constexpr ByteCount kLimit = MiB(560);  // 8 shards of 4 files each
 constexpr uint32_t kShards = 8;
 constexpr uint64_t kBlocks = 64;
 
@@ -32,7 +32,7 @@ class Misplaced : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_NO_FATAL_FAILURE(Make("disk")); }
 
-  // A directory with some blocks in each shard, and a copy of all but the data files.
+  // Makes a directory with some blocks in each shard, and a copy of everything but the data files.
   void Make(const std::string& name) {
     auto tier = Open(name);
     ASSERT_NE(tier, nullptr);
@@ -71,7 +71,7 @@ class Misplaced : public ::testing::Test {
       Copy(What::kBoth, Shard("disk-kept", shard), Shard("disk", shard));
   }
 
-  // By what the catalogs say.
+  // Finds the shard of each block from the catalogs.
   void FindHomes() {
     for (uint32_t shard = 0; shard < kShards; ++shard) {
       CatalogMemory memory(MiB(8));
@@ -93,13 +93,14 @@ class Misplaced : public ::testing::Test {
     }
     ASSERT_EQ(homes_.size(), kBlocks);
   }
-  // Blocks of all shards but `but` that are not there, or not what was put.
+  // Returns how many blocks of all shards except `but` are missing or wrong.
   uint64_t LostBeyond(std::optional<uint32_t> but) {
     const auto tier = Open();
     if (!tier) return kBlocks;
     std::map<Digest, DiskLocation> there;
     for (const DiskTier::Entry& entry : RecoverAll(*tier)) {
-      EXPECT_TRUE(there.emplace(entry.key.digest, entry.location).second) << "told twice";
+      EXPECT_TRUE(there.emplace(entry.key.digest, entry.location).second)
+          << "Recover reported a block twice";
     }
     set_aside_ = tier->stats().shards_set_aside;
     uint64_t lost = 0;
@@ -107,7 +108,7 @@ class Misplaced : public ::testing::Test {
       const DiskBlock block = BlockNumbered(number);
       const auto found = there.find(block.key().digest);
       const bool has = found != there.end() && Has(*tier, block, found->second);
-      EXPECT_TRUE(has || found == there.end()) << "it is told, and is not what was put";
+      EXPECT_TRUE(has || found == there.end()) << "Recover reported a block that has wrong bytes";
       if (homes_.at(block.key().digest) != but) lost += has ? 0 : 1;
     }
     return lost;
@@ -115,11 +116,12 @@ class Misplaced : public ::testing::Test {
 
   TemporaryDirectory directory_;
   std::map<Digest, uint32_t> homes_;  // the shard of each block
-  uint32_t set_aside_ = 0;            // by the last look
+  uint32_t set_aside_ = 0;            // at the last check
 };
 
-// All pairs, both directions; of catalog, FORMAT and both, all of them or one by turns.
-TEST_F(Misplaced, CostsTheShardThatItOverwrote) {
+// All pairs in both directions, of catalog, FORMAT and both.  At a small test scale, one kind for
+// each pair, in turn.
+TEST_F(Misplaced, CostsOnlyTheShardThatItOverwrote) {
   const bool all = TestScale() >= 1;
   uint64_t lost = 0, copies = 0;
   for (uint32_t from = 0; from < kShards; ++from) {
@@ -132,7 +134,7 @@ TEST_F(Misplaced, CostsTheShardThatItOverwrote) {
         lost += LostBeyond(what == What::kFormat ? std::nullopt : std::optional(to));
         EXPECT_EQ(set_aside_, what == What::kFormat ? 0u : 1u);
         EXPECT_EQ(LostBeyond(what == What::kFormat ? std::nullopt : std::optional(to)), 0u)
-            << "at the next start";
+            << "the next start must find the same";
         EXPECT_EQ(set_aside_, 0u);
         ++copies;
       }
@@ -142,8 +144,8 @@ TEST_F(Misplaced, CostsTheShardThatItOverwrote) {
   EXPECT_EQ(lost, 0u);
 }
 
-// Of another daemon's directory the same: the number of the shard is right, the directory is not.
-TEST_F(Misplaced, FromAnotherDirectoryToo) {
+// The same with another daemon's directory: the shard number is right, but the directory id is not.
+TEST_F(Misplaced, FromAnotherDirectoryCostsOnlyThatShard) {
   ASSERT_NO_FATAL_FAILURE(Make("other"));
   for (const What what : kAll) {
     SCOPED_TRACE(static_cast<int>(what));
@@ -154,8 +156,9 @@ TEST_F(Misplaced, FromAnotherDirectoryToo) {
   }
 }
 
-// All that says who a shard is may go: the catalogs know it, and the FORMATs.
-TEST_F(Misplaced, TheIdIsFoundWhereverItIsLeft) {
+// Either of the two places that identify a shard may be missing: the catalogs and the FORMAT files
+// both know it.
+TEST_F(Misplaced, TheIdIsRestoredFromTheCatalogs) {
   const auto id = [&](uint32_t shard) {
     std::string text;
     std::getline(std::ifstream(Shard("disk", shard) / "FORMAT"), text, '\0');

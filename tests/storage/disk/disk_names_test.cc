@@ -1,4 +1,4 @@
-// Of a name that is put again one shard decides: the one that has a record of it, or may have one.
+// If a name is put again, the shard that has a record of it, or may have one, takes the new record.
 #include <map>
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 
 using Status = DiskTier::PutStatus;
 
-// Faults are those of the first of two shards, where the first block goes.
+// Faults concern the first of two shards, where the first block goes.
 class DiskNames : public ::testing::Test {
  protected:
   DiskNames() { Open(); }
@@ -47,7 +47,7 @@ class DiskNames : public ::testing::Test {
   TemporaryDirectory directory_;
   FaultPoints faults_;
   std::unique_ptr<FileDiskTier> tier_;
-  DiskLocation place_ = DiskLocation::kNone;  // of what was put last
+  DiskLocation place_ = DiskLocation::kNone;  // of the last put
   std::map<uint64_t, DiskLocation> places_;   // by number
   const DiskBlock older_{1, 4, 50'000}, newer_{1, 3, 50'000};
 };
@@ -59,7 +59,7 @@ TEST_F(DiskNames, WaitForTheShardThatHasThem) {
   for (const char* broken : {"data.write=error", "data.sync=error", "catalog.commit=error"}) {
     Arm(broken);
     EXPECT_EQ(Put(newer_), Status::kFailed) << broken;
-    EXPECT_EQ(Put(DiskBlock(2, 1, 1'000)), Status::kOk) << "another name goes elsewhere";
+    EXPECT_EQ(Put(DiskBlock(2, 1, 1'000)), Status::kOk) << "another name goes to the other shard";
     EXPECT_TRUE(Has(*tier_, older_, older)) << broken;
   }
   Arm("");
@@ -67,7 +67,7 @@ TEST_F(DiskNames, WaitForTheShardThatHasThem) {
   EXPECT_TRUE(Has(*tier_, newer_, place_));
 }
 
-// What is given up and cannot be erased is found by the next start.
+// A record that was given up and cannot be erased is found by the next start.
 TEST_F(DiskNames, WaitForTheShardThatCannotEraseThem) {
   OpenAndRecover();
   ASSERT_EQ(Put(older_), Status::kOk);
@@ -85,8 +85,8 @@ TEST_F(DiskNames, WaitForTheShardThatCannotEraseThem) {
   EXPECT_EQ(known->header, newer_.header());
 }
 
-// One that does not say what it has takes what is new: so its record is the newest.
-TEST_F(DiskNames, GoWhereItIsNotKnownWhatIsThere) {
+// A shard that cannot look up what it has takes the new record, so that its record is the newest.
+TEST_F(DiskNames, GoToTheShardThatCannotLookThemUp) {
   OpenAndRecover();
   ASSERT_EQ(Put(older_), Status::kOk);
   Arm("catalog.read=error");
@@ -98,15 +98,15 @@ TEST_F(DiskNames, GoWhereItIsNotKnownWhatIsThere) {
   EXPECT_TRUE(Has(*tier_, newer_, found[0].location));
 }
 
-// What a full shard has no room for waits, though another has some; what only encodes a record need
-// not wait.
-TEST_F(DiskNames, WaitForTheRoomOfTheirShardButNotToBeEncoded) {
+// A block for which its full shard has no space waits, even if another shard has space.  A record
+// that is only encoded again need not wait.
+TEST_F(DiskNames, WaitForSpaceInTheirShardExceptWhenEncodedAgain) {
   OpenAndRecover();
   ASSERT_EQ(Put(older_), Status::kOk);
   const DiskLocation older = place_;
   uint64_t last = 1;
   while (Put(DiskBlock(last + 1, 8, 100'000)) == Status::kOk) ++last;
-  // The first gives nothing back, the second as much as one takes.
+  // The first shard frees nothing, the second as much as one block takes.
   Arm("catalog.erase=error");
   const DiskBlock another(1'000, 8, 100'000);
   for (uint64_t number = 2; number <= last && Put(another) != Status::kOk; ++number)
@@ -117,14 +117,14 @@ TEST_F(DiskNames, WaitForTheRoomOfTheirShardButNotToBeEncoded) {
   DiskBlock encoded(1, 8, 100'000);
   encoded.SetEncoded(110'000);
   EXPECT_EQ(Put(encoded), Status::kNoRoom);
-  ASSERT_EQ(Put(encoded, older), Status::kOk) << "in the other";
+  ASSERT_EQ(Put(encoded, older), Status::kOk) << "the encoded record goes to the other shard";
   Arm("");
   Erase(older_, older);
   EXPECT_TRUE(Has(*tier_, encoded, place_));
 }
 
-// Nor does a catalog that cannot be read say that a name is free; but what a start had to pass over
-// is not waited for.
+// A catalog that cannot be read does not mean that a name is free.  A shard that the start had to
+// skip is not waited for.
 TEST_F(DiskNames, AreNotFreeBecauseTheDiskFails) {
   OpenAndRecover();
   ASSERT_EQ(Put(older_), Status::kOk);
@@ -140,19 +140,20 @@ TEST_F(DiskNames, AreNotFreeBecauseTheDiskFails) {
       tier_->Recover([](const DiskTier::Entry&) { return 1u; }, [] { return false; })));
   ASSERT_TRUE(tier_->FindUntold(older_.key()).ok());
   EXPECT_FALSE(tier_->FindUntold(older_.key())->has_value());
-  EXPECT_EQ(Put(newer_), Status::kOk) << "as if that shard were closed";
+  EXPECT_EQ(Put(newer_), Status::kOk) << "the skipped shard must be treated as closed";
   Arm("");
 }
 
-// Until a shard has told what it has, the same bytes may go elsewhere, and others not.
-TEST_F(DiskNames, OfAShardThatHasNotToldGetNoOtherBytes) {
+// Until a shard has reported what it has, the same bytes may go to another shard, and other bytes
+// may not.
+TEST_F(DiskNames, OfAnUnreportedShardGetNoOtherBytes) {
   OpenAndRecover();
   ASSERT_EQ(Put(older_), Status::kOk);
   Open();
   Arm("catalog.scan=error");
   ASSERT_TRUE(absl::IsUnavailable(
       tier_->Recover([](const DiskTier::Entry&) { return 1u; }, [] { return false; })));
-  EXPECT_EQ(Put(newer_), Status::kNotNow) << "no failure of the disk's";
+  EXPECT_EQ(Put(newer_), Status::kNotNow) << "this is not a failure of the disk";
   EXPECT_EQ(Put(older_), Status::kOk);
   EXPECT_EQ(Put(DiskBlock(2, 1, 1'000)), Status::kOk);
   Arm("");

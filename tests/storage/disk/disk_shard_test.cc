@@ -1,4 +1,4 @@
-// One part of the disk by itself.
+// One shard of the disk tier by itself.
 #include <future>
 #include <memory>
 #include <optional>
@@ -32,7 +32,7 @@ class DiskShardTest : public ::testing::Test {
     ASSERT_TRUE(shard_->Recover().ok());
     shard_->SetTold();
   }
-  // Their rooms.
+  // Puts the blocks.  Returns where their records lie.
   std::vector<DiskShard::Room> Put(std::span<const DiskBlock> blocks) {
     std::vector<DiskTier::NewBlock> news;
     for (const DiskBlock& block : blocks) news.push_back(block.AsNew());
@@ -45,7 +45,7 @@ class DiskShardTest : public ::testing::Test {
     }
     return rooms;
   }
-  // The same block each time.
+  // Puts the same block each time.
   DiskShard::Room Put() { return Put({&block_, 1}).front(); }
   [[nodiscard]] DiskTier::Stats stats() const {
     DiskTier::Stats stats;
@@ -61,8 +61,8 @@ class DiskShardTest : public ::testing::Test {
   std::unique_ptr<DiskShard> shard_;
 };
 
-// Room that another thread is about to give back is owed still.
-TEST_F(DiskShardTest, OwesWhatIsBeingErased) {
+// Space that another thread is about to free is still pending.
+TEST_F(DiskShardTest, AnErasureUnderWayIsStillPending) {
   const DiskShard::Room room = Put();
   ASSERT_TRUE(faults_.Arm("catalog.erase=error").ok());
   EXPECT_FALSE(shard_->Erase({&room, 1}).ok());
@@ -77,8 +77,8 @@ TEST_F(DiskShardTest, OwesWhatIsBeingErased) {
   EXPECT_EQ(stats().used, ByteCount(0));
 }
 
-// More than one go of the catalog takes.
-TEST_F(DiskShardTest, GivesBackAllThatItOwes) {
+// More erasures than the catalog takes in one batch.
+TEST_F(DiskShardTest, CompletesAllPendingErasures) {
   std::vector<DiskBlock> blocks;
   for (uint64_t number = 1; number <= 1'500; ++number) blocks.emplace_back(number, 1, 100);
   const std::vector<DiskShard::Room> rooms = Put(blocks);
@@ -93,8 +93,9 @@ TEST_F(DiskShardTest, GivesBackAllThatItOwes) {
   EXPECT_EQ(stats().blocks, 0u);
 }
 
-// There is room for the bytes of many more, and none to say where they lie.
-TEST_F(DiskShardTest, SaysWhenItIsTheCatalogThatIsFull) {
+// The data files have space for many more blocks, but the catalog has none to record where they
+// lie.
+TEST_F(DiskShardTest, ReportsThatTheCatalogIsFull) {
   (void)Put();
   EXPECT_EQ(stats().refused_catalog, 0u);
   shard_->SetFactBytes(MiB(12));
@@ -107,26 +108,28 @@ TEST_F(DiskShardTest, SaysWhenItIsTheCatalogThatIsFull) {
     EXPECT_EQ(result.status, DiskTier::PutStatus::kNoRoom);
     EXPECT_EQ(stats().refused_catalog, refused);
   }
-  ASSERT_EQ(warnings_.size(), 1u) << "once in a while";
+  ASSERT_EQ(warnings_.size(), 1u) << "the warning is repeated only now and then";
   EXPECT_THAT(warnings_[0], ::testing::HasSubstr("found no space in the catalog"));
   shard_->SetFactBytes(ByteCount(0));
   (void)Put();
   EXPECT_EQ(stats().refused_catalog, 3u);
 }
 
-// A name that the catalog cannot look up can be given all the same.
-TEST_F(DiskShardTest, TakesWhatItCannotLookUp) {
+// A block whose name the catalog cannot look up is put all the same.
+TEST_F(DiskShardTest, AcceptsABlockThatItCannotLookUp) {
   const DiskShard::Room former = Put();
   ASSERT_TRUE(faults_.Arm("catalog.read=error").ok());
   const DiskShard::Room now = Put();
   EXPECT_EQ(stats().catalog_failures, 1u);
   ASSERT_TRUE(faults_.Arm("").ok());
-  EXPECT_TRUE(shard_->Erase({&former, 1}).ok()) << "a room that may be another's";
+  EXPECT_TRUE(shard_->Erase({&former, 1}).ok())
+      << "the space may belong to another record, so the erasure is a no-op";
   std::optional<DiskTier::Description> known;
   EXPECT_TRUE(shard_->Describe({&now.key, 1}, {&known, 1}).ok());
   EXPECT_TRUE(known);
   EXPECT_TRUE(shard_->Erase({&now, 1}).ok());
-  EXPECT_EQ(stats().used, former.extent.bytes()) << "until the next start";
+  EXPECT_EQ(stats().used, former.extent.bytes())
+      << "the old record's space stays in use until the next start";
 }
 
 }  // namespace

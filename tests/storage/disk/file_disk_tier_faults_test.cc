@@ -1,5 +1,5 @@
-// What FileDiskTier does when the disk or the directory is not as it should be: each case ends in a
-// status and a counter, and all is well again when the cause is gone.
+// What FileDiskTier does when the disk or its directory has faults.  Each case ends in a status and
+// a counter, and everything works again when the cause is gone.
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -64,7 +64,8 @@ class FileDiskTierFaults : public ::testing::Test {
     for (const DiskTier::Entry& entry : RecoverAll(*tier_)) {
       uint64_t number = 0;
       std::memcpy(&number, entry.key.digest.bytes.data(), sizeof number);
-      // Twice: what one shard committed, but could not say so, another has too.
+      // A block may be reported twice: one shard committed it but could not confirm this, so
+      // another shard has it too.
       if (!held_.emplace(number, entry.location).second)
         EraseOne(*tier_, {BlockNumbered(number).key(), entry.location});
     }
@@ -83,12 +84,12 @@ class FileDiskTierFaults : public ::testing::Test {
       EraseOne(*tier_, {BlockNumbered(number).key(), location});
     held_.clear();
   }
-  // Longer than it takes until what could not be erased is tried again.
+  // Waits longer than it takes until failed erasures are tried again.
   void AwaitErasures() {
     (void)SpinUntil(std::chrono::steady_clock::now() + std::chrono::milliseconds(1500),
                     [&] { return (void)tier_->Erase({}), false; });
   }
-  // How many of what was put are not what was put.
+  // Returns how many of the blocks that were put are missing or wrong.
   size_t Missing() {
     size_t missing = 0;
     for (const auto& [number, location] : held_)
@@ -109,16 +110,16 @@ class FileDiskTierFaults : public ::testing::Test {
   std::map<uint64_t, DiskLocation> held_;
 };
 
-// ---- the directory
+// ---- The directory.
 
-TEST_F(FileDiskTierFaults, ASecondOneIsRefused) {
+TEST_F(FileDiskTierFaults, ASecondProcessIsRefused) {
   Open();
   const auto second = TryOpen();
   EXPECT_TRUE(absl::IsFailedPrecondition(second.status()));
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("used by another process"));
 }
 
-TEST_F(FileDiskTierFaults, WhatANewerVersionWroteIsRefused) {
+TEST_F(FileDiskTierFaults, ADirectoryOfANewerVersionIsRefused) {
   Open();
   tier_.reset();
   for (const auto& shard : fs::directory_iterator(path())) {
@@ -158,12 +159,12 @@ TEST_F(FileDiskTierFaults, ADamagedCatalogIsSetAsideAndOnlyTheLastIsKept) {
   }
 }
 
-// As a power cut may leave it: found by the scan, when the daemon serves already.
+// As a loss of power may leave it.  The scan finds the damage when the daemon already serves.
 TEST_F(FileDiskTierFaults, ACatalogDamagedInTheMiddleIsSetAsideToo) {
   Open();
   for (uint64_t number = 1; number <= 40; ++number) Put(number);
   tier_.reset();
-  Open();  // writes its log into tables
+  Open();  // the start writes the log into tables
   tier_.reset();
   for (const auto& entry : fs::directory_iterator(path() + "/shard-00/catalog")) {
     if (entry.path().extension() != ".sst") continue;
@@ -177,7 +178,7 @@ TEST_F(FileDiskTierFaults, ACatalogDamagedInTheMiddleIsSetAsideToo) {
   EXPECT_EQ(Put(1000), DiskTier::PutStatus::kOk);
 }
 
-TEST_F(FileDiskTierFaults, ALowerLimitRemovesFilesAndWhatWasInThem) {
+TEST_F(FileDiskTierFaults, ALowerLimitRemovesFilesAndTheirBlocks) {
   Open(MiB(320));
   PutUntilFull();
   const size_t before = held_.size();
@@ -189,7 +190,7 @@ TEST_F(FileDiskTierFaults, ALowerLimitRemovesFilesAndWhatWasInThem) {
   EXPECT_LE(BytesOnDisk(path()), MiB(200).value());
 }
 
-TEST_F(FileDiskTierFaults, ALostDataFileLosesItsBlocksAlone) {
+TEST_F(FileDiskTierFaults, ALostDataFileLosesOnlyItsBlocks) {
   Open();
   PutUntilFull();
   tier_.reset();
@@ -201,7 +202,7 @@ TEST_F(FileDiskTierFaults, ALostDataFileLosesItsBlocksAlone) {
   EXPECT_GT(tier_->stats().damaged, 0u);
 }
 
-// ---- the disk
+// ---- The disk.
 
 struct Kind {
   const char* point;
@@ -209,9 +210,9 @@ struct Kind {
 };
 class FileDiskTierErrors : public FileDiskTierFaults, public ::testing::WithParamInterface<Kind> {};
 
-// Every kind of operation fails now and then: what was answered OK is there, and afterwards all is
-// as if nothing had been.
-TEST_P(FileDiskTierErrors, NowAndThenCostNothingThatWasPromised) {
+// Every kind of operation fails now and then.  What was answered OK is there, and afterwards no
+// trace of the faults remains.
+TEST_P(FileDiskTierErrors, OccasionalFailuresLoseNothingThatWasAnsweredOk) {
   Open();
   for (const char* rate : {"/1", "/32", "/1000"}) {
     for (const char* action : {"error", "full", "short"}) {
@@ -230,14 +231,15 @@ TEST_P(FileDiskTierErrors, NowAndThenCostNothingThatWasPromised) {
       EXPECT_EQ(Missing(), 0u);
       EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10), [&] {
         return Put(100) == DiskTier::PutStatus::kOk;
-      })) << "works again soon";
+      })) << "the tier must work again soon";
       EXPECT_EQ(Missing(), 0u);
       const auto kept = held_;
       Open();
       for (const auto& [number, location] : kept) EXPECT_TRUE(held_.contains(number)) << number;
-      EXPECT_EQ(Missing(), 0u) << "what comes back although its erasure failed is right too";
+      EXPECT_EQ(Missing(), 0u)
+          << "a block that comes back because its erasure failed must be right too";
       EraseAll();
-      EXPECT_EQ(tier_->stats().used, ByteCount(0)) << "nothing leaks";
+      EXPECT_EQ(tier_->stats().used, ByteCount(0)) << "no disk space may leak";
     }
   }
 }
@@ -268,14 +270,15 @@ TEST_F(FileDiskTierFaults, ErrorsAreCounted) {
   ASSERT_TRUE(faults_.Arm("data.read=error").ok());
   EXPECT_FALSE(Has(*tier_, BlockNumbered(1), held_[1]));
   const DiskTier::Stats stats = tier_->stats();
-  EXPECT_EQ(stats.write_failures, stats.shards) << "each was asked";
+  EXPECT_EQ(stats.write_failures, stats.shards) << "each shard was tried";
   EXPECT_EQ(stats.sync_failures, stats.shards);
   EXPECT_EQ(stats.read_failures, 1u);
   EXPECT_THAT(warnings(), HasSubstr("cannot write"));
 }
 
-// An erasure that failed and is done later takes nothing from who has the room by then.
-TEST_F(FileDiskTierFaults, ARoomOfAnotherIsNotFreedLater) {
+// An erasure that failed and is completed later must not free space that belongs to another record
+// by then.
+TEST_F(FileDiskTierFaults, ALateErasureDoesNotFreeReusedSpace) {
   Open();
   ASSERT_EQ(Put(1), DiskTier::PutStatus::kOk);
   const DiskAddress former{BlockNumbered(1).key(), held_[1]};
@@ -292,10 +295,10 @@ TEST_F(FileDiskTierFaults, ARoomOfAnotherIsNotFreedLater) {
   for (int i = 0; i < 40; ++i) Put(number += 7);
   EXPECT_EQ(Missing(), 0u);
   EraseAll();
-  EXPECT_EQ(tier_->stats().used, ByteCount(0)) << "nothing leaks";
+  EXPECT_EQ(tier_->stats().used, ByteCount(0)) << "no disk space may leak";
 }
 
-TEST_F(FileDiskTierFaults, ErasedTwiceWhileItCannotBe) {
+TEST_F(FileDiskTierFaults, ARepeatedFailedErasureIsCompletedOnce) {
   for (const char* point : {"catalog.erase=error", "erase.written=error"}) {
     Open();
     ASSERT_EQ(Put(1), DiskTier::PutStatus::kOk);
@@ -309,8 +312,8 @@ TEST_F(FileDiskTierFaults, ErasedTwiceWhileItCannotBe) {
   }
 }
 
-// As a page of the pool that the machine has lost: no write can take it, and its neighbours are
-// none the worse.
+// As with a page of the pool that the machine has lost: no write can take it, but the other blocks
+// of the batch are written.
 TEST_F(FileDiskTierFaults, ABlockThatCannotBeWrittenFailsAlone) {
   Open();
   constexpr uint32_t kBytes = 64 << 10, kBad = 3;
@@ -330,11 +333,11 @@ TEST_F(FileDiskTierFaults, ABlockThatCannotBeWrittenFailsAlone) {
     EXPECT_EQ(Has(*tier_, blocks[i], results[i].location), i != kBad) << i;
   }
   EXPECT_EQ(tier_->stats().blocks, 7u);
-  EXPECT_EQ(tier_->stats().used.value() % 7, 0u) << "nothing leaks";
+  EXPECT_EQ(tier_->stats().used.value() % 7, 0u) << "no disk space may leak";
   munmap(unreadable, kBytes);
 }
 
-// A disk that takes nothing is not asked for each block of a batch.
+// A disk that takes nothing is not tried again for each block of a batch.
 TEST_F(FileDiskTierFaults, ADeadDiskFailsSoon) {
   Open();
   std::vector<DiskBlock> blocks;
@@ -350,8 +353,8 @@ TEST_F(FileDiskTierFaults, ADeadDiskFailsSoon) {
   EXPECT_EQ(tier_->stats().used, ByteCount(0));
 }
 
-// The catalogs then refuse all writes until they are opened anew.
-TEST_F(FileDiskTierFaults, CatalogsThatCouldNotBeWrittenAreAgain) {
+// The catalogs then refuse all writes until they are opened again.
+TEST_F(FileDiskTierFaults, CatalogsAreWrittenAgainAfterAFailure) {
   Open();
   for (uint64_t number = 1; number <= 12; ++number) Put(number);
   ASSERT_TRUE(tier_->PutFact("a", "1").ok());
@@ -365,9 +368,10 @@ TEST_F(FileDiskTierFaults, CatalogsThatCouldNotBeWrittenAreAgain) {
     const DiskAddress one{BlockNumbered(1).key(), held_[1]};
     EXPECT_FALSE(tier_->Erase({&one, 1}).ok());
     held_.erase(1);
-    EXPECT_EQ(Missing(), 0u) << "it can be read";
+    EXPECT_EQ(Missing(), 0u) << "the catalogs can still be read";
   }
-  EXPECT_TRUE(tier_->PutFact("a", "3").ok()) << "though nothing else is written";
+  EXPECT_TRUE(tier_->PutFact("a", "3").ok())
+      << "a write of a fact must be enough to reopen the catalogs";
   EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10),
                         [&] { return Put(20) == DiskTier::PutStatus::kOk; }));
   EXPECT_EQ(Missing(), 0u);
@@ -378,24 +382,24 @@ TEST_F(FileDiskTierFaults, CatalogsThatCouldNotBeWrittenAreAgain) {
   tier_->ForEachFact([&](const std::string&, const std::string& now) { value = now; });
   EXPECT_EQ(value, "3");
   EraseAll();
-  EXPECT_EQ(tier_->stats().used, ByteCount(0)) << "nothing leaks";
+  EXPECT_EQ(tier_->stats().used, ByteCount(0)) << "no disk space may leak";
 }
 
-// What one shard fails to take another takes.
-TEST_F(FileDiskTierFaults, OneFailureIsNotThatOfAllShards) {
+// If one shard fails to take a block, another shard takes it.
+TEST_F(FileDiskTierFaults, AnotherShardTakesABlockThatOneFailsToTake) {
   Open();
   ASSERT_GE(tier_->stats().shards, 4u);
   ASSERT_TRUE(faults_.Arm("data.write=error/3").ok());
   size_t failed = 0;
   for (uint64_t number = 1; number <= 60; ++number)
     failed += Put(number) == DiskTier::PutStatus::kOk ? 0 : 1;
-  EXPECT_LE(failed, 6u) << "one of 81 would be expected";
+  EXPECT_LE(failed, 6u) << "one failure in 81 puts would be expected";
   EXPECT_GE(tier_->stats().write_failures, 10u);
   ASSERT_TRUE(faults_.Arm("").ok());
   EXPECT_EQ(Missing(), 0u);
 }
 
-TEST_F(FileDiskTierFaults, WhatWasSetAsideCountsAfterTheNextStart) {
+TEST_F(FileDiskTierFaults, FilesThatWereSetAsideCountAfterTheNextStart) {
   for (int start = 0; start < 2; ++start) Open();  // the logs of a new directory take more
   fs::create_directories(path() + "/set-aside/catalog");
   const uint64_t before = tier_->stats().allocated.value();
@@ -420,8 +424,8 @@ TEST_F(FileDiskTierFaults, ACrashWhileAShardIsSetAsideIsHarmless) {
   }
 }
 
-// What could not be read at the start is told when it can, once.
-TEST_F(FileDiskTierFaults, AnotherRecoverTellsTheRest) {
+// What could not be read at the start is reported when it can be read, and once.
+TEST_F(FileDiskTierFaults, AnotherRecoverReportsTheRest) {
   for (const char* point : {"catalog.scan=error/40", "catalog.open=error/2"}) {
     SCOPED_TRACE(point);
     Open();
@@ -431,9 +435,9 @@ TEST_F(FileDiskTierFaults, AnotherRecoverTellsTheRest) {
     tier_.reset();
     ASSERT_TRUE(faults_.Arm(point).ok());
     auto tier = TryOpen();
-    while (!tier.ok()) tier = TryOpen();  // not one shard opened
+    while (!tier.ok()) tier = TryOpen();  // not one shard could be opened
     tier_ = *std::move(tier);
-    EXPECT_EQ(tier_->stats().shards, shards) << "closed ones are shards too";
+    EXPECT_EQ(tier_->stats().shards, shards) << "closed shards count as well";
     held_.clear();
     size_t failed_recoveries = 0;
     const auto recover = [&] {
@@ -441,7 +445,8 @@ TEST_F(FileDiskTierFaults, AnotherRecoverTellsTheRest) {
           [&](const DiskTier::Entry& entry) {
             uint64_t number = 0;
             std::memcpy(&number, entry.key.digest.bytes.data(), sizeof number);
-            EXPECT_TRUE(held_.emplace(number, entry.location).second) << "told twice: " << number;
+            EXPECT_TRUE(held_.emplace(number, entry.location).second)
+                << "reported twice: " << number;
             return 1u;
           },
           [] { return false; });
@@ -449,7 +454,7 @@ TEST_F(FileDiskTierFaults, AnotherRecoverTellsTheRest) {
     for (absl::Status status = recover(); !status.ok(); status = recover()) {
       ASSERT_TRUE(absl::IsUnavailable(status)) << status;
       EXPECT_GT(tier_->stats().shards_failed, 0u);
-      EXPECT_EQ(Missing(), 0u) << "of what was told";
+      EXPECT_EQ(Missing(), 0u) << "every block that was reported must be there";
       if (++failed_recoveries == 20) {
         ASSERT_TRUE(faults_.Arm("").ok());
       }
@@ -464,8 +469,9 @@ TEST_F(FileDiskTierFaults, AnotherRecoverTellsTheRest) {
   }
 }
 
-// A shard that opens late has the most room, and what was missed of it comes again.
-TEST_F(FileDiskTierFaults, NothingIsPutWhereNotAllIsTold) {
+// The shard that opens late has the most free space, so blocks that were missed from it are put
+// again, into the other shards.
+TEST_F(FileDiskTierFaults, NothingIsPutIntoAShardThatIsNotFullyReported) {
   Open();
   for (uint64_t number = 1; number <= 40; ++number) Put(number);
   const auto kept = held_;
@@ -500,7 +506,7 @@ TEST_F(FileDiskTierFaults, NothingIsPutWhereNotAllIsTold) {
   };
   ASSERT_TRUE(tier_->Recover(put_again_and_tell, never).ok());
   ASSERT_FALSE(again.empty());
-  // As for who heard of another copy meanwhile.
+  // As a caller does that learns of another copy meanwhile.
   ASSERT_TRUE(tier_->Erase(again).ok());
   const size_t known = held_.size();
   EXPECT_EQ(known, kept.size() + 60);
@@ -511,9 +517,9 @@ TEST_F(FileDiskTierFaults, NothingIsPutWhereNotAllIsTold) {
   EXPECT_EQ(Missing(), 0u);
 }
 
-// Of small blocks with long descriptions the catalog is full before the data files are.  Then as
-// many go as come.
-TEST_F(FileDiskTierFaults, AFullCatalogTakesTheRoomOfAsManyAsCome) {
+// With small blocks that have long descriptions, the catalog is full before the data files are.
+// From then on, as many blocks must be erased as are put.
+TEST_F(FileDiskTierFaults, AFullCatalogTakesAsManyBlocksAsAreErased) {
   Open();
   constexpr size_t kBatch = 128, kPuts = 12'000;
   const ByteCount wanted(kBatch * 3 * kPageBytes);
@@ -540,10 +546,10 @@ TEST_F(FileDiskTierFaults, AFullCatalogTakesTheRoomOfAsManyAsCome) {
     }
     const size_t blocks_now = there.size() - first;
     most = std::max(most, blocks_now);
-    ASSERT_GE(blocks_now, most / 2) << "drained, at " << number;
+    ASSERT_GE(blocks_now, most / 2) << "more blocks were erased than were put, at " << number;
     ASSERT_LE(BytesOnDisk(path()), kLimit.value());
   }
-  EXPECT_GT(first, 1000u) << "it was full";
+  EXPECT_GT(first, 1000u) << "the catalog must have been full";
   EXPECT_LE(refused, kPuts / 50);
   for (size_t i = first; i < there.size(); i += 97) {
     uint64_t number = 0;
@@ -552,7 +558,8 @@ TEST_F(FileDiskTierFaults, AFullCatalogTakesTheRoomOfAsManyAsCome) {
   }
 }
 
-// A disk that is full before the limit is: smaller than promised, else as usual.
+// The disk is full before the limit is reached: the tier is smaller than configured, and otherwise
+// works as usual.
 TEST_F(FileDiskTierFaults, ADiskSmallerThanTheLimit) {
   fs::create_directory(path());
   if (mount("tmpfs", path().c_str(), "tmpfs", 0, "size=100m,mode=0700") != 0)
@@ -571,7 +578,7 @@ TEST_F(FileDiskTierFaults, ADiskSmallerThanTheLimit) {
   EXPECT_EQ(umount2(path().c_str(), MNT_DETACH), 0);
 }
 
-// ---- the limit
+// ---- The limit.
 
 TEST_F(FileDiskTierFaults, NeverTakesMoreThanTheLimit) {
   for (const ByteCount limit : {FileDiskTier::kLimitMin, MiB(200), MiB(1000)}) {
@@ -579,7 +586,7 @@ TEST_F(FileDiskTierFaults, NeverTakesMoreThanTheLimit) {
     Open(limit);
     for (uint64_t number = 1; number <= 4000; ++number) {
       if (Put(number) == DiskTier::PutStatus::kNoRoom) {
-        ASSERT_FALSE(held_.empty()) << "no room in an empty tier";
+        ASSERT_FALSE(held_.empty()) << "an empty tier must have space";
         const auto oldest = held_.begin();
         EraseOne(*tier_, {BlockNumbered(oldest->first).key(), oldest->second});
         held_.erase(oldest);

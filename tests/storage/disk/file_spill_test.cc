@@ -1,5 +1,5 @@
-// From HOST to files: what becomes of all blocks when a part of the disk, or all of it for a while,
-// does not do what it should.
+// From HOST to files: what happens to all blocks when a part of the disk fails, or all of it for a
+// while.
 #include <atomic>
 #include <functional>
 #include <map>
@@ -27,7 +27,7 @@ constexpr uint32_t kBlockBytes = 1 << 20;
 constexpr uint32_t kBlocksMax = 128;  // more than fit
 constexpr SessionId kWho{7};
 
-// Does something when blocks have been held to be put, before they are.
+// Calls a hook when blocks are held for a put, before they are put.
 class HookedTier final : public ForwardingTier {
  public:
   using ForwardingTier::ForwardingTier;
@@ -38,7 +38,7 @@ class HookedTier final : public ForwardingTier {
   std::function<void()> before_put;  // set while nothing is put
 };
 
-// Has no room, so many times.
+// A tier that answers the first `puts` puts with kNoRoom.
 class FullTier final : public ForwardingTier {
  public:
   FullTier(DiskTier& to, int puts) : ForwardingTier(to), puts_(puts) {}
@@ -53,7 +53,8 @@ class FullTier final : public ForwardingTier {
 
 class FileSpill : public ::testing::Test {
  protected:
-  // A process, which has not looked at the disk yet; faults are of `faulty_shard`, or of all.
+  // Starts a process that has not recovered its disk yet.  Faults concern `faulty_shard`, or all
+  // shards.
   void Start(std::optional<uint32_t> faulty_shard = std::nullopt) {
     spiller_.reset();
     tier_.reset();
@@ -90,14 +91,14 @@ class FileSpill : public ::testing::Test {
     spiller_->Offer(kWho, fixture_->variant(), digest);
     digests_[seed] = digest;
   }
-  // One after the other, so that none leaves the pool before its turn.
+  // Puts and spills one block after another, so that none leaves the pool before its turn.
   void PutThrough(uint32_t first, uint32_t last) {
     for (uint32_t seed = first; seed <= last; ++seed) {
       Put(seed);
-      ASSERT_TRUE(Settle()) << "of " << seed;
+      ASSERT_TRUE(Settle()) << "block " << seed;
     }
   }
-  // False: the disk took them not all within some time.
+  // Returns false if the disk did not take all blocks in time.
   [[nodiscard]] bool Settle(Duration how_long = 20s) {
     spiller_->Nudge();
     return spiller_->WaitIdle(std::chrono::steady_clock::now() + how_long);
@@ -109,7 +110,7 @@ class FileSpill : public ::testing::Test {
     store().index().Lookup(fixture_->variant(), {&digests_[seed], 1}, {&presence, 1});
     return presence.tiers != 0;
   }
-  // Of one that the index has on disk.
+  // Returns true if the catalog has the copy of a block that the index has on disk.
   [[nodiscard]] bool InCatalog(uint32_t seed) {
     const BlockIndex::Held held = store().HoldUntouched(fixture_->variant(), digests_[seed]);
     const DiskAddress there{.key = {store().index().VariantId(fixture_->variant()), digests_[seed]},
@@ -132,8 +133,8 @@ class FileSpill : public ::testing::Test {
   std::map<uint32_t, Digest> digests_;  // by seed
 };
 
-// Nothing else may have it, so an operator hears how much that is.
-TEST_F(FileSpill, WhatCannotBeNamedKeepsItsRoomAndIsSaid) {
+// No other block may use that space, so the operator is told how much it is.
+TEST_F(FileSpill, BlocksThatCannotEnterTheIndexKeepTheirSpaceAndAreReported) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_TRUE(Recover().ok());
   spiller_->Resume();
@@ -151,8 +152,8 @@ TEST_F(FileSpill, WhatCannotBeNamedKeepsItsRoomAndIsSaid) {
       << warned_;
 }
 
-// Room that one thread makes another may take: that is no reason to lose a block.
-TEST_F(FileSpill, WhatFindsNoRoomComesBack) {
+// Another thread may take space that one thread has freed.  That is no reason to lose a block.
+TEST_F(FileSpill, ABlockWithoutDiskSpaceIsRetried) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_TRUE(Recover().ok());
   for (const auto& [full_puts, dropped] : {std::pair{6, 0u}, std::pair{1'000'000, 1u}}) {
@@ -171,14 +172,14 @@ TEST_F(FileSpill, WhatFindsNoRoomComesBack) {
 
 class FailingShard : public FileSpill, public ::testing::WithParamInterface<const char*> {};
 
-// One that takes nothing or gives nothing back costs its part of the disk: what is new goes to the
-// others, where room is made.
-TEST_P(FailingShard, IsNotTheWholeDisk) {
+// A shard that takes nothing or frees nothing costs its part of the disk: new blocks go to the
+// other shards, which evict.
+TEST_P(FailingShard, DoesNotFailTheWholeDisk) {
   ASSERT_NO_FATAL_FAILURE(Start(0));
   ASSERT_TRUE(Recover().ok());
   spiller_->Resume();
   ASSERT_NO_FATAL_FAILURE(PutThrough(1, kBlocksMax));
-  ASSERT_GT(store().stats().evicted_disk, 0u) << "it is full";
+  ASSERT_GT(store().stats().evicted_disk, 0u) << "the disk must be full";
   Arm(GetParam());
   ASSERT_NO_FATAL_FAILURE(PutThrough(kBlocksMax + 1, 2 * kBlocksMax));
   EXPECT_EQ(spiller_->stats().spilled, 2 * kBlocksMax);
@@ -193,8 +194,9 @@ INSTANTIATE_TEST_SUITE_P(Each, FailingShard,
                          ::testing::Values("catalog.erase=error",
                                            "catalog.commit=error,catalog.erase=error"));
 
-// What waits meanwhile is neither too much nor too large, and nothing need go for it.
-TEST_F(FileSpill, ADiskThatCannotBeReadAtFirst) {
+// Blocks that wait meanwhile are neither too many nor too large, and no block has to be evicted for
+// them.
+TEST_F(FileSpill, BlocksWaitForADiskThatCannotBeReadAtFirst) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_TRUE(Recover().ok());
   spiller_->Resume();
@@ -202,7 +204,7 @@ TEST_F(FileSpill, ADiskThatCannotBeReadAtFirst) {
   ASSERT_NO_FATAL_FAILURE(Start());
   Arm("catalog.scan=error");
   ASSERT_TRUE(absl::IsUnavailable(Recover()));
-  ASSERT_EQ(tier_->stats().shards_failed, tier_->stats().shards) << "each has some block";
+  ASSERT_EQ(tier_->stats().shards_failed, tier_->stats().shards) << "each shard has some block";
   for (uint32_t seed = 9; seed <= 24; ++seed) Put(seed);
   spiller_->Resume();
   EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s,
@@ -216,8 +218,8 @@ TEST_F(FileSpill, ADiskThatCannotBeReadAtFirst) {
   EXPECT_EQ(tier_->stats().blocks, 24u);
 }
 
-// The newer copy takes the name in the catalog of that shard, which had most room.
-TEST_F(FileSpill, FoundOnDiskBetweenItsHoldAndItsPut) {
+// The newer copy takes the name in the catalog of that shard, which has the most free space.
+TEST_F(FileSpill, ABlockFoundOnDiskDuringItsSpillIsReplaced) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_TRUE(Recover().ok());
   spiller_->Resume();
@@ -227,9 +229,9 @@ TEST_F(FileSpill, FoundOnDiskBetweenItsHoldAndItsPut) {
   ASSERT_TRUE(absl::IsUnavailable(Recover()));
   Arm("");
   uint32_t seed = 1;
-  while (InIndex(seed)) ASSERT_LE(++seed, 8u) << "each shard has some";
+  while (InIndex(seed)) ASSERT_LE(++seed, 8u) << "each shard has some block";
   spiller_->Resume();
-  ASSERT_NO_FATAL_FAILURE(PutThrough(9, 20));  // not where that one lies
+  ASSERT_NO_FATAL_FAILURE(PutThrough(9, 20));  // not in the shard of that block
   hooked_->before_put = [this, first = true]() mutable {
     if (!std::exchange(first, false)) return;
     EXPECT_TRUE(Recover().ok());
@@ -237,14 +239,14 @@ TEST_F(FileSpill, FoundOnDiskBetweenItsHoldAndItsPut) {
   ASSERT_NO_FATAL_FAILURE(PutThrough(seed, seed));
   EXPECT_EQ(spiller_->stats().spilled, 13u);
   EXPECT_TRUE(InCatalog(seed));
-  EXPECT_EQ(tier_->stats().blocks, 20u) << "the older copy is gone";
-  EXPECT_EQ(tier_->stats().used.value() % 20, 0u) << "and its room";
+  EXPECT_EQ(tier_->stats().blocks, 20u) << "the older copy must be erased";
+  EXPECT_EQ(tier_->stats().used.value() % 20, 0u) << "the older copy's space must be freed";
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_TRUE(Recover().ok());
   for (const auto& [each, digest] : digests_) EXPECT_TRUE(InIndex(each)) << each;
 }
 
-// Its reader has its record still, under the name that others have by then.
+// A reader still holds the dropped record when another record has its name.
 TEST_F(FileSpill, ABlockThatIsDroppedWhileItIsReadDoesNotComeBack) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_TRUE(Recover().ok());
@@ -256,8 +258,8 @@ TEST_F(FileSpill, ABlockThatIsDroppedWhileItIsReadDoesNotComeBack) {
   ASSERT_EQ(fixture_->Put(Digest{}, 1, kBlockBytes, std::byte{2}), BlockStatus::kOk);
   spiller_->Offer(kWho, fixture_->variant(), digests_[1]);
   ASSERT_TRUE(Settle());
-  ASSERT_EQ(spiller_->stats().spilled, 2u) << "it is durable";
-  // Killed, the lease with it.
+  ASSERT_EQ(spiller_->stats().spilled, 2u) << "the new record must be durable";
+  // The process is killed while the lease is held.
   spiller_.reset();
   tier_.reset();
   read = {};
@@ -275,8 +277,9 @@ TEST_F(FileSpill, ABlockThatIsDroppedWhileItIsReadDoesNotComeBack) {
   EXPECT_EQ(tier_->stats().blocks, 1u);
 }
 
-// Where none gives anything back, no more goes from the index than is found out by.
-TEST_F(FileSpill, ADiskThatDoesNotEraseKeepsItsBlocks) {
+// If no shard frees space, only as many blocks are evicted from the index as it takes to find this
+// out.
+TEST_F(FileSpill, ADiskThatCannotEraseKeepsItsBlocks) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_TRUE(Recover().ok());
   spiller_->Resume();

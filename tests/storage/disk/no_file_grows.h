@@ -1,4 +1,4 @@
-// A disk that takes nothing more, for a while.
+// A disk that takes no more bytes for a while.
 #pragma once
 
 #include <sys/resource.h>
@@ -9,7 +9,7 @@
 
 namespace larder::testing {
 
-// While it lives no file of this process may grow, as on a disk that has failed.
+// While this object lives, no file of this process can grow, as on a disk that has failed.
 class NoFileGrows {
  public:
   NoFileGrows() {

@@ -99,7 +99,7 @@ TEST(BlockKeyGolden, Chains) {
   }
 }
 
-TEST(Chain, StepsOneByOneAreTheChain) {
+TEST(Chain, NextDigestStepByStepYieldsTheChain) {
   const std::vector<uint32_t> tokens = Tokens(160);
   Digest digest = SomeContent().Id();
   const std::vector<Digest> chain = Chain(digest, tokens);
@@ -124,7 +124,7 @@ TEST(Chain, TailOfLessThanAStepIsIgnored) {
   EXPECT_EQ(Chain(Digest{}, Tokens(47)), Chain(Digest{}, Tokens(32)));
 }
 
-TEST(Chain, EveryTokenCountsForItsStepAndAllAfter) {
+TEST(Chain, EachTokenChangesItsStepAndAllLaterOnes) {
   const std::vector<uint32_t> tokens = Tokens(64);
   const std::vector<Digest> chain = Chain(Digest{}, tokens);
   for (size_t changed = 0; changed < tokens.size(); ++changed) {
@@ -137,16 +137,18 @@ TEST(Chain, EveryTokenCountsForItsStepAndAllAfter) {
   }
 }
 
-TEST(ChainDeathTest, NextDigestWantsAWholeStep) {
+TEST(ChainDeathTest, NextDigestRequiresAWholeStep) {
   EXPECT_DEATH((void)NextDigest(Digest{}, Tokens(15)), "invariant");
 }
 
-// The first two bytes of the SHA-256, by another program; 88484 has two zeros there.
-TEST(EngineNumber, IsOfTheId) {
+// The first two bytes of the SHA-256, computed by another program.  The SHA-256 of 88484 begins
+// with two zero bytes.
+TEST(EngineNumber, IsDerivedFromTheId) {
   EXPECT_EQ(EngineNumber("engine"), 40'941);
   EXPECT_EQ(EngineNumber("writer-1"), 60'171);
-  EXPECT_EQ(EngineNumber("88484"), 1) << "zero is no number";
-  EXPECT_EQ(EngineNumber("engine-180"), EngineNumber("engine-248")) << "some share one";
+  EXPECT_EQ(EngineNumber("88484"), 1) << "zero is not a valid number";
+  EXPECT_EQ(EngineNumber("engine-180"), EngineNumber("engine-248"))
+      << "different ids may share a number";
 }
 
 TEST(ContentSpec, EveryFieldIsPartOfTheName) {

@@ -7,7 +7,7 @@ namespace {
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
-// Layers 0-1, 2, 3-5 at 0, 128, 192.
+// A table of layers 0-1, 2 and 3-5, at offsets 0, 128 and 192.
 SegmentTable ThreeSegments() {
   SegmentTable table;
   table.segments = {
@@ -57,7 +57,7 @@ TEST(SegmentTable, ValidateRefuses) {
   EXPECT_EQ(many.Validate(1024).code(), kInvalid);
 }
 
-// Every range there is, against the definition.
+// Every possible range, compared with the definition.
 TEST(SegmentTable, RangeIsExactlyWholeSegments) {
   const SegmentTable table = ThreeSegments();
   const uint32_t layer_at[] = {0, 2, 3, 6};
@@ -97,7 +97,7 @@ TEST(SegmentTable, RangeOfHugeNumbersDoesNotWrap) {
 }
 
 TEST(HashBytes, IsXxh3OfSeedZero) {
-  EXPECT_EQ(HashBytes({}), 0x2D06800538D394C2u);  // published vector of XXH3-64 for no bytes
+  EXPECT_EQ(HashBytes({}), 0x2D06800538D394C2u);  // published vector of XXH3-64 for an empty input
 }
 
 TEST(HashPayload, EveryStoredByteCountsAndPaddingDoesNot) {
@@ -116,7 +116,7 @@ TEST(HashPayload, EveryStoredByteCountsAndPaddingDoesNot) {
   }
 }
 
-TEST(FirstDamaged, LooksOnlyAtItsRange) {
+TEST(FirstDamaged, ChecksOnlyItsRange) {
   SegmentTable table = ThreeSegments();
   std::vector<std::byte> payload = Payload(table);
   HashPayload(payload, &table);
@@ -130,7 +130,7 @@ TEST(FirstDamaged, LooksOnlyAtItsRange) {
   EXPECT_EQ(FirstDamaged(std::span(payload).first(192), table, middle), -1);
 }
 
-TEST(HashPayloadDeathTest, ShortPayloadIsABug) {
+TEST(HashPayloadDeathTest, AShortPayloadIsABug) {
   SegmentTable table = ThreeSegments();
   const std::vector<std::byte> payload = Payload(table);
   EXPECT_DEATH(HashPayload(std::span(payload).first(224), &table), "invariant");

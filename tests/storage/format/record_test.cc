@@ -52,7 +52,7 @@ RecordHeader EncodedHeader() {
   return header;
 }
 
-// Puts the right checksum under a changed header: what then is refused is refused by its meaning.
+// Puts the right checksum under a changed header, so that only the changed meaning can be refused.
 void Seal(std::string* bytes) {
   const uint64_t sum = HashBytes(Bytes(*bytes).first(bytes->size() - 8));
   std::memcpy(bytes->data() + bytes->size() - 8, &sum, sizeof sum);
@@ -101,8 +101,8 @@ TEST_P(GoldenRecord, DecodesAndEncodesToTheSameBytes) {
   EXPECT_EQ(FirstDamaged(Bytes(file).subspan(size), header.table, all), -1);
 }
 
-// Encoded by another implementation.
-TEST(Record, TheGoldenOneOfEncodedSegmentsDecodes) {
+// Another implementation encoded this record.
+TEST(Record, TheGoldenRecordWithEncodedSegmentsDecodes) {
   const std::string file = ReadGolden("record_v3.bin");
   const auto record = DecodeRecordHeader(Bytes(file));
   ASSERT_TRUE(record.ok()) << record.status();
@@ -163,7 +163,7 @@ TEST(Record, RoundTripsOfSmallestAndLargest) {
   }
 }
 
-// All lengths of names: wherever padding begins, it ends where it should.
+// All lengths of names: the padding ends at the right place wherever it begins.
 TEST(Record, RoundTripsOfAllNameLengths) {
   for (size_t n = 1; n <= kLayoutBytesMax; ++n) {
     RecordHeader header = SomeHeader();
@@ -175,17 +175,17 @@ TEST(Record, RoundTripsOfAllNameLengths) {
   }
 }
 
-TEST(Record, AWriterTakesNoRoomAndZeroIsNone) {
+TEST(Record, TheWriterTakesNoExtraBytesAndZeroMeansNone) {
   RecordHeader header = SomeHeader();
   const std::string without = EncodeRecordHeader(header);
-  EXPECT_EQ(without.substr(12, 4), std::string(4, '\0')) << "as older daemons wrote it";
+  EXPECT_EQ(without.substr(12, 4), std::string(4, '\0')) << "older daemons wrote zeros here";
   header.writer_uid = 0x01020304;
   const std::string with = EncodeRecordHeader(header);
   EXPECT_EQ(with.size(), without.size());
   EXPECT_EQ(with.substr(12, 4), "\x05\x03\x02\x01");
 }
 
-TEST(Record, OtherKeyIsDamage) {
+TEST(Record, AnotherKeyIsDamage) {
   const RecordHeader header = SomeHeader();
   const std::string bytes = EncodeRecordHeader(header);
   EXPECT_TRUE(DecodeRecordHeaderOf(header.key, Bytes(bytes)).ok());
@@ -213,7 +213,7 @@ TEST(Record, EveryShorterInputIsDamage) {
   }
 }
 
-TEST(Record, UnknownVersionIsNamed) {
+TEST(Record, TheErrorNamesAnUnknownVersion) {
   std::string bytes = EncodeRecordHeader(SomeHeader());
   Set(&bytes, 4, uint32_t{7});
   Seal(&bytes);
@@ -224,10 +224,10 @@ TEST(Record, UnknownVersionIsNamed) {
   }
 }
 
-// A header with a right checksum that says something else than docs/format.md allows.
-TEST(Record, SealedNonsenseIsDamage) {
-  // Of SomeHeader: names 88..107, table at 112, three entries of 32, padding from 208, checksum at
-  // 248.
+// A header with a right checksum whose fields docs/format.md does not allow.
+TEST(Record, InvalidFieldsWithARightChecksumAreDamage) {
+  // In SomeHeader: names at 88..107, the table at 112 with three entries of 32 bytes, padding from
+  // 208, the checksum at 248.
   constexpr size_t kTable = 112;
   using Change = std::function<void(std::string*)>;
   const std::pair<const char*, Change> changes[] = {
@@ -268,9 +268,9 @@ TEST(Record, SealedNonsenseIsDamage) {
   }
 }
 
-// Versions 1 and 2 say no raw bytes, version 3 those of all that is encoded; and each is the least
-// that can say it.
-TEST(Record, SealedNonsenseOfEncodedSegmentsIsDamage) {
+// Versions 1 and 2 have no raw bytes, version 3 has those of all encoded segments.  A writer uses
+// the lowest version that can express the record.
+TEST(Record, InvalidEncodedSegmentsWithARightChecksumAreDamage) {
   constexpr size_t kTable = 128;
   const auto refused = [](const char* what, RecordHeader header, auto change) {
     std::string bytes = EncodeRecordHeader(header);
@@ -293,7 +293,7 @@ TEST(Record, SealedNonsenseOfEncodedSegmentsIsDamage) {
   refused("content zero in version 2", of_content, [](auto* b) { b->replace(88, 16, 16, '\0'); });
 }
 
-TEST(RecordDeathTest, EncodingWhatIsNotValidIsABug) {
+TEST(RecordDeathTest, EncodingAnInvalidHeaderIsABug) {
   RecordHeader unhashed = SomeHeader();
   unhashed.table.hashed = false;
   EXPECT_DEATH((void)EncodeRecordHeader(unhashed), "invariant");

@@ -16,7 +16,7 @@ using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 using InsertResult = BlockIndex::InsertResult;
 
-// Spread as digests are; equal for equal numbers.
+// Returns a digest that is spread like a real one; equal numbers give equal digests.
 Digest Name(uint64_t i) {
   Digest digest;
   const uint64_t words[2] = {(i + 1) * 0x9E3779B97F4A7C15, (i + 1) * 0xD1B54A32D192ED03};
@@ -82,7 +82,8 @@ class BlockIndexTest : public testing::Test {
     });
     return found;
   }
-  // Numbers of names 0..99 in the order in which they leave.
+  // Evicts all blocks.  Returns the numbers, 0 to 99, of their names in the order in which they
+  // left.
   std::vector<int> EvictAll() {
     std::vector<int> order;
     while (const auto gone = index_.EvictOne(now_s_)) {
@@ -109,10 +110,10 @@ TEST_F(BlockIndexTest, InsertedBlocksAreThere) {
   EXPECT_EQ(index_.TotalsOf(variant_).bytes, ByteCount(2 * kPageBytes));
 }
 
-TEST_F(BlockIndexTest, EntriesWithoutBytesAreThereToo) {
+TEST_F(BlockIndexTest, BlocksWithoutBytesAreFound) {
   EXPECT_EQ(Insert(1, {}), InsertResult::kInserted);
   EXPECT_EQ(Lookup(1), (BlockIndex::Presence{.tiers = kInHost, .pages = 0}));
-  EXPECT_EQ(Drop(1), std::nullopt) << "no extent to hand out";
+  EXPECT_EQ(Drop(1), std::nullopt) << "the block has no extent to return";
 }
 
 TEST_F(BlockIndexTest, DuplicatesChangeNothing) {
@@ -136,8 +137,9 @@ TEST_F(BlockIndexTest, VariantsDoNotSeeEachOther) {
   EXPECT_EQ(index_.TotalsOf(other).bytes, ByteCount(0));
 }
 
-TEST_F(BlockIndexTest, VariantsAreToldApartInOneCell) {
-  // Two variants for which the same digest has the same shard, tag and cell of the smallest table.
+TEST_F(BlockIndexTest, VariantsInOneCellAreDistinguished) {
+  // Finds two variants for which the same digest has the same shard, tag and cell of the smallest
+  // table.
   std::map<uint64_t, VariantIndex> seen;
   for (uint64_t i = 0; i < 20'000; ++i) {
     const VariantIndex variant = *index_.InternVariant(Name(3'000'000 + i));
@@ -156,7 +158,7 @@ TEST_F(BlockIndexTest, VariantsAreToldApartInOneCell) {
     EXPECT_NE(held[0].ref, held[1].ref);
     return;
   }
-  FAIL() << "no such pair any more: give the test more variants";
+  FAIL() << "found no such pair: the test needs more variants";
 }
 
 TEST_F(BlockIndexTest, VariantNumbersAreStable) {
@@ -166,12 +168,13 @@ TEST_F(BlockIndexTest, VariantNumbersAreStable) {
   EXPECT_EQ(index_.VariantId(variant_), Name(1'000'000));
 }
 
-TEST_F(BlockIndexTest, ManyVariantsAndThenFull) {
+TEST_F(BlockIndexTest, TheVariantTableHasALimit) {
   for (uint64_t i = 1; i < VariantTable::kVariantsMax; ++i) {
     ASSERT_TRUE(index_.InternVariant(Name(2'000'000 + i)).ok());
   }
   EXPECT_EQ(index_.InternVariant(Name(1)).status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(*index_.InternVariant(Name(1'000'000)), variant_) << "known ones still answer";
+  EXPECT_EQ(*index_.InternVariant(Name(1'000'000)), variant_)
+      << "known variants must still be found";
   EXPECT_EQ(index_.VariantId(VariantIndex{65'533}), Name(2'000'000 + 65'533));
 }
 
@@ -198,7 +201,7 @@ TEST_F(BlockIndexTest, ClaimsAreInvisibleUntilFilled) {
   EXPECT_GT(index_.metadata_bytes(), ByteCount(0));
 }
 
-// The first writer wins, wherever its bytes are by now.
+// The first writer wins, in whichever tier its bytes are by now.
 TEST_F(BlockIndexTest, ATakenNameIsADuplicateInEveryState) {
   EntryRef other;
   const auto refuses = [&](BlockState state) {
@@ -224,7 +227,7 @@ TEST_F(BlockIndexTest, ATakenNameIsADuplicateInEveryState) {
   EXPECT_THAT(Unhold(ref), IsEmpty());
 }
 
-TEST_F(BlockIndexTest, AbandonedClaimsAreGone) {
+TEST_F(BlockIndexTest, AbandonedClaimsFreeTheName) {
   EntryRef claim;
   EXPECT_EQ(index_.Claim(variant_, Name(1), &claim), InsertResult::kInserted);
   index_.Abandon(claim);
@@ -275,7 +278,7 @@ TEST_F(BlockIndexTest, BatchesAnswerInKeyOrder) {
   ASSERT_TRUE(index_.HoldAgain(refs));
   std::vector<Extent> freed;
   index_.Unhold(refs, &freed);
-  EXPECT_FALSE(index_.EvictOne(now_s_)) << "held twice";
+  EXPECT_FALSE(index_.EvictOne(now_s_)) << "each block is still held by its second hold";
   index_.Unhold(refs, &freed);
   EXPECT_TRUE(index_.EvictOne(now_s_));
   EXPECT_THAT(freed, IsEmpty());
@@ -293,29 +296,30 @@ TEST_F(BlockIndexTest, AKeyTwiceInABatchIsHeldTwice) {
   EXPECT_EQ(View(1).holds, 0u);
 }
 
-TEST_F(BlockIndexTest, DroppedWhileHeldIsDoomed) {
+TEST_F(BlockIndexTest, ADroppedBlockIsDoomedWhileHeld) {
   EXPECT_EQ(Insert(1, Pages(5, 2), nullptr, After(9)), InsertResult::kInserted);
   const EntryRef first = Hold(1).ref;
   const BlockIndex::Held held = Hold(1);
-  EXPECT_EQ(Drop(1), std::nullopt) << "the extent is still read";
+  EXPECT_EQ(Drop(1), std::nullopt) << "the extent is still being read";
   EXPECT_EQ(index_.blocks(), 0u);
   EXPECT_EQ(index_.doomed(), 1u);
   EXPECT_EQ(index_.TotalsOf(variant_).blocks, 0u);
   EXPECT_EQ(Lookup(1), BlockIndex::Presence{});
   EXPECT_EQ(Hold(1).ref, EntryRef{});
-  EXPECT_EQ(held.metadata->parent(), Name(9)) << "valid while held";
+  EXPECT_EQ(held.metadata->parent(), Name(9))
+      << "the metadata must be valid while the block is held";
   std::optional<Extent> freed;
   EXPECT_FALSE(index_.Drop(first, &freed));
   EXPECT_FALSE(index_.EvictRef(first));
 
-  EXPECT_EQ(Insert(1, Pages(7, 1)), InsertResult::kInserted) << "the name is free";
+  EXPECT_EQ(Insert(1, Pages(7, 1)), InsertResult::kInserted) << "the name must be free";
   EXPECT_THAT(Unhold(first), IsEmpty());
   EXPECT_THAT(Unhold(held.ref), ElementsAre(Pages(5, 2)));
   EXPECT_EQ(index_.doomed(), 0u);
   EXPECT_EQ(Lookup(1).pages, 1u);
 }
 
-TEST_F(BlockIndexTest, DropHandsTheExtentOut) {
+TEST_F(BlockIndexTest, DropReturnsTheExtent) {
   EntryRef ref;
   EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
   EXPECT_EQ(Insert(2, Pages(8, 3), &ref), InsertResult::kInserted);
@@ -324,14 +328,14 @@ TEST_F(BlockIndexTest, DropHandsTheExtentOut) {
   EXPECT_FALSE(index_.Drop(variant_, Name(1), &freed));
   EXPECT_TRUE(index_.Drop(ref, &freed));
   EXPECT_EQ(freed, Pages(8, 3));
-  EXPECT_FALSE(index_.Drop(ref, &freed)) << "stale";
+  EXPECT_FALSE(index_.Drop(ref, &freed)) << "the reference is stale";
   EXPECT_EQ(freed, std::nullopt);
   EXPECT_EQ(index_.WorthInHost(ref, 0), std::nullopt);
   EXPECT_EQ(index_.WorthInHost(EntryRef{}, 0), std::nullopt);
   EXPECT_EQ(index_.WorthInHost(EntryRef{0x0FFFFFFF}, 0), std::nullopt);
 }
 
-TEST_F(BlockIndexTest, HoldsOfClientsHaveALimitAndTheHousesOwnFindRoom) {
+TEST_F(BlockIndexTest, HoldsOfClientsAreLimitedAndTheDaemonsOwnHaveAReserve) {
   EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
   EXPECT_EQ(Insert(2, Pages(8, 2)), InsertResult::kInserted);
   BlockIndex::Held held;
@@ -347,7 +351,7 @@ TEST_F(BlockIndexTest, HoldsOfClientsHaveALimitAndTheHousesOwnFindRoom) {
   const std::vector<EntryRef> refs = {Hold(2).ref, held.ref};
   EXPECT_FALSE(index_.HoldAgain(refs));
   EXPECT_EQ(View(1).holds, kClientHoldsMax);
-  EXPECT_EQ(View(2).holds, 1u) << "all or none";
+  EXPECT_EQ(View(2).holds, 1u) << "HoldAgain must hold all blocks or none";
   std::vector<EntryRef> all(kClientHoldsMax, held.ref);
   for (int i = kClientHoldsMax; i < kHoldsMax; ++i) {
     ASSERT_EQ(Hold(1, HoldWhat::kUntouched).ref, held.ref) << i;
@@ -360,27 +364,28 @@ TEST_F(BlockIndexTest, HoldsOfClientsHaveALimitAndTheHousesOwnFindRoom) {
   EXPECT_FALSE(Hold(1).full);
 }
 
-TEST_F(BlockIndexTest, PinnedInHostABlockLeavesNoTier) {
+TEST_F(BlockIndexTest, ABlockPinnedInHostLeavesNoTier) {
   EXPECT_FALSE(Pin(1, Tier::kHost));
   EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
   EXPECT_TRUE(Pin(1, Tier::kHost));
-  EXPECT_TRUE(Pin(1, Tier::kHost)) << "once";
+  EXPECT_TRUE(Pin(1, Tier::kHost)) << "a repeated pin counts once";
   EXPECT_EQ(index_.PinnedBytes(Tier::kHost), KiB(8));
   Unhold(Hold(1).ref);
   EXPECT_FALSE(index_.EvictOne(now_s_));
   SpillOne(1);
   EXPECT_FALSE(index_.EvictOne(now_s_));
-  EXPECT_FALSE(index_.EvictOneFromDisk(now_s_)) << "it would not outlive a restart";
+  EXPECT_FALSE(index_.EvictOneFromDisk(now_s_))
+      << "without the disk copy, a block pinned in HOST would not survive a restart";
   EXPECT_TRUE(Unpin(1, Tier::kHost));
   EXPECT_EQ(index_.PinnedBytes(Tier::kHost), ByteCount(0));
   EXPECT_TRUE(index_.EvictOne(now_s_));
 }
 
-TEST_F(BlockIndexTest, PinnedOnDiskABlockLeavesHostWhenItIsThere) {
+TEST_F(BlockIndexTest, ABlockPinnedOnDiskLeavesHostOnceItIsOnDisk) {
   EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
   EXPECT_TRUE(Pin(1, Tier::kDisk));
   EXPECT_EQ(index_.PinnedBytes(Tier::kHost), KiB(8));
-  EXPECT_FALSE(index_.EvictOne(now_s_)) << "it is nowhere else";
+  EXPECT_FALSE(index_.EvictOne(now_s_)) << "HOST has the only copy";
   SpillOne(1);
   EXPECT_EQ(index_.PinnedBytes(Tier::kHost), ByteCount(0));
   EXPECT_EQ(index_.PinnedBytes(Tier::kDisk), KiB(8));
@@ -391,8 +396,8 @@ TEST_F(BlockIndexTest, PinnedOnDiskABlockLeavesHostWhenItIsThere) {
   EXPECT_TRUE(index_.EvictOneFromDisk(now_s_));
 }
 
-TEST_F(BlockIndexTest, PinnedCopiesOnDiskDoNotHideOthers) {
-  constexpr uint64_t kBlocks = 1'000;  // 60 a shard, of which a look sees 16
+TEST_F(BlockIndexTest, PinnedDiskCopiesDoNotHideOthersFromEviction) {
+  constexpr uint64_t kBlocks = 1'000;  // 60 per shard, of which one search sees 16
   for (uint64_t i = 0; i < kBlocks; ++i) {
     ASSERT_EQ(Insert(i, Pages(0, 1)), InsertResult::kInserted);
     SpillOne(i);
@@ -414,7 +419,7 @@ TEST_F(BlockIndexTest, PinsDoNotOutliveTheirBlock) {
 }
 
 TEST_F(BlockIndexTest, ChildrenLeaveBeforeTheirParents) {
-  for (uint64_t i = 0; i < 40; ++i) {  // 0 <- 1 <- 2 ...: heads are the oldest, as written
+  for (uint64_t i = 0; i < 40; ++i) {  // 0 <- 1 <- 2 ...: heads are oldest, as written
     ASSERT_EQ(Insert(i, Pages(static_cast<uint32_t>(i), 1), nullptr, After(i == 0 ? 99 : i - 1)),
               InsertResult::kInserted);
     ++now_s_;
@@ -426,9 +431,9 @@ TEST_F(BlockIndexTest, ChildrenLeaveBeforeTheirParents) {
   EXPECT_EQ(EvictAll(), tail_first);
 }
 
-TEST_F(BlockIndexTest, AChainThatNobodyReadsDoesNotHideOthers) {
-  // A chain long enough that parents fill every shard's cold end, and one newer block that is no
-  // parent.
+TEST_F(BlockIndexTest, AnUnreadChainDoesNotHideOthersFromEviction) {
+  // The chain is long enough that parents fill the cold end of every shard.  One newer block is not
+  // a parent.
   for (uint64_t i = 100; i < 1000; ++i) {
     ASSERT_EQ(Insert(i, Pages(0, 1), nullptr, After(i - 1)), InsertResult::kInserted);
   }
@@ -438,9 +443,10 @@ TEST_F(BlockIndexTest, AChainThatNobodyReadsDoesNotHideOthers) {
   EXPECT_TRUE(met);
 }
 
-// Only the ends of chains may go, and most shards have none: what is on disk too goes all the same,
-// not the other that happens to lie in the shard whose turn it is.
-TEST_F(BlockIndexTest, WhatIsOnDiskTooLeavesFirstOfTwoLongChains) {
+// Only the ends of chains may leave, and most shards have none.  Blocks that are also on disk leave
+// first all the same, not the end of the other chain that happens to lie in the shard whose turn it
+// is.
+TEST_F(BlockIndexTest, OfTwoLongChainsTheOneOnDiskLeavesHostFirst) {
   constexpr uint64_t kChain = 200;
   const auto insert = [&](uint64_t first, bool on_disk) {
     for (uint64_t i = first; i < first + kChain; ++i) {
@@ -456,8 +462,8 @@ TEST_F(BlockIndexTest, WhatIsOnDiskTooLeavesFirstOfTwoLongChains) {
   for (uint64_t i = 0; i < kChain; ++i) ASSERT_TRUE(index_.EvictOne(now_s_)->kept_on_disk) << i;
 }
 
-// A disk smaller than the pool: nothing is on disk alone.
-TEST_F(BlockIndexTest, DiskCopiesAreGivenByAllShards) {
+// The disk is smaller than the pool, so no block is on disk alone.
+TEST_F(BlockIndexTest, DiskCopiesAreEvictedFromAllShards) {
   constexpr uint64_t kBlocks = 1600;
   for (uint64_t i = 1; i <= kBlocks; ++i) {
     ASSERT_EQ(Insert(i, Pages(0, 1)), InsertResult::kInserted);
@@ -475,7 +481,7 @@ TEST_F(BlockIndexTest, DiskCopiesAreGivenByAllShards) {
   for (const auto& [shard, count] : given) EXPECT_NEAR(count, 25, 5) << shard;
 }
 
-TEST_F(BlockIndexTest, ParentsLeaveWhenOnlyTheyAreLeft) {
+TEST_F(BlockIndexTest, ParentsLeaveWhenNoOtherBlockCan) {
   ASSERT_EQ(Insert(1, Pages(1, 1)), InsertResult::kInserted);
   ASSERT_EQ(Insert(2, Pages(2, 1), nullptr, After(1)), InsertResult::kInserted);
   const EntryRef child = Hold(2).ref;
@@ -484,8 +490,9 @@ TEST_F(BlockIndexTest, ParentsLeaveWhenOnlyTheyAreLeft) {
   EXPECT_THAT(EvictAll(), ElementsAre(2));
 }
 
-// A start meets blocks in any order, and knows which come before which when it has met all.
-TEST_F(BlockIndexTest, ChildrenThatWereFoundFirstAreCountedInTheEnd) {
+// A start finds blocks in any order, and knows the order of each chain only when it has found them
+// all.
+TEST_F(BlockIndexTest, ChildrenFoundBeforeTheirParentsAreCountedInTheEnd) {
   constexpr uint64_t kChain = 200;
   EntryRef ref;
   for (uint64_t i = kChain; i > 0; --i) {
@@ -504,11 +511,11 @@ TEST_F(BlockIndexTest, ChildrenThatWereFoundFirstAreCountedInTheEnd) {
     for (uint64_t i = 1; i < kChain; ++i) ASSERT_EQ(View(i).children, 1u) << i;
   }
   for (uint64_t i = kChain; i > 0; --i)
-    ASSERT_EQ(index_.EvictOneFromDisk(now_s_)->on_disk.digest, Name(i)) << "tails first";
+    ASSERT_EQ(index_.EvictOneFromDisk(now_s_)->on_disk.digest, Name(i)) << "tails must leave first";
 }
 
-// What goes for its place says nothing of how worthy those before it are.
-TEST_F(BlockIndexTest, AParentDoesNotFollowAChildThatWentForItsPlace) {
+// A block that is evicted because its slot is needed says nothing about the worth of its parents.
+TEST_F(BlockIndexTest, AParentDoesNotFollowAChildThatWasEvictedForItsSlot) {
   const auto insert = [&](uint64_t name, uint64_t parent) {
     EntryRef ref;
     EXPECT_EQ(index_.InsertOnDisk({.variant = variant_,
@@ -531,8 +538,8 @@ TEST_F(BlockIndexTest, AParentDoesNotFollowAChildThatWentForItsPlace) {
   EXPECT_EQ(index_.EvictOneFromDisk(now_s_)->on_disk.digest, Name(kColder));
 }
 
-TEST_F(BlockIndexTest, ChildrenAreCountedWhereTheParentIsInHost) {
-  ASSERT_EQ(Insert(2, {}, nullptr, After(1)), InsertResult::kInserted);  // no parent yet
+TEST_F(BlockIndexTest, ChildrenAreCountedIfTheParentIsInHost) {
+  ASSERT_EQ(Insert(2, {}, nullptr, After(1)), InsertResult::kInserted);  // its parent is not there
   ASSERT_EQ(Insert(1, {}), InsertResult::kInserted);
   EXPECT_EQ(View(1).children, 0u);
   ASSERT_EQ(Insert(3, {}, nullptr, After(1)), InsertResult::kInserted);
@@ -541,16 +548,16 @@ TEST_F(BlockIndexTest, ChildrenAreCountedWhereTheParentIsInHost) {
   index_.Fill(claim, {}, After(1), now_s_);
   EXPECT_EQ(View(1).children, 2u);
   ASSERT_EQ(Insert(3, {}, nullptr, After(1)), InsertResult::kDuplicate);
-  EXPECT_EQ(View(1).children, 2u) << "a duplicate is no child";
+  EXPECT_EQ(View(1).children, 2u) << "a duplicate does not count as a child";
   Drop(2);
-  EXPECT_EQ(View(1).children, 2u) << "was never counted";
+  EXPECT_EQ(View(1).children, 2u) << "block 2 was never counted";
   Drop(3);
   Hold(4);
   Drop(4);
-  EXPECT_EQ(View(1).children, 0u) << "a doomed child is gone";
+  EXPECT_EQ(View(1).children, 0u) << "a doomed child does not count";
 }
 
-TEST_F(BlockIndexTest, ForEachSeesEveryNamedBlockAndMayChangeTheIndex) {
+TEST_F(BlockIndexTest, ForEachVisitsEveryNamedBlockAndMayChangeTheIndex) {
   for (uint64_t i = 0; i < 2000; ++i) ASSERT_EQ(Insert(i, Pages(0, 1)), InsertResult::kInserted);
   Hold(5);
   Drop(5);
@@ -561,7 +568,7 @@ TEST_F(BlockIndexTest, ForEachSeesEveryNamedBlockAndMayChangeTheIndex) {
     EXPECT_TRUE(seen.insert(view.digest).second);
   });
   EXPECT_EQ(seen.size(), 1999u);
-  EXPECT_FALSE(seen.contains(Name(5))) << "doomed";
+  EXPECT_FALSE(seen.contains(Name(5))) << "a doomed block must not be visited";
   EXPECT_EQ(index_.blocks(), 0u);
 }
 
@@ -577,8 +584,9 @@ TEST_F(BlockIndexTest, MemoryIsBounded) {
     for (uint64_t i = 0; i < kBlocks; ++i) ASSERT_EQ(Insert(i, {}), InsertResult::kInserted);
     if (round == 0) again = index_.memory_bytes();
   }
-  EXPECT_LE(again, full + ByteCount(16 * kBlocks)) << "what is remembered of those that left";
-  EXPECT_EQ(index_.memory_bytes(), again) << "free entries are used again";
+  EXPECT_LE(again, full + ByteCount(16 * kBlocks))
+      << "only the ghost entries of evicted blocks may be added";
+  EXPECT_EQ(index_.memory_bytes(), again) << "free entries must be reused";
 }
 
 }  // namespace

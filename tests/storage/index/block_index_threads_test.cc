@@ -1,5 +1,5 @@
-// BlockIndex under several threads at once: what is held stays as it was, and in the end all adds
-// up.
+// BlockIndex under several threads at once: held blocks do not change, and in the end all counts
+// add up.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -24,7 +24,8 @@ Digest Name(uint64_t i) {
   return digest;
 }
 
-// The extent's pages are the block's name plus one, so that a reader can tell a foreign extent.
+// A block's extent has as many pages as the number of its name plus one, so that a reader can
+// detect a foreign extent.
 class Worker {
  public:
   Worker(BlockIndex* index, VariantIndex variant, uint64_t seed)

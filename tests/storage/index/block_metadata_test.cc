@@ -32,7 +32,7 @@ SegmentTable MixedTable(bool hashed) {
   return table;
 }
 
-TEST(BlockMetadata, GivesBackWhatItWasMadeOf) {
+TEST(BlockMetadata, ReturnsWhatItWasMadeFrom) {
   std::vector<uint32_t> tokens(48);
   std::iota(tokens.begin(), tokens.end(), 1'000'000u);
   const SegmentTable table = MixedTable(/*hashed=*/true);
@@ -49,7 +49,7 @@ TEST(BlockMetadata, GivesBackWhatItWasMadeOf) {
   EXPECT_TRUE(metadata->hashed());
 }
 
-TEST(BlockMetadata, MemoryIsAsTheHeaderSays) {
+TEST(BlockMetadata, MemoryIsAsDocumented) {
   const std::vector<uint32_t> tokens(16);
   const auto metadata = BlockMetadata::Make({}, tokens, MixedTable(true));
   EXPECT_EQ(metadata->memory_bytes(), ByteCount(64 + 4 * 16 + 19 * 3));
@@ -57,7 +57,7 @@ TEST(BlockMetadata, MemoryIsAsTheHeaderSays) {
   EXPECT_EQ(raw->memory_bytes(), ByteCount(64 + 4 * 16 + 15 * 3));
 }
 
-TEST(BlockMetadata, KnowsItsWriterInNoMoreRoom) {
+TEST(BlockMetadata, TheWriterTakesNoExtraMemory) {
   const std::vector<uint32_t> tokens(16);
   const auto unknown = BlockMetadata::Make({}, tokens, MixedTable(true));
   EXPECT_EQ(unknown->writer(), BlockWriter());
@@ -74,7 +74,7 @@ TEST(BlockWriter, CoversTheEnginesOfAUser) {
   const BlockWriter user{.uid = 7, .engine = 0}, engine{.uid = 7, .engine = 3};
   EXPECT_TRUE(user.Covers(engine));
   EXPECT_TRUE(engine.Covers(engine));
-  EXPECT_FALSE(engine.Covers(user)) << "its engine is not known";
+  EXPECT_FALSE(engine.Covers(user)) << "the block's engine is unknown";
   EXPECT_FALSE(engine.Covers({.uid = 7, .engine = 4}));
   EXPECT_FALSE(user.Covers({.uid = 8, .engine = 3}));
   EXPECT_FALSE(user.Covers({}));
@@ -96,7 +96,7 @@ TEST(BlockMetadata, HoldsTheLargestBlock) {
   EXPECT_THAT(metadata->tokens(), ElementsAreArray(tokens));
 }
 
-TEST(BlockMetadata, HashesShowOnlyWhenTheyAreThere) {
+TEST(BlockMetadata, HashesAreVisibleOnlyOnceTheyAreSet) {
   const auto metadata = BlockMetadata::Make({}, {}, MixedTable(/*hashed=*/false));
   EXPECT_FALSE(metadata->hashed());
   EXPECT_EQ(metadata->segment(0).xxh3, 0u);

@@ -16,7 +16,7 @@ Extent Pages(uint32_t page, uint32_t pages) {
 }
 constexpr uint8_t kInHost = 1u << static_cast<int>(Tier::kHost);
 
-TEST(BlockStateLaw, EveryPair) {
+TEST(BlockStateLaw, AllowsExactlyTheListedTransitions) {
   using enum BlockState;
   const std::set<std::pair<BlockState, BlockState>> allowed = {
       {kAbsent, kReserved}, {kAbsent, kHost},      {kAbsent, kDisk},      {kReserved, kHost},
@@ -34,7 +34,7 @@ TEST(BlockStateLaw, EveryPair) {
   }
 }
 
-TEST(BlockStateLaw, ReadersSeeWholeCopiesOnly) {
+TEST(BlockStateLaw, OnlyCompleteCopiesCountAsPresent) {
   using enum BlockState;
   const uint8_t disk = 1u << static_cast<int>(Tier::kDisk);
   const std::map<BlockState, uint8_t> tiers = {

@@ -43,29 +43,31 @@ TEST(EventRing, GivesTheLatestInOrder) {
   EXPECT_THAT(Numbers(ring, 10), ElementsAre());
 }
 
-TEST(EventRing, SaysWhatItCannotGive) {
+TEST(EventRing, RefusesNumbersThatItDoesNotHave) {
   EventRing ring(4);
   for (uint16_t number = 1; number <= 10; ++number) ring.Append(Event(number));
   NumberedEvent one;
-  EXPECT_FALSE(ring.Read(5, kStored, {&one, 1}).has_value()) << "number 6 is gone";
-  EXPECT_FALSE(ring.Read(11, kStored, {&one, 1}).has_value()) << "it is yet to come";
+  EXPECT_FALSE(ring.Read(5, kStored, {&one, 1}).has_value()) << "number 6 was overwritten";
+  EXPECT_FALSE(ring.Read(11, kStored, {&one, 1}).has_value()) << "number 11 does not exist yet";
   EXPECT_EQ(ring.Read(9, kStored, {&one, 1})->events, 1u);
   EXPECT_EQ(one.number, 10u);
 }
 
-// An engine that says much takes nobody's place, and both are told in one order.
-TEST(EventRing, DeviceIsKeptApartUnderTheSameNumbers) {
+// An engine with many events displaces no other events, and the events of both lanes are read in
+// one order.
+TEST(EventRing, DeviceEventsHaveTheirOwnLaneAndShareTheNumbers) {
   EventRing ring(4);
   ring.Append(Event(1));
   for (uint16_t number = 2; number <= 9; ++number) ring.Append(Event(number, Tier::kDevice));
   ring.Append(Event(10, Tier::kDisk));
   EXPECT_THAT(Numbers(ring, 0), ElementsAre(1, 10));
-  EXPECT_THAT(Numbers(ring, 0, 100, kStored | kDevice), ElementsAre(0xFFFF)) << "2 to 5 are gone";
+  EXPECT_THAT(Numbers(ring, 0, 100, kStored | kDevice), ElementsAre(0xFFFF))
+      << "2 to 5 were overwritten";
   EXPECT_THAT(Numbers(ring, 5, 100, kStored | kDevice), ElementsAre(6, 7, 8, 9, 10));
   EXPECT_THAT(Numbers(ring, 5, 100, kDevice), ElementsAre(6, 7, 8, 9));
   EXPECT_FALSE(ring.KnowsOfDevice(5));
   EXPECT_TRUE(ring.KnowsOfDevice(6));
-  // What is not wanted is passed over, and told to be.
+  // Events of other tiers are skipped, and the read reports how far it got.
   NumberedEvent one;
   const auto host = ring.Read(1, TierBit(Tier::kHost), {&one, 1});
   ASSERT_TRUE(host.has_value());
@@ -75,14 +77,15 @@ TEST(EventRing, DeviceIsKeptApartUnderTheSameNumbers) {
   EXPECT_EQ(some->through, 6u);
 }
 
-TEST(EventRing, OfNoneKeepsNone) {
+TEST(EventRing, ARingOfSizeZeroKeepsNothing) {
   EventRing ring(0);
   ring.Append(Event(1));
   EXPECT_EQ(ring.newest(), 0u);
 }
 
-// Two write, one reads: every number once, each writer's in his order.
-TEST(EventRing, IsReadWhileItIsWritten) {
+// Two threads write and one reads: it reads every number once, and each writer's events in the
+// writer's order.
+TEST(EventRing, CanBeReadWhileItIsWritten) {
   constexpr uint16_t kEach = 20'000;
   EventRing ring(2 * kEach);
   const auto write = [&](Tier tier) {
@@ -109,9 +112,10 @@ TEST(EventRing, IsReadWhileItIsWritten) {
   disk.join();
 }
 
-// A watcher of both lanes reads pages of 3, is cut off now and then and goes on after the last page
-// that he has, while others write: he hears everything once, in the order of its numbers.
-TEST(EventRing, BothLanesAreOneHoweverTheyAreCut) {
+// A watcher of both lanes reads pages of 3.  Now and then a page is lost, and the watcher reads
+// again from the last page that it has, while others write.  It gets every event once, in the order
+// of the numbers.
+TEST(EventRing, BothLanesAreReadInOneOrder) {
   constexpr uint16_t kEach = 20'000;
   EventRing ring(2 * kEach);
   const auto write = [&](Tier tier) {
@@ -124,7 +128,7 @@ TEST(EventRing, BothLanesAreOneHoweverTheyAreCut) {
   for (int pages = 0; heard.size() < size_t{2} * kEach; ++pages) {
     const auto read = ring.Read(after, kStored | kDevice, page);
     ASSERT_TRUE(read.has_value());
-    if (pages % 5 == 0) continue;  // it did not reach him
+    if (pages % 5 == 0) continue;  // the page was lost
     after = read->through;
     heard.insert(heard.end(), page.begin(), page.begin() + static_cast<ptrdiff_t>(read->events));
   }

@@ -15,7 +15,7 @@ namespace {
 
 using Departed = GhostTable::Departed;
 
-// `uses` more, `gap_s` apart.
+// Returns a history of `uses` uses that are `gap_s` apart.
 ReuseHistory Regular(int uses, uint32_t gap_s) {
   ReuseHistory history;
   for (int i = 0; i < uses; ++i) history = UsedAgain(history, gap_s);
@@ -41,12 +41,12 @@ TEST(ReuseHistory, CountsUsesAndTheTimeTheyTook) {
   const ReuseHistory twice = UsedAgain(once, 3);
   EXPECT_EQ(twice.uses, 2);
   EXPECT_EQ(SpanSeconds(twice), 63u);
-  EXPECT_EQ(UsedAgain(twice, 0), twice) << "within a second: one";
+  EXPECT_EQ(UsedAgain(twice, 0), twice) << "uses within one second count once";
   EXPECT_EQ(UsedAgain({.span = 0, .uses = 0, .shared = 1}, 5).shared, 1);
 }
 
-// Four bits of uses: their rate stays, and a new one shows in a few uses.
-TEST(ReuseHistory, LetsGoOfTheOlderHalf) {
+// The number of uses has four bits.  The rate is kept, and a new rate shows after a few uses.
+TEST(ReuseHistory, ForgetsTheOlderHalfOfTheUses) {
   ReuseHistory history;
   for (int i = 0; i < 1000; ++i) history = UsedAgain(history, 100);
   EXPECT_NEAR(SpanSeconds(history) / history.uses, 100, 5);
@@ -67,11 +67,12 @@ TEST(ReuseHistory, SpansAreMonotoneBoundedAndNearlyExact) {
     last_class = ReuseClassOf(history);
   }
   EXPECT_EQ(ReuseClassOf({.span = 0x7FF, .uses = 15, .shared = 1}), kReuseClasses - 1);
-  EXPECT_NE(ReuseClassOf({}), ReuseClassOf(UsedAgain({}, 1))) << "unknown is no gap";
+  EXPECT_NE(ReuseClassOf({}), ReuseClassOf(UsedAgain({}, 1)))
+      << "an unknown gap must not be taken for a gap of zero";
 }
 
-// Of one history: whatever it is.
-TEST(EvictionPolicy, TheLeastRecentLeavesFirst) {
+// Of blocks with equal histories, whatever the history is.
+TEST(EvictionPolicy, OfEqualHistoriesTheLeastRecentLeavesFirst) {
   const EvictionPolicy policy;
   for (const ReuseHistory history : {ReuseHistory{}, kEveryMinute, kSharedEveryMinute}) {
     double before = std::numeric_limits<double>::infinity();
@@ -82,27 +83,27 @@ TEST(EvictionPolicy, TheLeastRecentLeavesFirst) {
   }
 }
 
-TEST(EvictionPolicy, WhoComesOftenIsMissedSooner) {
+TEST(EvictionPolicy, AFrequentBlockThatStopsLosesItsWorthSooner) {
   const EvictionPolicy policy;
   const ReuseHistory by_the_hour = Regular(10, 3600);
   EXPECT_GT(policy.Worth(After(10)), policy.Worth(After(10, by_the_hour)));
   EXPECT_LT(policy.Worth(After(1200)), policy.Worth(After(1200, by_the_hour)))
-      << "twenty times its gap: it has ended";
+      << "after twenty times its gap, the use has probably ended";
 }
 
-TEST(EvictionPolicy, APromptThatIsSharedDoesNotEnd) {
+TEST(EvictionPolicy, ASharedPromptKeepsItsWorth) {
   const EvictionPolicy policy;
   EXPECT_GT(policy.Worth(After(300, kSharedEveryMinute)), 5 * policy.Worth(After(300)));
 }
 
-TEST(EvictionPolicy, OneGapIsBelievedLessThanTen) {
+TEST(EvictionPolicy, OneGapCountsLessThanTen) {
   const EvictionPolicy policy;
   const ReuseHistory one = Regular(1, 6), ten = Regular(10, 6);
   EXPECT_LT(policy.Worth(After(6, one)), policy.Worth(After(6, ten)));
   EXPECT_GT(policy.Worth(After(60, one)), policy.Worth(After(60, ten)));
 }
 
-TEST(EvictionPolicy, ABurstAndAPauseAreNotWorseThanNothing) {
+TEST(EvictionPolicy, ABurstAndAPauseCountMoreThanNoHistory) {
   const EvictionPolicy policy;
   for (const int uses : {3, 11, 15}) {
     EXPECT_GT(policy.Worth(After(300, Regular(uses, 5))), policy.Worth(After(3600, {}))) << uses;
@@ -110,8 +111,8 @@ TEST(EvictionPolicy, ABurstAndAPauseAreNotWorseThanNothing) {
   }
 }
 
-// The rate of a use that never ends, where much was seen of it.
-TEST(EvictionPolicy, ExpectsTheUsesThatItSaw) {
+// The expected rate is that of a use that never ends, if many uses were seen.
+TEST(EvictionPolicy, ExpectsUsesAtTheSeenRate) {
   const EvictionPolicy policy;
   const double uses =
       policy.Worth(After(60, kSharedEveryMinute)) * static_cast<double>(MiB(1).value()) / 64;
@@ -127,14 +128,16 @@ TEST(EvictionPolicy, WorthIsPerByteAndByTokens) {
   other.bytes = MiB(2);
   EXPECT_DOUBLE_EQ(policy.Worth(other), policy.Worth(After(100)) / 2);
   other.tokens = 0;
-  EXPECT_GT(policy.Worth(other), 0) << "unknown, not worthless";
+  EXPECT_GT(policy.Worth(other), 0)
+      << "an unknown number of tokens must not make the block worthless";
   other = After(100);
   other.elsewhere = true;
-  EXPECT_LT(policy.Worth(other), policy.Worth(After(100))) << "it need not be computed";
+  EXPECT_LT(policy.Worth(other), policy.Worth(After(100)))
+      << "a block with another copy need not be computed again";
 }
 
-// Whatever is known of those that are there already; but not for long, and not in an outage.
-TEST(EvictionPolicy, WhatIsOnItsWayToTheDiskStays) {
+// Whatever is known of the blocks on disk; but not for long, and not while the disk does not spill.
+TEST(EvictionPolicy, AFreshUnwrittenBlockStaysWhileTheDiskSpills) {
   EvictionPolicy policy;
   EvictionCandidate fresh = After(5), stale = After(30);
   fresh.unwritten = stale.unwritten = true;
@@ -148,7 +151,7 @@ TEST(EvictionPolicy, WhatIsOnItsWayToTheDiskStays) {
   EXPECT_DOUBLE_EQ(policy.Worth(fresh), policy.Worth(After(5)));
 }
 
-TEST(EvictionPolicy, IsFiniteAtTheEdges) {
+TEST(EvictionPolicy, WorthIsFiniteAtTheExtremes) {
   const EvictionPolicy policy;
   constexpr ReuseHistory kMost = {.span = 0x7FF, .uses = 15, .shared = 0};
   for (const ReuseHistory history : {ReuseHistory{}, kMost, Regular(15, 0)}) {
@@ -191,7 +194,7 @@ TEST(GhostTable, ForgetsTheOldestOfAFew) {
     if (!found) continue;
     ++remembered;
     EXPECT_EQ(found->last_use_s, i);
-    EXPECT_GT(i, kMany - 6 * 1024) << "younger ones were forgotten before it";
+    EXPECT_GT(i, kMany - 6 * 1024) << "younger ghost entries were forgotten before it";
   }
   EXPECT_GT(remembered, 1800u);
   EXPECT_LE(table.memory_bytes(), 16u * 1024);

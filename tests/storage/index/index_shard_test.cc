@@ -13,7 +13,7 @@ namespace {
 
 using EnterResult = IndexShard::EnterResult;
 
-// Spread as digests are; equal for equal numbers.
+// Returns a digest that is spread like a real one; equal numbers give equal digests.
 Digest Name(uint64_t i) {
   Digest digest;
   const uint64_t words[2] = {(i + 1) * 0x9E3779B97F4A7C15, (i + 1) * 0xD1B54A32D192ED03};
@@ -24,7 +24,7 @@ Digest Name(uint64_t i) {
 constexpr Extent kOnePage = {.slab = SlabId{3}, .page = 0, .pages = 1};
 
 // A shard as BlockIndex has it, for blocks that are numbers.  The clock stands still unless a test
-// moves it, so that all are worth the same and the order of the lists shows.
+// moves it, so that all blocks are worth the same and the order of the lists decides.
 class IndexShardTest : public testing::Test {
  protected:
   ~IndexShardTest() override {
@@ -42,7 +42,7 @@ class IndexShardTest : public testing::Test {
   void LowerFormer(const IndexShard::Raised& raised) {
     if (raised.counted_by) shard_.LowerChildren(variant_, *raised.counted_by, std::nullopt);
   }
-  // What its parent had for it; its slot.
+  // Inserts a block.  Returns what its parent recorded for it; `slot` receives its slot.
   IndexShard::Raised Insert(uint64_t name, uint32_t now_s, std::optional<uint64_t> parent = {},
                             uint32_t* slot = nullptr) {
     IndexShard::Raised raised;
@@ -58,7 +58,7 @@ class IndexShardTest : public testing::Test {
     LowerFormer(raised);
     return before;
   }
-  // The name has a block already, in whichever tier.
+  // Inserts a name that a block has already, in whichever tier.
   void InsertDuplicate(uint64_t name, uint64_t parent) {
     IndexShard::Raised raised = Raise(parent, name);
     IndexedBlock block{.variant = variant_,
@@ -69,7 +69,7 @@ class IndexShardTest : public testing::Test {
     EXPECT_EQ(shard_.Insert(Hash(name), block, raised, kNow_s, &slot), EnterResult::kDuplicate);
     LowerFormer(raised);
   }
-  // Beside HOST, too.
+  // Enters a copy on disk, also of a block that is in HOST.
   uint32_t InsertOnDisk(uint64_t name, std::optional<uint64_t> parent = {}) {
     const uint32_t same = Hold(name, HoldWhat::kUntouched, kNow_s).ref.value;
     const uint32_t slot = InsertOnDiskAs(same, name, parent, EnterResult::kEntered);
@@ -101,7 +101,7 @@ class IndexShardTest : public testing::Test {
         now_s, {&held, 1});
     return held;
   }
-  // From disk into HOST, and it is held no longer.
+  // Promotes a block from disk into HOST and ends the hold.
   void Promote(uint64_t name, uint64_t parent) {
     const uint32_t slot = Hold(name, HoldWhat::kUntouched, kNow_s).ref.value;
     IndexShard::Raised raised = Raise(parent, name);
@@ -114,7 +114,8 @@ class IndexShardTest : public testing::Test {
   [[nodiscard]] Digest EvictColdest() {
     return shard_.EvictColdest(policy_, false, kNow_s)->block.digest;
   }
-  // Who leaves after 2, the only child of `parent`, has left and was used at 100; then come 3, 4 ..
+  // Evicts block 2, the only child of `parent`, last used at 100, and returns which block leaves
+  // next; blocks 3, 4 and so on could leave too.
   [[nodiscard]] Digest NextAfterTheOnlyChildOf(uint64_t parent, uint32_t used_s) {
     Insert(parent, used_s);
     EXPECT_TRUE(Raise(parent, 2).counted_by.has_value());
@@ -123,7 +124,7 @@ class IndexShardTest : public testing::Test {
     shard_.LowerChildren(variant_, Hash(parent), /*child_last_use_s=*/100);
     return EvictColdest();
   }
-  // And gives back what its parent counted, as BlockIndex does.
+  // Evicts a block from disk and lowers the child count of its parent, as BlockIndex does.
   [[nodiscard]] std::optional<Digest> EvictColdestFromDisk(bool parents_too = false) {
     const auto gone = shard_.EvictColdestFromDisk(policy_, parents_too, kNow_s);
     if (!gone) return std::nullopt;
@@ -138,7 +139,7 @@ class IndexShardTest : public testing::Test {
   const EvictionPolicy policy_;
 };
 
-TEST_F(IndexShardTest, FullIsAnAnswer) {
+TEST_F(IndexShardTest, AFullShardRefusesAnInsert) {
   IndexShard shard(variants_, /*entries_max=*/3);
   uint32_t slot = 0;
   for (uint64_t i = 0; i < 3; ++i)
@@ -148,59 +149,61 @@ TEST_F(IndexShardTest, FullIsAnAnswer) {
   uint32_t none = 0;
   IndexShard::Raised raised;
   EXPECT_EQ(shard.Insert(Hash(3), block, raised, 0, &none), EnterResult::kFull);
-  EXPECT_NE(block.metadata, nullptr) << "stays the caller's";
+  EXPECT_NE(block.metadata, nullptr) << "the caller must keep the metadata";
   shard.Abandon(slot);
   EXPECT_EQ(shard.Insert(Hash(3), block, raised, 0, &slot), EnterResult::kEntered);
   std::vector<VariantTotals> sums(1);
   shard.CheckInvariants(sums);
 }
 
-// Parents go to the hot end when eviction passes over them, and come back when their last child has
-// left.
+// Eviction moves parents that it skips to the hot end.  They return to the cold end when their last
+// child has left.
 TEST_F(IndexShardTest, AParentFollowsItsLastChild) {
   EXPECT_EQ(NextAfterTheOnlyChildOf(1, /*used_s=*/100), Name(1));
 }
-TEST_F(IndexShardTest, AParentThatWasUsedAfterItsChildStays) {
+TEST_F(IndexShardTest, AParentThatWasUsedAfterItsLastChildStays) {
   EXPECT_EQ(NextAfterTheOnlyChildOf(1, /*used_s=*/200), Name(3));
 }
 
-// What follows a block alone has its history; what makes it a fork has none, and marks it and those
-// before it as shared.
-TEST_F(IndexShardTest, HistoryGoesDownAChainAndStopsAtAFork) {
+// The only child of a block inherits its history.  A second child makes a fork: it inherits none,
+// and the block and its parents are marked as shared.
+TEST_F(IndexShardTest, HistoryIsInheritedDownAChainUpToAFork) {
   Insert(1, 100, 0);
   Insert(2, 100, 1);
   Hold(2, HoldWhat::kHost, 164);
   const auto only = Insert(3, 100, 2);
   EXPECT_EQ(only.history, UsedAgain({}, 64));
   EXPECT_FALSE(only.forked);
-  EXPECT_FALSE(Raise(2, 3).forked) << "the same that comes again";
+  EXPECT_FALSE(Raise(2, 3).forked) << "the same child again is not a fork";
   const auto second = Insert(4, 100, 2);
   EXPECT_EQ(second.history, ReuseHistory());
   EXPECT_TRUE(second.forked);
   EXPECT_EQ(shard_.MarkShared(variant_, Hash(2)), Hash(1));
-  EXPECT_EQ(shard_.MarkShared(variant_, Hash(2)), std::nullopt) << "once";
+  EXPECT_EQ(shard_.MarkShared(variant_, Hash(2)), std::nullopt)
+      << "a marked block is not marked again";
   EXPECT_EQ(shard_.MarkShared(variant_, Hash(1)), Hash(0));
-  EXPECT_EQ(shard_.MarkShared(variant_, Hash(0)), std::nullopt) << "unknown";
-  EXPECT_FALSE(Insert(5, 100, 2).forked) << "known to be shared";
+  EXPECT_EQ(shard_.MarkShared(variant_, Hash(0)), std::nullopt) << "block 0 is not in the index";
+  EXPECT_FALSE(Insert(5, 100, 2).forked) << "the block is already known to be shared";
   EXPECT_EQ(Insert(6, 100, 1).history, ReuseHistory());
   const uint32_t slot = Hold(2, HoldWhat::kUntouched, 164).ref.value;
   std::vector<Extent> freed;
   for (int holds = 0; holds < 2; ++holds) shard_.Unhold({&slot, 1}, &freed, nullptr);
 }
 
-// A block that left comes back as what it was.
-TEST_F(IndexShardTest, WhatLeftIsRemembered) {
+// A block that was evicted and returns has its history again.
+TEST_F(IndexShardTest, AnEvictedBlockKeepsItsHistory) {
   Insert(1, 0);
   ASSERT_EQ(EvictColdest(), Name(1));
   Insert(1, 64);
   Insert(2, 64);
-  // Whoever follows it and nothing else has its history.
+  // A block that alone follows it inherits its history.
   EXPECT_EQ(Raise(1, 99).history, UsedAgain({}, 64));
   EXPECT_EQ(Raise(2, 99).history, ReuseHistory());
 }
 
-// What is on disk too leaves HOST before what is nowhere else, though that is colder.
-TEST_F(IndexShardTest, WhatIsOnDiskTooLeavesFirst) {
+// A block that is also on disk leaves HOST before a block that is only in HOST, even if that one is
+// colder.
+TEST_F(IndexShardTest, BlocksThatAreAlsoOnDiskLeaveHostFirst) {
   for (uint64_t i = 0; i < 10; ++i) {
     Insert(i, 100);
     if (i >= 5) InsertOnDisk(i);
@@ -208,8 +211,9 @@ TEST_F(IndexShardTest, WhatIsOnDiskTooLeavesFirst) {
   for (const uint64_t next : {5, 6, 7, 8, 9, 0, 1, 2, 3, 4}) EXPECT_EQ(EvictColdest(), Name(next));
 }
 
-// Parents that are on disk too may leave, so whoever looks for the least worthy moves none of them.
-TEST_F(IndexShardTest, ALookKeepsTheOrderOfWhatIsOnDiskToo) {
+// Parents that are also on disk may leave, so a search for the least worthy block moves none of
+// them.
+TEST_F(IndexShardTest, ASearchKeepsTheOrderOfBlocksThatAreAlsoOnDisk) {
   constexpr uint64_t kParents = 40;
   for (uint64_t i = 0; i < kParents; ++i) {
     Insert(i, 100);
@@ -222,8 +226,8 @@ TEST_F(IndexShardTest, ALookKeepsTheOrderOfWhatIsOnDiskToo) {
   }
 }
 
-// However many of the coldest have none.
-TEST_F(IndexShardTest, DiskCopiesAreFoundBehindThoseWithout) {
+// However many of the coldest blocks have no disk copy.
+TEST_F(IndexShardTest, DiskCopiesAreFoundBehindBlocksWithoutOne) {
   constexpr uint64_t kBlocks = 1000;
   for (uint64_t i = 0; i < kBlocks; ++i) {
     Insert(i, 100);
@@ -234,15 +238,16 @@ TEST_F(IndexShardTest, DiskCopiesAreFoundBehindThoseWithout) {
   EXPECT_FALSE(shard_.DropDiskCopy(policy_, 100).has_value());
 }
 
-// ---- chains on disk: a hole would make the rest of one worthless
+// ---- Chains on disk: a hole would make the rest of a chain worthless.
 
-TEST_F(IndexShardTest, OnDiskTooAChildLeavesBeforeItsParent) {
+TEST_F(IndexShardTest, OnDiskAChildLeavesBeforeItsParent) {
   InsertOnDisk(1);
   InsertOnDisk(2, 1);
   InsertOnDisk(3, 2);
   InsertOnDisk(4);
   EXPECT_EQ(EvictColdestFromDisk(), Name(3));
-  EXPECT_EQ(EvictColdestFromDisk(), Name(2)) << "used no later than its last child: next";
+  EXPECT_EQ(EvictColdestFromDisk(), Name(2))
+      << "a parent that was used no later than its last child leaves next";
   EXPECT_EQ(EvictColdestFromDisk(), Name(1));
   EXPECT_EQ(EvictColdestFromDisk(), Name(4));
   EXPECT_EQ(EvictColdestFromDisk(), std::nullopt);
@@ -252,11 +257,12 @@ TEST_F(IndexShardTest, AParentOnDiskStaysForAChildInHost) {
   InsertOnDisk(1);
   Insert(2, 100, 1);
   EXPECT_EQ(EvictColdestFromDisk(), std::nullopt);
-  EXPECT_EQ(EvictColdestFromDisk(/*parents_too=*/true), Name(1)) << "when nothing else can go";
+  EXPECT_EQ(EvictColdestFromDisk(/*parents_too=*/true), Name(1))
+      << "it may leave only when no other block can";
   EXPECT_EQ(EvictColdest(), Name(2));
 }
 
-TEST_F(IndexShardTest, WhatLeavesHostForTheDiskIsItsParentsChildStill) {
+TEST_F(IndexShardTest, ABlockThatLeavesHostForTheDiskStillCountsAsAChild) {
   uint32_t parent = 0, child = 0;
   Insert(1, 100, {}, &parent);
   Insert(2, 100, 1, &child);
@@ -266,19 +272,19 @@ TEST_F(IndexShardTest, WhatLeavesHostForTheDiskIsItsParentsChildStill) {
   EXPECT_EQ(EvictColdestFromDisk(), Name(1));
 }
 
-// Each way from tier to tier counts it once.
-TEST_F(IndexShardTest, AChildThatComesBackIsCountedOnce) {
+// Each change of tier counts the child once.
+TEST_F(IndexShardTest, AChildThatReturnsIsCountedOnce) {
   InsertOnDisk(1);
   InsertOnDisk(2, 1);
   Promote(2, 1);
   EXPECT_EQ(EvictColdest(), Name(2));
   InsertDuplicate(2, 1);  // published while it is on disk alone
   EXPECT_EQ(EvictColdestFromDisk(), Name(2));
-  EXPECT_EQ(EvictColdestFromDisk(), Name(1)) << "no child is left";
+  EXPECT_EQ(EvictColdestFromDisk(), Name(1)) << "no child may be left";
 }
 
-// A start meets blocks in any order.
-TEST_F(IndexShardTest, AParentThatIsFoundAfterItsChildCountsItWhenThatIsUsed) {
+// A start finds blocks in any order.
+TEST_F(IndexShardTest, AParentFoundAfterItsChildCountsItOnceTheChildIsUsed) {
   InsertOnDisk(2, 1);
   InsertOnDisk(1);
   Promote(2, 1);
@@ -287,7 +293,7 @@ TEST_F(IndexShardTest, AParentThatIsFoundAfterItsChildCountsItWhenThatIsUsed) {
   EXPECT_EQ(EvictColdestFromDisk(), Name(1));
 }
 
-TEST_F(IndexShardTest, TheBlockWhosePlaceIsNeededLeavesItsParentUncounted) {
+TEST_F(IndexShardTest, ABlockEvictedForItsSlotLowersItsParentsCount) {
   InsertOnDisk(1);
   const uint32_t slot = InsertOnDisk(2, 1);
   const auto gone = shard_.EvictFromDisk(slot);
@@ -297,13 +303,14 @@ TEST_F(IndexShardTest, TheBlockWhosePlaceIsNeededLeavesItsParentUncounted) {
   EXPECT_EQ(EvictColdestFromDisk(), Name(1));
 }
 
-// ---- worth
+// ---- Worth.
 
-// Within one shard the least worthy of the cold end leaves first.
+// Within one shard, the least worthy blocks of the cold end leave first.
 TEST_F(IndexShardTest, ReadBlocksOutliveUnreadOnes) {
   std::vector<uint32_t> slots(40);
   for (uint64_t i = 0; i < slots.size(); ++i) Insert(i, 100, {}, &slots[i]);
-  // A lease on the first ten as one chain, ended at once: key 0 becomes the most recent.
+  // A lease on the first ten blocks as one chain, released at once: block 0 becomes the most
+  // recent.
   for (uint64_t i = 0; i < 10; ++i) Hold(i, HoldWhat::kHost, 500);
   std::vector<Extent> freed;
   shard_.Unhold(std::span(slots).first(10), &freed, nullptr);
@@ -312,11 +319,12 @@ TEST_F(IndexShardTest, ReadBlocksOutliveUnreadOnes) {
     gone.push_back(departure->block.digest);
   ASSERT_EQ(gone.size(), 40u);
   for (uint64_t i = 0; i < 30; ++i) EXPECT_EQ(gone[i], Name(10 + i)) << i;
-  for (uint64_t i = 0; i < 10; ++i) EXPECT_EQ(gone[30 + i], Name(9 - i)) << "tails first";
+  for (uint64_t i = 0; i < 10; ++i)
+    EXPECT_EQ(gone[30 + i], Name(9 - i)) << "tails must leave first";
 }
 
-// Nobody has compared the two, unless he says so.
-TEST_F(IndexShardTest, WhatIsInHostHasARecordOnlyByTheWordOfWhoHoldsIt) {
+// The two copies have not been compared, unless the thread that holds the block says so.
+TEST_F(IndexShardTest, ABlockInHostGetsARecordOnlyFromItsHolder) {
   uint32_t slot = 0, other = 0;
   Insert(1, kNow_s, {}, &slot);
   Insert(2, kNow_s, {}, &other);
@@ -330,7 +338,8 @@ TEST_F(IndexShardTest, WhatIsInHostHasARecordOnlyByTheWordOfWhoHoldsIt) {
   shard_.Unhold({&slot, 1}, &freed, nullptr);
 }
 
-// Its readers keep their bytes, and all that is known of the block goes on with its name.
+// Readers of the damaged copy keep their bytes, and everything that is known of the block stays
+// with its name.
 TEST_F(IndexShardTest, DamageInHostLeavesTheCopyOnDiskUnderItsName) {
   uint32_t slot = 0;
   Insert(1, kNow_s);
@@ -343,8 +352,8 @@ TEST_F(IndexShardTest, DamageInHostLeavesTheCopyOnDiskUnderItsName) {
   const auto gone = shard_.DropHostCopy(slot);
   ASSERT_TRUE(gone);
   EXPECT_TRUE(gone->doomed);
-  EXPECT_FALSE(gone->counted_by) << "its parent counts it still";
-  EXPECT_EQ(shard_.LookAt(slot).extent, reader.extent) << "the reader has it";
+  EXPECT_FALSE(gone->counted_by) << "its parent must still count it";
+  EXPECT_EQ(shard_.LookAt(slot).extent, reader.extent) << "the reader must keep the extent";
   std::array<BlockView, 8> views;
   size_t count = 0;
   (void)shard_.Views(1, views, &count);
@@ -356,7 +365,7 @@ TEST_F(IndexShardTest, DamageInHostLeavesTheCopyOnDiskUnderItsName) {
   EXPECT_EQ(now->holds, 0u);
   EXPECT_EQ(now->children, 1u);
   EXPECT_TRUE(now->counted_in_parent && now->pinned_host && now->pinned_disk);
-  EXPECT_FALSE(shard_.DropHostCopy(slot)) << "it has left";
+  EXPECT_FALSE(shard_.DropHostCopy(slot)) << "the copy in HOST is gone already";
   std::vector<Extent> freed;
   std::vector<FreedExtent> on_disk;
   shard_.Unhold({&slot, 1}, &freed, &on_disk);
@@ -364,7 +373,8 @@ TEST_F(IndexShardTest, DamageInHostLeavesTheCopyOnDiskUnderItsName) {
   EXPECT_TRUE(on_disk.empty());
 }
 
-// If the name moved to a second entry, that would keep the old place, which the disk has forgotten.
+// If the name moved to a second entry now, that entry would keep the old location, which the disk
+// has forgotten.
 TEST_F(IndexShardTest, DamageInHostWaitsForARewriteOnDisk) {
   uint32_t slot = 0;
   Insert(1, kNow_s, {}, &slot);
@@ -411,10 +421,10 @@ TEST_F(IndexShardTest, DamageInHostLeavesTheCopyOnDiskOfAFullShard) {
   std::vector<FreedExtent> on_disk;
   full.Unhold({&slot, 1}, &freed, &on_disk);
   EXPECT_EQ(freed.size(), 1u);
-  EXPECT_TRUE(on_disk.empty()) << "its room on disk is the block's still";
+  EXPECT_TRUE(on_disk.empty()) << "the space on disk still belongs to the block";
 }
 
-TEST_F(IndexShardTest, DamageInHostAloneTakesTheName) {
+TEST_F(IndexShardTest, DamageOfTheOnlyCopyRemovesTheName) {
   uint32_t slot = 0;
   Insert(1, kNow_s, {}, &slot);
   (void)Hold(1, HoldWhat::kHost, kNow_s);

@@ -45,13 +45,13 @@ class SlotTableTest : public testing::Test {
   }
 
   SlotTable table_;
-  std::vector<uint64_t> hashes_ = {0};  // by slot; 0 is none
+  std::vector<uint64_t> hashes_ = {0};  // by slot; 0 means none
   std::set<uint32_t> live_;
   std::mt19937_64 rng_{7};
 };
 
 TEST_F(SlotTableTest, ErasingKeepsLongRunsWhole) {
-  // Few homes, at the end of the table too, so that runs are long and wrap around.
+  // Few home cells, some at the end of the table, so that runs are long and wrap around.
   for (int step = 0; step < 2000; ++step) {
     if (live_.size() < 60 && (live_.empty() || rng_() % 2 == 0)) {
       Insert(((1016 + rng_() % 16) & 1023) | rng_() % 4 << 52);
@@ -70,7 +70,7 @@ TEST_F(SlotTableTest, GrowsAndFindsAll) {
   CheckAll();
 }
 
-TEST_F(SlotTableTest, TagsPassForeignCellsOver) {
+TEST_F(SlotTableTest, TagsSkipForeignCells) {
   for (int i = 0; i < 800; ++i) Insert(rng_());
   uint32_t candidates = 0;
   for (int i = 0; i < 10'000; ++i) {

@@ -27,8 +27,8 @@ std::vector<std::byte> Pattern(size_t bytes) {
   return out;
 }
 
-// Lengths around every unrolled step and threshold, at every kind of misalignment, with guards on
-// both sides.
+// Lengths around every unrolled step and threshold, at every kind of misalignment, with guard bytes
+// on both sides.
 template <typename Copy>
 void ForEachShape(const Copy& copy) {
   const std::vector<std::byte> source = Pattern(200'000);
@@ -59,7 +59,7 @@ TEST(CopyKernels, CopyEveryLengthAndAlignment) {
   }
 }
 
-// Those of this CPU, and one that has no tee.
+// The kernels of this CPU, and one that has no combined copy and hash.
 std::vector<CopyKernel> HashingKernels() {
   std::vector<CopyKernel> kernels = AllKernels();
   kernels.push_back(MemcpyKernel());
@@ -74,8 +74,9 @@ TEST(CopyKernels, CopyAndHashCopiesAndHashes) {
   }
 }
 
-// What a client stages it may change while the daemon copies: the hash must be of what was stored.
-TEST(CopyKernels, CopyAndHashHashesWhatItWroteThoughAnotherProcessWrites) {
+// A client may change staged bytes while the daemon copies them: the hash must be of the bytes that
+// were stored.
+TEST(CopyKernels, CopyAndHashHashesWhatItWroteWhileTheSourceChanges) {
   constexpr size_t kBytes = 256 << 10;
   void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
@@ -98,7 +99,7 @@ TEST(CopyKernels, CopyAndHashHashesWhatItWroteThoughAnotherProcessWrites) {
   munmap(memory, kBytes);
 }
 
-TEST(CopyKernels, MemcpyIsAlwaysThereAndTheChoiceIsOneOfThem) {
+TEST(CopyKernels, MemcpyIsAlwaysAvailableAndTheChosenKernelIsListed) {
   const std::vector<CopyKernel> kernels = AllKernels();
   ASSERT_FALSE(kernels.empty());
   EXPECT_EQ(kernels[0].name(), std::string_view("memcpy"));

@@ -34,7 +34,7 @@ class ExtentAllocatorTest : public testing::Test {
     allocator_.SetOwner(*extent, owner);
     return *extent;
   }
-  // Extents of `pages` each, owners 1, 2, ..., until nothing fits.
+  // Allocates extents of `pages` each, with owners 1, 2 and so on, until nothing fits.
   std::vector<Extent> Fill(uint32_t pages) {
     std::vector<Extent> extents;
     while (const std::optional<Extent> extent = allocator_.Allocate(pages)) {
@@ -74,7 +74,7 @@ TEST_F(ExtentAllocatorTest, TakesTheSmallestRunThatFits) {
   const Extent a = Take(20);
   Take(1);
   const Extent b = Take(10);
-  Take(1);  // 68 free behind it
+  Take(1);  // 68 free pages behind it
   allocator_.Free(a);
   allocator_.Free(b);
   EXPECT_EQ(Take(9), At(0, b.page, 9));
@@ -119,7 +119,7 @@ TEST_F(ExtentAllocatorTest, OwnerLastsAsLongAsItsExtent) {
   EXPECT_EQ(allocator_.owner(again), ExtentAllocator::kNoOwner);
 }
 
-TEST_F(ExtentAllocatorTest, WindowNamesWhoSitsBetweenHoles) {
+TEST_F(ExtentAllocatorTest, AWindowNamesTheOwnersBetweenHoles) {
   const std::vector<Extent> extents = Fill(10);  // owners 1..10
   allocator_.Free(extents[2]);
   allocator_.Free(extents[4]);
@@ -128,7 +128,7 @@ TEST_F(ExtentAllocatorTest, WindowNamesWhoSitsBetweenHoles) {
   EXPECT_EQ(cursor, 50u);
 }
 
-TEST_F(ExtentAllocatorTest, WindowAvoidsWhoMustStay) {
+TEST_F(ExtentAllocatorTest, AWindowAvoidsExtentsThatMustStay) {
   const std::vector<Extent> extents = Fill(10);
   allocator_.SetOwner(extents[1], ExtentAllocator::kNoOwner);
   allocator_.SetOwner(extents[7], ExtentAllocator::kNoOwner);
@@ -138,21 +138,22 @@ TEST_F(ExtentAllocatorTest, WindowAvoidsWhoMustStay) {
   EXPECT_THAT(allocator_.FindWindow(20, &cursor, not_5), ElementsAre(3, 4));
   EXPECT_THAT(allocator_.FindWindow(20, &cursor, not_5), ElementsAre(6, 7));
   EXPECT_THAT(allocator_.FindWindow(20, &cursor, not_5), ElementsAre(9, 10));
-  EXPECT_THAT(allocator_.FindWindow(20, &cursor, not_5), ElementsAre(3, 4));  // wrapped
+  EXPECT_THAT(allocator_.FindWindow(20, &cursor, not_5), ElementsAre(3, 4));  // wrapped around
 }
 
-TEST_F(ExtentAllocatorTest, WindowIsOfWhatIsWorthLeast) {
+TEST_F(ExtentAllocatorTest, TheWindowOfLeastWorthIsChosen) {
   const std::vector<Extent> extents = Fill(10);
   allocator_.Free(extents[2]);
   uint64_t cursor = 0;
-  // One neighbour of the hole would do, but two others together are worth less than either.
+  // One neighbour of the hole would be enough, but two other extents together are worth less than
+  // either neighbour.
   const auto dear = [](Owner owner) -> std::optional<double> {
     return owner == 2 || owner == 4 ? 3 : 1;
   };
   EXPECT_THAT(allocator_.FindWindow(20, &cursor, dear), ElementsAre(5, 6));
 }
 
-TEST_F(ExtentAllocatorTest, WindowStaysInOneSlab) {
+TEST_F(ExtentAllocatorTest, AWindowStaysInOneSlab) {
   allocator_.AddSlab(SlabId{1});
   Fill(60);              // owner 1 and a hole of 40 pages, in both slabs (owner 2)
   uint64_t cursor = 55;  // inside owner 1
@@ -163,7 +164,8 @@ TEST_F(ExtentAllocatorTest, WindowStaysInOneSlab) {
       ElementsAre(1));
 }
 
-// A search is bounded, so one call may miss the only window; calls with its cursor do not.
+// A search is bounded, so one call may miss the only window.  Further calls with its cursor find
+// it.
 TEST_F(ExtentAllocatorTest, BoundedSearchFindsALoneWindowInAFewCalls) {
   constexpr uint32_t kPages = 4 * ExtentAllocator::kWindowTries;
   ExtentAllocator allocator(ByteCount(kPages * kPageBytes));
@@ -186,13 +188,13 @@ TEST_F(ExtentAllocatorTest, BoundedSearchFindsALoneWindowInAFewCalls) {
 
 using ExtentAllocatorDeathTest = ExtentAllocatorTest;
 
-TEST_F(ExtentAllocatorDeathTest, CatchesItsCallersMistakes) {
+TEST_F(ExtentAllocatorDeathTest, RejectsInvalidCalls) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const Extent extent = Take(10);
   Take(10);
-  EXPECT_DEATH(allocator_.Free(At(0, 0, 9)), "invariant broken");    // part of it
-  EXPECT_DEATH(allocator_.Free(At(0, 0, 20)), "invariant broken");   // and its neighbour
-  EXPECT_DEATH(allocator_.Free(At(0, 1, 9)), "invariant broken");    // not its beginning
+  EXPECT_DEATH(allocator_.Free(At(0, 0, 9)), "invariant broken");    // a part of it
+  EXPECT_DEATH(allocator_.Free(At(0, 0, 20)), "invariant broken");   // it and its neighbour
+  EXPECT_DEATH(allocator_.Free(At(0, 1, 9)), "invariant broken");    // not at its start
   EXPECT_DEATH(allocator_.Free(At(0, 20, 80)), "invariant broken");  // a free run
   EXPECT_DEATH(allocator_.Free(At(1, 0, 10)), "invariant broken");   // no such slab
   EXPECT_DEATH(allocator_.Free(At(0, 5000, 1)), "invariant broken");

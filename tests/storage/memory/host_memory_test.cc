@@ -11,7 +11,7 @@
 namespace larder {
 namespace {
 
-// A directory that looks like a host.
+// A temporary folder with the files of a host's /proc and /sys.
 class HostMemoryTest : public testing::Test {
  protected:
   void Write(const std::string& path, const std::string& text) {
@@ -29,23 +29,23 @@ class HostMemoryTest : public testing::Test {
   const std::string root_ = directory_.path();
 };
 
-TEST_F(HostMemoryTest, ThisHostHasSome) {
+TEST_F(HostMemoryTest, ThisHostHasAvailableMemory) {
   const HostMemory memory = ReadHostMemory();
   EXPECT_GT(memory.available, MiB(1));
   EXPECT_LT(memory.available, GiB(1 << 20));
 }
 
-TEST_F(HostMemoryTest, NothingReadableLimitsNothing) {
+TEST_F(HostMemoryTest, UnreadableFilesSetNoLimit) {
   EXPECT_EQ(ReadHostMemory(root_).available, ByteCount(UINT64_MAX));
   EXPECT_EQ(ReadHostMemory(root_).huge_pages_free, ByteCount(0));
 }
 
-TEST_F(HostMemoryTest, MeminfoAlone) {
+TEST_F(HostMemoryTest, ReadsMeminfo) {
   WriteMeminfo();
   EXPECT_EQ(ReadHostMemory(root_).available, GiB(8));
 }
 
-TEST_F(HostMemoryTest, Version2GroupAndThoseAboveIt) {
+TEST_F(HostMemoryTest, ReadsAVersion2GroupAndItsParents) {
   WriteMeminfo();
   Write("/proc/self/cgroup", "0::/system.slice/larderd.service\n");
   const std::string slice = "/sys/fs/cgroup/system.slice";
@@ -55,10 +55,10 @@ TEST_F(HostMemoryTest, Version2GroupAndThoseAboveIt) {
   Write(slice + "/memory.current", "3221225472\n");
   EXPECT_EQ(ReadHostMemory(root_).available, GiB(1));
   Write(slice + "/memory.stat", "anon 1\ninactive_file 536870912\nactive_file 536870912\n");
-  EXPECT_EQ(ReadHostMemory(root_).available, GiB(2));  // page cache is given back
+  EXPECT_EQ(ReadHostMemory(root_).available, GiB(2));  // page cache can be reclaimed
 }
 
-TEST_F(HostMemoryTest, Version2InsideAContainer) {
+TEST_F(HostMemoryTest, ReadsAVersion2GroupInsideAContainer) {
   WriteMeminfo();
   Write("/proc/self/cgroup", "0::/../../not/visible/here\n");
   Write("/sys/fs/cgroup/memory.max", "2147483648\n");
@@ -66,11 +66,11 @@ TEST_F(HostMemoryTest, Version2InsideAContainer) {
   EXPECT_EQ(ReadHostMemory(root_).available, GiB(2));
 }
 
-TEST_F(HostMemoryTest, Version1) {
+TEST_F(HostMemoryTest, ReadsAVersion1GroupAndItsParents) {
   WriteMeminfo();
   Write("/proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/a/b\n0::/\n");
   const std::string group = "/sys/fs/cgroup/memory/a";
-  Write(group + "/b/memory.limit_in_bytes", "9223372036854771712\n");  // its way to say none
+  Write(group + "/b/memory.limit_in_bytes", "9223372036854771712\n");  // means unlimited
   EXPECT_EQ(ReadHostMemory(root_).available, GiB(8));
   Write(group + "/memory.limit_in_bytes", "3221225472\n");
   Write(group + "/memory.usage_in_bytes", "1073741824\n");
@@ -94,7 +94,7 @@ TEST_F(HostMemoryTest, ReservedHugePagesAreNotFree) {
   EXPECT_EQ(ReadHostMemory(root_).huge_pages_free, ByteCount(0));
 }
 
-TEST_F(HostMemoryTest, HugePagesOfAGroupAreNoMoreThanItsLimits) {
+TEST_F(HostMemoryTest, HugePagesAreLimitedByTheGroup) {
   Write("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "100\n");
   Write("/proc/self/cgroup", "0::/engines/larderd\n");
   const std::string above = "/sys/fs/cgroup/engines";
@@ -109,7 +109,7 @@ TEST_F(HostMemoryTest, HugePagesOfAGroupAreNoMoreThanItsLimits) {
   EXPECT_EQ(ReadHostMemory(root_).huge_pages_free, ByteCount(0));
 }
 
-TEST_F(HostMemoryTest, HugePagesOfAVersion1Group) {
+TEST_F(HostMemoryTest, HugePagesAreLimitedByAVersion1Group) {
   Write("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "100\n");
   Write("/proc/self/cgroup", "7:hugetlb:/a\n");
   Write("/sys/fs/cgroup/hugetlb/a/hugetlb.2MB.limit_in_bytes", "8388608\n");

@@ -1,9 +1,10 @@
-// What another uid can do with the descriptor of a slab: a forked child drops to nobody, keeps the
-// one descriptor that it was given, and tries every way to the slab's bytes that we know of.
+// What another uid can do with the descriptor of a slab.  A forked child becomes the user nobody,
+// keeps the one descriptor that it was given, and tries every way to the slab's bytes that we know
+// of.
 //
-// The same list runs with a reader's descriptor, where each attempt must be refused, and with a
-// writer's, where those that are a writer's right must succeed: so the list can tell the two apart.
-// Needs root (to become another uid); skipped otherwise.
+// The same list of attempts runs with a reader's descriptor, where each attempt must be refused,
+// and with a writer's, where those that a writer may do must succeed, so the list can distinguish
+// the two.  Needs root, to become another uid; skipped otherwise.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -40,10 +41,10 @@ constexpr std::byte kOurs{0x5a};
 
 int Outcome(bool succeeded) { return succeeded ? 0 : errno; }
 
-// What the child is given and knows; it may guess the rest.
+// What the child is given and knows.  It may guess the rest.
 struct Target {
   int fd = -1;         // its descriptor
-  int daemon_fd = -1;  // number of the daemon's own, in the daemon
+  int daemon_fd = -1;  // the number of the daemon's own descriptor, in the daemon
   pid_t daemon = -1;
   void* daemon_map = nullptr;  // where the daemon maps the slab
 };
@@ -68,7 +69,7 @@ std::map<std::string, int> TryMapping(const Target& target) {
   if (map == MAP_FAILED) return outcomes;
   const int memory = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
   outcomes["open own memory"] = Outcome(memory >= 0);
-  // Debuggers write to read-only memory this way; in a private mapping it would make a copy.
+  // Debuggers write to read-only memory in this way.  In a private mapping it would make a copy.
   outcomes["write through /proc/self/mem"] =
       Outcome(pwrite(memory, "x", 1, reinterpret_cast<off_t>(map)) == 1);
   outcomes["madvise remove"] = Outcome(madvise(map, kBytes, MADV_REMOVE) == 0);
@@ -83,7 +84,8 @@ std::map<std::string, int> TryDescriptor(const Target& target) {
   std::vector<char> link(kBytes);
   outcomes["mmap write"] = Map(fd, PROT_READ | PROT_WRITE);
   outcomes["mmap only write"] = Map(fd, PROT_WRITE);
-  // Proves that what follows is refused for the slab's mode, not for a hidden /proc.
+  // Proves that the following attempts are refused because of the slab's mode, not because /proc is
+  // hidden.
   outcomes["see own descriptor"] = Outcome(readlink(own.c_str(), link.data(), link.size()) > 0);
   outcomes["reopen for writing"] = OpenForWriting(own);
   outcomes["chmod by path"] = Outcome(chmod(own.c_str(), 0666) == 0);
@@ -96,7 +98,7 @@ std::map<std::string, int> TryDescriptor(const Target& target) {
   outcomes["punch a hole"] =
       Outcome(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kBytes) == 0);
   outcomes["add a seal"] = Outcome(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) == 0);
-  // Linux ignores the access mode here instead of refusing it.
+  // Linux ignores the access mode here and does not report an error.
   (void)fcntl(fd, F_SETFL, O_RDWR);
   outcomes["write after F_SETFL"] = Outcome(pwrite(fd, "x", 1, 0) == 1);
   return outcomes;
@@ -119,25 +121,27 @@ std::map<std::string, int> TryDaemon(const Target& target) {
   return outcomes;
 }
 
-// A private mapping may be written: it is a copy.  The caller checks that the slab did not change.
+// A private mapping may be written, because it is a copy.  The caller checks that the slab did not
+// change.
 void WritePrivately(int fd) {
   void* map = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
   if (map != MAP_FAILED) *static_cast<volatile char*>(map) = 'x';
 }
 
-// 0 or the exit code that says what failed.
+// Returns 0, or an exit code that says which step failed.
 int BecomeNobody() {
   if (setgroups(0, nullptr) != 0) return 10;
   if (setresgid(kNobody, kNobody, kNobody) != 0) return 11;
   if (setresuid(kNobody, kNobody, kNobody) != 0) return 12;
   if (setuid(0) == 0) return 13;
-  // Changing uid hides /proc/self; a stranger started afresh has it.
+  // A change of uid hides /proc/self, but a process of another uid that is started normally sees
+  // its own.
   if (prctl(PR_SET_DUMPABLE, 1) != 0) return 14;
   return 0;
 }
 
 [[noreturn]] void Child(const Target& target, int report) {
-  // Descriptors that a stranger would not have, the daemon's among them.
+  // Close the descriptors that a process of another uid would not have, the daemon's among them.
   const auto [low, high] = std::minmax(target.fd, report);
   for (const auto& [first, last] : {std::pair{3, low - 1}, {low + 1, high - 1}, {high + 1, ~0}}) {
     if (static_cast<unsigned>(first) > static_cast<unsigned>(last)) continue;
@@ -153,7 +157,7 @@ int BecomeNobody() {
   _exit(0);
 }
 
-// Outcome by attempt (0: it succeeded), of a child that has only `fd`.
+// Returns the outcome of each attempt, 0 for success, in a child that has only `fd`.
 std::map<std::string, int> OutcomesOfNobody(const Target& target) {
   int report[2];
   if (pipe2(report, O_CLOEXEC) != 0) return {};
@@ -187,7 +191,7 @@ class SlabIsolationTest : public testing::TestWithParam<bool> {
   }
 
   void MakePool(bool seal_future_write) {
-    const int next_fd = dup(0);  // the lowest free number is what the first slab gets
+    const int next_fd = dup(0);  // the first slab gets the lowest free number
     close(next_fd);
     auto pool = SlabPool::Create({.bytes = MiB(2),
                                   .slab_bytes = MiB(2),
@@ -217,14 +221,15 @@ class SlabIsolationTest : public testing::TestWithParam<bool> {
   Target target_;
 };
 
-// Reads, and sees itself; nothing else, sealed or not.
+// The reader can read and can see its own process, and nothing else, whether the slab is sealed or
+// not.
 TEST_P(SlabIsolationTest, AReaderOfAnotherUidIsRefusedEveryWayToWrite) {
   MakePool(/*seal_future_write=*/GetParam());
   const auto outcomes = Try(/*writable=*/false);
-  EXPECT_EQ(outcomes.size(), 23u) << "the child did not try all";
+  EXPECT_EQ(outcomes.size(), 23u) << "the child did not make all attempts";
   EXPECT_THAT(Succeeded(outcomes),
               ElementsAre("mmap read", "open own memory", "see own descriptor"));
-  // For the reason that we think, not because an attempt was malformed.
+  // The attempts are refused for the expected reason, not because they were malformed.
   EXPECT_EQ(outcomes.at("mmap write"), EACCES);
   EXPECT_EQ(outcomes.at("mprotect write"), EACCES);
   EXPECT_EQ(outcomes.at("reopen for writing"), EACCES);

@@ -46,7 +46,7 @@ int OpenFds() {
   return open;
 }
 
-// Memory of this process that cannot be swapped, as the kernel counts it.
+// Returns how much memory of this process cannot be swapped, as the kernel counts it.
 long LockedKib() {
   std::ifstream status("/proc/self/status");
   std::string word;
@@ -56,7 +56,7 @@ long LockedKib() {
   return kib;
 }
 
-class Fd {  // closes it
+class Fd {  // closes the descriptor
  public:
   explicit Fd(absl::StatusOr<int> fd) : fd_(fd.value_or(-1)) { EXPECT_TRUE(fd.ok()); }
   ~Fd() { close(fd_); }
@@ -68,7 +68,7 @@ class Fd {  // closes it
   const int fd_;
 };
 
-// errno of mapping the descriptor so; 0 when it can be.
+// Returns the errno of mapping the descriptor with `protection`, or 0 if it succeeds.
 int MapErrno(int fd, int protection) {
   void* map = mmap(nullptr, 4096, protection, MAP_SHARED, fd, 0);
   if (map == MAP_FAILED) return errno;
@@ -76,7 +76,7 @@ int MapErrno(int fd, int protection) {
   return 0;
 }
 
-TEST(SlabPoolOptions, DefaultSlabsLoseHardlyAnyOfThePool) {
+TEST(SlabPoolOptions, DefaultSlabsWasteLittleOfThePool) {
   EXPECT_EQ(SlabPool::DefaultSlabBytes(MiB(7)), MiB(6));
   EXPECT_EQ(SlabPool::DefaultSlabBytes(MiB(100)), MiB(100));
   EXPECT_EQ(SlabPool::DefaultSlabBytes(GiB(1)), MiB(64));
@@ -133,7 +133,7 @@ TEST(SlabPool, DescriptorsRunningOutIsAnErrorThatLeaksNothing) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &old), 0);
   const int lowest_free = dup(0);
   close(lowest_free);
-  const rlimit tight = {.rlim_cur = static_cast<rlim_t>(lowest_free) + 1,  // room for one slab
+  const rlimit tight = {.rlim_cur = static_cast<rlim_t>(lowest_free) + 1,  // enough for one slab
                         .rlim_max = old.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
   const absl::Status status = SlabPool::Create(Small()).status();
@@ -143,7 +143,7 @@ TEST(SlabPool, DescriptorsRunningOutIsAnErrorThatLeaksNothing) {
   EXPECT_EQ(OpenFds(), before);
 }
 
-TEST(SlabPool, RoundsDownToWholeSlabsAndGivesAllBack) {
+TEST(SlabPool, RoundsDownToWholeSlabsAndReleasesEverything) {
   const int before = OpenFds();
   SlabPool::Options options = Small();
   options.bytes = MiB(11);
@@ -178,9 +178,9 @@ TEST(SlabPool, SlabsAreSealedAndPrivate) {
   }
 }
 
-TEST(SlabPool, PopulatedPagesAreThere) {
+TEST(SlabPool, PopulatedPagesAreResident) {
   SlabPool::Options options = Small();
-  options.lock_memory = false;  // which would bring them too
+  options.lock_memory = false;  // locking would bring them in too
   const auto pool = Online(options);
   EXPECT_EQ(pool->online_count(), 2u);
   EXPECT_TRUE(pool->populate_status().ok());
@@ -228,7 +228,7 @@ TEST(SlabPool, MemoryRunningOutKeepsWhatIsOnline) {
   EXPECT_TRUE(absl::IsNotFound(pool->OpenDescriptor(SlabId{2}, false).status()));
 }
 
-TEST(SlabPool, MemoryThatComesBackIsTaken) {
+TEST(SlabPool, PopulatingContinuesWhenMemoryIsFreeAgain) {
   std::atomic<bool> scarce = false;
   SlabPool::Options options = Small();
   options.host_memory = [&] { return HostMemory{.available = scarce ? MiB(3) : GiB(1)}; };
@@ -257,12 +257,12 @@ TEST(SlabPool, MemoryThatComesBackIsTaken) {
   EXPECT_EQ(online, 0u);
   scarce = false;
   while (online < 2) changed.Wait(mu);
-  EXPECT_EQ(stalled, 1);  // though it was asked many times
+  EXPECT_EQ(stalled, 1);  // the callback is called once, however often memory is short
   EXPECT_TRUE(pool->populate_status().ok());
 }
 
-// The thread waits in its first call until the pool is about to go; what it would still have to do
-// takes a thousand times as long as the destructor needs to stop it.
+// The thread waits in its first callback until the pool is about to be destroyed.  The rest of its
+// work would take a thousand times as long as the destructor needs to stop it.
 TEST(SlabPool, DestroyingStopsPopulating) {
   constexpr int kSlabs = 256;
   SlabPool::Options options = Small();
@@ -286,11 +286,11 @@ TEST(SlabPool, DestroyingStopsPopulating) {
     leave = true;
     changed.NotifyAll();
   }
-  pool.reset();  // joins: nothing is called afterwards
+  pool.reset();  // joins the thread, so no callback runs afterwards
   EXPECT_LT(online, kSlabs);
 }
 
-TEST(SlabPool, LockingIsAsAsked) {
+TEST(SlabPool, MemoryIsLockedOnlyIfRequested) {
   SlabPool::Options options = Small();
   options.lock_memory = false;
   EXPECT_FALSE(Online(options)->locked());
@@ -298,10 +298,10 @@ TEST(SlabPool, LockingIsAsAsked) {
   alignas(4096) static char probe[4096];
   const long before = LockedKib();
   if (mlock(probe, sizeof probe) == 0 && LockedKib() == before) {
-    GTEST_SKIP() << "a sanitizer swallows mlock";
+    GTEST_SKIP() << "a sanitizer ignores mlock";
   }
   munlock(probe, sizeof probe);
-  const auto pool = Online(options);  // may be refused, then it must say so
+  const auto pool = Online(options);  // the kernel may refuse, and then the pool must report it
   EXPECT_EQ(pool->locked(), LockedKib() - before >= 8192);
 }
 
@@ -323,8 +323,8 @@ TEST(SlabPool, HugePagesWhereTheHostHasThem) {
   EXPECT_EQ(fcntl(fd.get(), F_GET_SEALS) & F_SEAL_GROW, F_SEAL_GROW);
 }
 
-// Between counting huge pages and taking them somebody else may be faster.
-TEST(SlabPool, HugePagesThatVanishAreSmallPages) {
+// Another process may take huge pages between the count and the allocation.
+TEST(SlabPool, FallsBackToSmallPagesWhenHugePagesVanish) {
   const ByteCount missing = ReadHostMemory().huge_pages_free + MiB(8);
   SlabPool::Options options = Small();
   options.bytes = options.slab_bytes = missing;
@@ -349,14 +349,14 @@ TEST(SlabPool, AWriterSharesItsBytes) {
   char read[sizeof word] = {};
   ASSERT_EQ(pread(reader.get(), read, sizeof read, 4096), ssize_t{sizeof read});
   EXPECT_STREQ(read, word);
-  // Even a writer cannot change the size: the daemon would take a SIGBUS.
+  // Even a writer cannot change the size, which could cause a SIGBUS in the daemon.
   EXPECT_EQ(ftruncate(writer.get(), 0), -1);
   EXPECT_EQ(errno, EPERM);
   EXPECT_EQ(ftruncate(writer.get(), 8 << 20), -1);
   EXPECT_EQ(fcntl(writer.get(), F_ADD_SEALS, F_SEAL_WRITE), -1);
 }
 
-TEST(SlabPool, AReaderOfTheSameUidGetsNoWriterOutOfItsDescriptor) {
+TEST(SlabPool, AReadersDescriptorCannotBeUsedForWriting) {
   const auto pool = Online(Small());
   const Fd fd(pool->OpenDescriptor(SlabId{0}, /*writable=*/false));
   EXPECT_EQ(MapErrno(fd.get(), PROT_READ), 0);
@@ -366,8 +366,8 @@ TEST(SlabPool, AReaderOfTheSameUidGetsNoWriterOutOfItsDescriptor) {
   EXPECT_EQ(ftruncate(fd.get(), 0), -1);
 }
 
-// Same-uid processes can reopen for writing, unless the tenant has no writers: then the seal holds
-// even against them, while the daemon itself keeps writing.
+// Processes of the same uid can reopen a slab for writing, unless the tenant has no writers.  In
+// that case the seal holds even against them, while the daemon itself keeps writing.
 TEST(SlabPool, TheFutureWriteSealHoldsAgainstTheSameUid) {
   SlabPool::Options options = Small();
   options.seal_future_write = true;
@@ -390,7 +390,7 @@ TEST(SlabPool, TheFutureWriteSealHoldsAgainstTheSameUid) {
   munmap(map, 4096);
 }
 
-TEST(SlabPoolDeathTest, CatchesItsCallersMistakes) {
+TEST(SlabPoolDeathTest, RejectsInvalidCalls) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto pool = *SlabPool::Create(Small());
   EXPECT_DEATH((void)pool->Bytes(FirstPage(0)), "invariant broken");  // not online

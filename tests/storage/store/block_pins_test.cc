@@ -27,13 +27,13 @@ class BlockPinsTest : public ::testing::Test {
   ~BlockPinsTest() override { store().CheckInvariants(); }
   [[nodiscard]] BlockStore& store() { return fixture_.store(); }
   [[nodiscard]] BlockPins& pins() { return store().pins(); }
-  // Block `number` of a chain of its own.
+  // Puts block `number`, which is a chain of its own.
   Digest Put(uint32_t number) {
     Digest digest;
     EXPECT_EQ(fixture_.Put(Digest{}, number, kBlockBytes, std::byte{1}, &digest), BlockStatus::kOk);
     return digest;
   }
-  // As evictions would have it.
+  // Puts many blocks, so that every block that may be evicted is.
   void Churn() {
     for (int i = 0; i < 320; ++i) Put(next_++);
   }
@@ -50,7 +50,7 @@ class BlockPinsTest : public ::testing::Test {
   uint32_t next_ = 1'000;
 };
 
-TEST_F(BlockPinsTest, KeepABlockUntilTheLastOwnerLetsGo) {
+TEST_F(BlockPinsTest, KeepABlockUntilItsLastOwnerUnpinsIt) {
   const Digest pinned = Put(1), other = Put(2);
   for (const char* owner : {"a", "b", "a"})
     EXPECT_EQ(pins().Add(owner, Key(pinned), kLater_ms), BlockStatus::kOk);
@@ -59,7 +59,7 @@ TEST_F(BlockPinsTest, KeepABlockUntilTheLastOwnerLetsGo) {
   EXPECT_TRUE(InHost(pinned));
   EXPECT_FALSE(InHost(other));
   EXPECT_TRUE(pins().Remove("a", Key(pinned)));
-  EXPECT_FALSE(pins().Remove("a", Key(pinned))) << "once";
+  EXPECT_FALSE(pins().Remove("a", Key(pinned))) << "a pin can be removed only once";
   Churn();
   EXPECT_TRUE(InHost(pinned));
   EXPECT_TRUE(pins().Remove("b", Key(pinned)));
@@ -67,8 +67,9 @@ TEST_F(BlockPinsTest, KeepABlockUntilTheLastOwnerLetsGo) {
   EXPECT_FALSE(InHost(pinned));
 }
 
-// Half of the pool is 16 blocks: a user has 12 of them, the next one 3, and an operator the rest.
-TEST_F(BlockPinsTest, AUserLeavesRoomForOthers) {
+// Half of the pool is 16 blocks: the first user gets 12 of them, the next 3, and an operator the
+// rest.
+TEST_F(BlockPinsTest, AUserLeavesCapacityToOthers) {
   const auto pin_all = [&](std::string_view owner) {
     int pinned = 0;
     for (int i = 0; i < 16; ++i)
@@ -76,12 +77,12 @@ TEST_F(BlockPinsTest, AUserLeavesRoomForOthers) {
     return pinned;
   };
   EXPECT_EQ(pin_all("uid:7/a"), 12);
-  EXPECT_EQ(pin_all("uid:7/b"), 0) << "another name of the same user";
+  EXPECT_EQ(pin_all("uid:7/b"), 0) << "another owner name of the same user shares its limit";
   EXPECT_EQ(pin_all("uid:8/a"), 3);
   EXPECT_EQ(pin_all("router"), 1);
 }
 
-TEST_F(BlockPinsTest, EndAtTheirDeadline) {
+TEST_F(BlockPinsTest, PinsEndAtTheirDeadline) {
   const Digest early = Put(1), late = Put(2);
   EXPECT_EQ(pins().Add("a", Key(early), 100), BlockStatus::kOk);
   EXPECT_EQ(pins().Add("a", Key(late), 200), BlockStatus::kOk);
@@ -94,39 +95,41 @@ TEST_F(BlockPinsTest, EndAtTheirDeadline) {
   EXPECT_EQ(store().stats().pinned_host, ByteCount(0));
 }
 
-TEST_F(BlockPinsTest, SayWhereABlockIs) {
+TEST_F(BlockPinsTest, AddAnswersWhetherTheBlockIsInTheTier) {
   const Digest here = Put(1);
   EXPECT_EQ(pins().Add("a", Key(Digest{}), kLater_ms), BlockStatus::kMissing);
   EXPECT_EQ(pins().size(), 0u);
   EXPECT_EQ(pins().Add("a", Key(here, Tier::kDisk), kLater_ms), BlockStatus::kPending);
   Churn();
-  EXPECT_TRUE(InHost(here)) << "it is not on disk yet";
+  EXPECT_TRUE(InHost(here)) << "the block must stay in HOST until it is on disk";
   const EntryRef held = store().HoldUntouched(fixture_.variant(), here).ref;
   EXPECT_EQ(store().SetOnDisk(held, 7), 0u);
   store().Unhold({&held, 1});
   Churn();
   EXPECT_FALSE(InHost(here));
-  EXPECT_EQ(store().EvictFromDisk(MiB(1)), MiB(1)) << "nothing may go";
+  EXPECT_EQ(store().EvictFromDisk(MiB(1)), MiB(1)) << "no pinned block may be evicted";
   EXPECT_EQ(pins().Add("a", Key(here), kLater_ms), BlockStatus::kPending);
   EXPECT_EQ(store().stats().pinned_host, ByteCount(kBlockBytes));
 }
 
-TEST_F(BlockPinsTest, LeaveRoomForOthers) {
+TEST_F(BlockPinsTest, PinsLeaveHalfOfThePoolUnpinned) {
   std::vector<Digest> blocks;
   for (uint32_t i = 0; i < 20; ++i) blocks.push_back(Put(i));
   for (size_t i = 0; i < blocks.size(); ++i) {
     EXPECT_EQ(pins().Add("a", Key(blocks[i]), kLater_ms),
               i < 16 ? BlockStatus::kOk : BlockStatus::kFull);
   }
-  EXPECT_EQ(pins().Add("b", Key(blocks[0]), kLater_ms), BlockStatus::kOk) << "costs no room";
+  EXPECT_EQ(pins().Add("b", Key(blocks[0]), kLater_ms), BlockStatus::kOk)
+      << "a second pin of a block takes no further bytes";
   EXPECT_EQ(store().stats().pinned_host, MiB(4));
   EXPECT_TRUE(pins().Remove("a", Key(blocks[1])));
   EXPECT_EQ(pins().Add("a", Key(blocks[19]), kLater_ms), BlockStatus::kOk);
   Churn();
 }
 
-// A damaged block is gone, and what is computed anew under its name is kept as that was.
-TEST_F(BlockPinsTest, ComeBackToAName) {
+// A damaged block is gone, but a block that is computed again under its name is pinned like the old
+// one.
+TEST_F(BlockPinsTest, PinsApplyToABlockThatReturnsUnderItsName) {
   const Digest pinned = Put(1);
   EXPECT_EQ(pins().Add("a", Key(pinned), kLater_ms), BlockStatus::kOk);
   EXPECT_TRUE(store().Drop(fixture_.variant(), pinned));
@@ -137,21 +140,21 @@ TEST_F(BlockPinsTest, ComeBackToAName) {
   EXPECT_TRUE(InHost(pinned));
 }
 
-// A former process had them, and its blocks are found later.
-TEST_F(BlockPinsTest, AreRestoredBeforeTheirBlocks) {
+// An earlier process had the pins.  Their blocks are found later.
+TEST_F(BlockPinsTest, PinsAreRestoredBeforeTheirBlocks) {
   Digest name;
   name.bytes.fill(std::byte{7});
   EXPECT_TRUE(pins().Restore("a", Key(name), kLater_ms));
   const Digest variant = store().index().VariantId(fixture_.variant());
   EXPECT_NE(store().EnterFromDisk(variant, name, Digest{}, 5, 64), EntryRef{});
-  EXPECT_EQ(store().EvictFromDisk(MiB(1)), MiB(1)) << "nothing may go";
+  EXPECT_EQ(store().EvictFromDisk(MiB(1)), MiB(1)) << "no pinned block may be evicted";
   EXPECT_EQ(store().stats().pinned_host, ByteCount(kBlockBytes));
   EXPECT_THAT(pins().All(), ElementsAre(Pin{"a", Key(name), kLater_ms}));
 }
 
-// Whoever pins a name and whoever publishes it: one of the two sees the other, also of the first
-// pin of all.
-TEST_F(BlockPinsTest, MeetBlocksThatEnterMeanwhile) {
+// One thread pins a name while another publishes it.  At least one of them sees the other, even if
+// this is the first pin of all.
+TEST_F(BlockPinsTest, PinsAreAppliedToBlocksThatEnterAtTheSameTime) {
   const Digest name = Chain(Digest{}, TestTokens(1)).back();
   std::atomic<int> round{0}, pinned{0};
   std::thread pinner([&] {
@@ -172,8 +175,8 @@ TEST_F(BlockPinsTest, MeetBlocksThatEnterMeanwhile) {
   pinner.join();
 }
 
-// As a restart with a smaller pool has it.
-TEST_F(BlockPinsTest, WithoutRoomDoNotKeepWhatComesBack) {
+// As after a restart with a smaller pool.
+TEST_F(BlockPinsTest, RestoredPinsBeyondTheLimitKeepNoBlocks) {
   std::vector<Digest> blocks;
   for (uint32_t i = 0; i < 20; ++i) {
     blocks.push_back(Chain(Digest{}, TestTokens(i)).back());
@@ -186,7 +189,7 @@ TEST_F(BlockPinsTest, WithoutRoomDoNotKeepWhatComesBack) {
             16);
 }
 
-TEST_F(BlockPinsTest, OfDiskTakeRoomInHostUntilTheyAreThere) {
+TEST_F(BlockPinsTest, PinsOnDiskCountInHostUntilTheBlockIsOnDisk) {
   for (uint32_t i = 0; i < 20; ++i) {
     EXPECT_EQ(pins().Add("a", Key(Put(i), Tier::kDisk), kLater_ms),
               i < 16 ? BlockStatus::kPending : BlockStatus::kFull);
@@ -194,7 +197,7 @@ TEST_F(BlockPinsTest, OfDiskTakeRoomInHostUntilTheyAreThere) {
   Churn();
 }
 
-TEST_F(BlockPinsTest, OfNobodyOnlyEverLastLonger) {
+TEST_F(BlockPinsTest, DeadlinesOfPinsWithoutAnOwnerOnlyGrow) {
   const PinKey key = Key(Put(1));
   for (const uint64_t deadline_ms : {200, 100}) {
     EXPECT_EQ(pins().Add("", key, deadline_ms), BlockStatus::kOk);

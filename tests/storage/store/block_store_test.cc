@@ -39,18 +39,18 @@ TEST(BlockStore, FirstWriterWins) {
   ASSERT_EQ(f.Put({}, 1, 4096, std::byte{1}, &digest), BlockStatus::kOk);
   const ByteCount free = f.store().stats().pool_free;
   EXPECT_EQ(f.Put({}, 1, 4096, std::byte{2}), BlockStatus::kDuplicate);
-  EXPECT_EQ(f.store().stats().pool_free, free);  // the loser's extent came back
+  EXPECT_EQ(f.store().stats().pool_free, free);  // the second writer's extent was freed
   EXPECT_EQ(f.store().Bytes(AcquireOne(f, digest).blocks[0].extent)[0], std::byte{1});
 }
 
-TEST(BlockStore, ALeaseHoldsABlockOnceHoweverOftenItIsNamed) {
+TEST(BlockStore, ALeaseHoldsARepeatedlyNamedBlockOnce) {
   StoreFixture f;
   Digest digest, other;
   ASSERT_EQ(f.Put({}, 1, 10000, std::byte{1}, &digest), BlockStatus::kOk);
   ASSERT_EQ(f.Put({}, 2, 10000, std::byte{2}, &other), BlockStatus::kOk);
   std::vector<Digest> names(4096, digest);
   names[1] = other;
-  auto got = f.store().Acquire(f.variant(), names, KiB(24));  // there is room for both, once
+  auto got = f.store().Acquire(f.variant(), names, KiB(24));  // enough for both blocks, once
   EXPECT_EQ(got.lease.size(), 2u);
   EXPECT_EQ(got.lease.held_bytes(), KiB(24));
   for (size_t i = 0; i < names.size(); ++i) {
@@ -61,14 +61,14 @@ TEST(BlockStore, ALeaseHoldsABlockOnceHoweverOftenItIsNamed) {
   f.store().index().ForEach([&](const BlockIndex::View& view) { holds[view.digest] = view.holds; });
   EXPECT_EQ(holds, (std::map<Digest, uint32_t>{{digest, 1}, {other, 1}}));
   got.lease.Reset();
-  // Where there is no room for it, there is none for its repetitions.
+  // If the limit leaves no bytes for a block, its repetitions get none either.
   got = f.store().Acquire(f.variant(), names, KiB(4));
   EXPECT_EQ(got.lease.size(), 0u);
   for (const BlockIndex::Held& held : got.blocks) EXPECT_TRUE(held.full);
   f.store().CheckInvariants();
 }
 
-TEST(BlockStore, DroppedReservationIsReturned) {
+TEST(BlockStore, ADroppedReservationIsFreed) {
   StoreFixture f;
   const ByteCount before = f.store().stats().pool_free;
   {
@@ -84,7 +84,7 @@ TEST(BlockStore, DroppedReservationIsReturned) {
   EXPECT_EQ(f.store().stats().reservations, 0u);
 }
 
-TEST(BlockStore, ASlotThatIsSplitOffLivesOnItsOwn) {
+TEST(BlockStore, ASplitReservationIsIndependent) {
   StoreFixture f;
   const ByteCount before = f.store().stats().pool_free;
   const std::vector<ByteCount> sizes = {KiB(4), KiB(100)};
@@ -96,7 +96,7 @@ TEST(BlockStore, ASlotThatIsSplitOffLivesOnItsOwn) {
   EXPECT_EQ(one.bytes(0), KiB(100));
   EXPECT_FALSE(r.reservation.open(1));
   EXPECT_EQ(r.reservation.held_bytes(), KiB(4));
-  EXPECT_EQ(r.reservation.Split(1).size(), 0u) << "it was split off already";
+  EXPECT_EQ(r.reservation.Split(1).size(), 0u) << "the slot was split off already";
   EXPECT_EQ(r.reservation.Split(7).size(), 0u);
   r.reservation.Reset();
   EXPECT_EQ(f.store().stats().pool_reserved, KiB(100));
@@ -106,19 +106,19 @@ TEST(BlockStore, ASlotThatIsSplitOffLivesOnItsOwn) {
   EXPECT_EQ(f.store().stats().reservations, 0u);
 }
 
-TEST(BlockStore, RefusesWhatCannotFit) {
+TEST(BlockStore, RefusesReservationsThatCannotFit) {
   StoreFixture f;
   const ByteCount over_slab = MiB(2) + ByteCount(1);
   EXPECT_EQ(f.store().Reserve({&over_slab, 1}, kAll).status, BlockStatus::kInvalid);
   const ByteCount none(0);
   EXPECT_EQ(f.store().Reserve({&none, 1}, kAll).status, BlockStatus::kInvalid);
   const ByteCount one = MiB(1);
-  const auto full = f.store().Reserve({&one, 1}, KiB(512));  // over the caller's budget
+  const auto full = f.store().Reserve({&one, 1}, KiB(512));  // more than the caller's budget
   EXPECT_EQ(full.status, BlockStatus::kFull);
   EXPECT_GT(full.retry_after.count(), 0);
 }
 
-TEST(BlockStore, AllOrNothing) {
+TEST(BlockStore, ReserveIsAllOrNothing) {
   StoreFixture f;
   const std::vector<ByteCount> sizes(9, MiB(1));  // pool: 8 MiB
   EXPECT_EQ(f.store().Reserve(sizes, kAll).status, BlockStatus::kFull);
@@ -126,7 +126,7 @@ TEST(BlockStore, AllOrNothing) {
   f.store().CheckInvariants();
 }
 
-TEST(BlockStore, ReserveEvictsWhatNobodyHolds) {
+TEST(BlockStore, ReserveEvictsOnlyUnheldBlocks) {
   StoreFixture f;
   std::vector<Digest> digests(8);
   for (uint32_t i = 0; i < 8; ++i)
@@ -138,11 +138,11 @@ TEST(BlockStore, ReserveEvictsWhatNobodyHolds) {
     EXPECT_EQ(f.Put({}, i, 1 << 20, std::byte{9}), BlockStatus::kOk);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(f.store().Bytes(held.blocks[i].extent)[77], std::byte(i));
   const std::vector<ByteCount> six(6, MiB(1));
-  EXPECT_EQ(f.store().Reserve(six, kAll).status, BlockStatus::kFull);  // five are evictable
+  EXPECT_EQ(f.store().Reserve(six, kAll).status, BlockStatus::kFull);  // five can be evicted
   f.store().CheckInvariants();
 }
 
-// All that a caller may see of the blocks, with their bytes' first.
+// Everything that a caller can see of each block, with its first byte.
 using Seen = std::map<Digest, std::tuple<BlockState, Extent, uint64_t, uint16_t, std::byte>>;
 Seen SeenOf(StoreFixture& f) {
   Seen seen;
@@ -153,18 +153,19 @@ Seen SeenOf(StoreFixture& f) {
   return seen;
 }
 
-// There is enough in all, and it lies apart: what went to make room of it is there again.
-TEST(BlockStore, AReserveThatFailsHasEvictedNothing) {
+// The pool has enough free bytes in total, but not in one run: the blocks that were evicted for the
+// attempt are back afterwards.
+TEST(BlockStore, AFailedReserveEvictsNothing) {
   StoreFixture f;  // four slabs of 2 MiB
   std::vector<Digest> digests(128);
   for (uint32_t i = 0; i < digests.size(); ++i) {
     ASSERT_EQ(f.Put({}, i, 64 << 10, std::byte(i), &digests[i]), BlockStatus::kOk);
-    if (i % 3 != 0) continue;  // some are on disk, too
+    if (i % 3 != 0) continue;  // some are also on disk
     const BlockIndex::Held held = f.store().HoldUntouched(f.variant(), digests[i]);
     ASSERT_EQ(f.store().SetOnDisk(held.ref, 1000 + i), 0u);
     f.store().Unhold({&held.ref, 1});
   }
-  std::vector<Digest> read;  // one in every slab
+  std::vector<Digest> read;  // one in each slab
   for (uint32_t i = 16; i < digests.size(); i += 32) read.push_back(digests[i]);
   const auto lease = f.store().Acquire(f.variant(), read, kAll);
   ASSERT_EQ(lease.lease.size(), 4u);
@@ -179,13 +180,13 @@ TEST(BlockStore, AReserveThatFailsHasEvictedNothing) {
   const BlockStore::Stats stats = f.store().stats();
   EXPECT_EQ(stats.evicted_demand + stats.evicted_unspilled, 0u);
   EXPECT_EQ(stats.pool_reserved + stats.pool_free, ByteCount(0));
-  // They leave, and come back, as ever.
+  // The blocks can still be evicted as usual.
   EXPECT_EQ(f.store().Reserve(std::vector<ByteCount>(124, KiB(64)), kAll).status, BlockStatus::kOk);
   EXPECT_EQ(f.store().stats().evicted_demand, 124u);
   f.store().CheckInvariants();
 }
 
-TEST(BlockStore, ClearedWhileHeldKeepsItsBytesUntilRelease) {
+TEST(BlockStore, AClearedBlockKeepsItsBytesWhileItIsHeld) {
   StoreFixture f;
   Digest digest;
   ASSERT_EQ(f.Put({}, 1, 4096, std::byte{5}, &digest), BlockStatus::kOk);
@@ -201,7 +202,7 @@ TEST(BlockStore, ClearedWhileHeldKeepsItsBytesUntilRelease) {
   f.store().CheckInvariants();
 }
 
-TEST(BlockStore, DamageIsSeenAndDropped) {
+TEST(BlockStore, DamageIsDetectedAndTheBlockDropped) {
   StoreFixture f;
   Digest digest;
   ASSERT_EQ(f.Put({}, 1, 4096, std::byte{5}, &digest), BlockStatus::kOk);
@@ -215,7 +216,7 @@ TEST(BlockStore, DamageIsSeenAndDropped) {
   EXPECT_EQ(AcquireOne(f, digest).lease.size(), 0u);
 }
 
-TEST(BlockStore, StagedClaimHidesUntilFilled) {
+TEST(BlockStore, AStagedBlockIsInvisibleUntilItIsFilled) {
   StoreFixture f;
   const ByteCount size = KiB(8);
   auto r = f.store().Reserve({&size, 1}, kAll);
@@ -240,13 +241,13 @@ TEST(BlockStore, StagedClaimHidesUntilFilled) {
   f.store().CheckInvariants();
 }
 
-TEST(BlockStore, MixedSizesNeverStarveALargeBlock) {
+TEST(BlockStore, ALargeBlockFitsAmongManySmallOnes) {
   StoreFixture f;
   for (uint32_t i = 0; i < 2048; ++i) ASSERT_EQ(f.Put({}, i, 4096, std::byte{1}), BlockStatus::kOk);
   ASSERT_EQ(f.store().stats().pool_free, ByteCount(0));
-  EXPECT_EQ(f.Put({}, 9999, 2 << 20, std::byte{2}),
-            BlockStatus::kOk);                // needs a whole slab in one run
-  EXPECT_GT(f.store().stats().blocks, 500u);  // and does not empty the pool for it
+  // The block needs a whole slab in one run, but the pool must not be emptied for it.
+  EXPECT_EQ(f.Put({}, 9999, 2 << 20, std::byte{2}), BlockStatus::kOk);
+  EXPECT_GT(f.store().stats().blocks, 500u);
   f.store().CheckInvariants();
 }
 
@@ -280,7 +281,7 @@ TEST(Quarantine, HoldsUntilReleased) {
   EXPECT_EQ(quarantine.Release(ProcessId{8}), ByteCount(0));
   EXPECT_EQ(quarantine.Release(ProcessId{8}, SessionId{1}), std::nullopt);
   EXPECT_EQ(quarantine.Release(ProcessId{7}, SessionId{3}), std::nullopt);
-  EXPECT_EQ(quarantine.Release(ProcessId{7}, SessionId{1}), KiB(4));  // and nothing of the other
+  EXPECT_EQ(quarantine.Release(ProcessId{7}, SessionId{1}), KiB(4));  // only of this session
   EXPECT_EQ(quarantine.bytes(), KiB(8));
   EXPECT_EQ(quarantine.Release(ProcessId{7}), KiB(8));
   EXPECT_EQ(quarantine.bytes(), ByteCount(0));

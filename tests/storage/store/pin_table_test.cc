@@ -49,7 +49,7 @@ TEST_F(PinTableTest, LimitIsExact) {
   for (uint8_t i = 0; i < 3; ++i) EXPECT_EQ(table_.Add("a", Key(i), 100), AddResult::kAdded);
   EXPECT_EQ(table_.Add("a", Key(3), 100), AddResult::kFull);
   EXPECT_EQ(table_.Count(Key(3)), 0u);
-  EXPECT_EQ(table_.Add("a", Key(2), 50), AddResult::kMoved) << "no new pin";
+  EXPECT_EQ(table_.Add("a", Key(2), 50), AddResult::kMoved) << "moving a deadline adds no pin";
   EXPECT_TRUE(table_.Remove("a", Key(0)));
   EXPECT_EQ(table_.Add("a", Key(3), 100), AddResult::kAdded);
 }
@@ -72,7 +72,7 @@ TEST_F(PinTableTest, PinningAgainMovesTheDeadlineBothWays) {
   EXPECT_THAT(table_.Expire(100), ElementsAre(Pin{"a", Key(1), 50}));
 }
 
-TEST_F(PinTableTest, WithoutDeadlineStays) {
+TEST_F(PinTableTest, APinWithoutADeadlineDoesNotExpire) {
   EXPECT_EQ(table_.Add("a", Key(1), PinTable::kNoDeadline_ms), AddResult::kAdded);
   EXPECT_THAT(table_.Expire(UINT64_MAX), IsEmpty());
 }
@@ -87,7 +87,7 @@ TEST_F(PinTableTest, RemovesAllOfAnOwner) {
   EXPECT_THAT(table_.RemoveIf(OfA), IsEmpty());
 }
 
-TEST_F(PinTableTest, ShowsEveryPin) {
+TEST_F(PinTableTest, ForEachVisitsEveryPin) {
   EXPECT_EQ(table_.Add("a", Key(1), 100), AddResult::kAdded);
   EXPECT_EQ(table_.Add("b", Key(2), 200), AddResult::kAdded);
   std::vector<std::string> seen;
@@ -99,10 +99,11 @@ TEST_F(PinTableTest, ShowsEveryPin) {
   EXPECT_THAT(seen, UnorderedElementsAre("a", "b"));
 }
 
-TEST_F(PinTableTest, KnowsWhatEachUserHolds) {
-  EXPECT_EQ(table_.HoldingOf("router"), std::nullopt) << "an operator's";
+TEST_F(PinTableTest, CountsWhatEachUserHolds) {
+  EXPECT_EQ(table_.HoldingOf("router"), std::nullopt) << "an operator has no limit";
   EXPECT_EQ(table_.Add("uid:7/a", Key(1), 100, 5), AddResult::kAdded);
-  EXPECT_EQ(table_.Add("uid:7/a", Key(1), 200, 5), AddResult::kMoved) << "counts once";
+  EXPECT_EQ(table_.Add("uid:7/a", Key(1), 200, 5), AddResult::kMoved)
+      << "a repeated pin counts once";
   EXPECT_EQ(table_.Add("uid:7/b", Key(1, Tier::kDisk), 100, 5), AddResult::kAdded);
   EXPECT_EQ(table_.Add("", Key(2), 100, 3), AddResult::kAdded);
   const PinTable::Holding both{.pins = 2, .host_pages = 5, .disk_pages = 5};

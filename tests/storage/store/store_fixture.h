@@ -38,15 +38,15 @@ inline VariantSpec TestVariant(uint32_t block_tokens = 16, uint32_t layers = 1) 
   return v;
 }
 
-// The same token everywhere: block `i` of a chain of such blocks.
+// Returns `n` tokens that depend only on the seed: equal seeds give equal blocks.
 inline std::vector<uint32_t> TestTokens(uint32_t seed, uint32_t n = 16) {
   std::vector<uint32_t> t(n);
   for (uint32_t i = 0; i < n; ++i) t[i] = seed * 1000 + i;
   return t;
 }
 
-// What a start does: `store` hears of all that is on `tier`; how many blocks that is.  REQUIRES:
-// what is in HOST already has the same bytes there.
+// Does what a start does: enters everything that is on `tier` into `store`.  Returns the number of
+// blocks.  REQUIRES: a block that is in HOST already has the same bytes on disk.
 inline size_t RecoverInto(BlockStore& store, DiskTier& tier) {
   size_t found = 0;
   const absl::Status status = tier.Recover(
@@ -81,7 +81,8 @@ class StoreFixture {
   [[nodiscard]] ManualClock& clock() { return clock_; }
   [[nodiscard]] VariantIndex variant() const { return variant_; }
 
-  // Reserves, fills with `fill` and publishes; the digest follows from parent and seed.
+  // Reserves an extent, fills it with `fill` and publishes the block.  Its digest follows from
+  // `parent` and `seed`.
   BlockStatus Put(const Digest& parent, uint32_t seed, uint32_t bytes, std::byte fill,
                   Digest* digest = nullptr, const Digest& content = {},
                   const BlockWriter& writer = {}) {
@@ -96,7 +97,7 @@ class StoreFixture {
     HashPayload(to, &table);
     const BlockStatus status = store_->Publish(
         r.reservation, 0, {variant_, name, parent, tokens, &table, content, writer});
-    if (digest != nullptr) *digest = name;  // which may be `parent`
+    if (digest != nullptr) *digest = name;  // `digest` may be `parent`
     return status;
   }
 

@@ -1,4 +1,4 @@
-// A disk tier that is another one; what derives from it changes a method or two.
+// A disk tier that forwards to another one.  A derived class overrides a method or two.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace larder::testing {
 
 class ForwardingTier : public DiskTier {
  public:
-  explicit ForwardingTier(DiskTier& to) : to_(to) {}  // outlives it
+  explicit ForwardingTier(DiskTier& to) : to_(to) {}  // `to` outlives it
 
   void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) override {
     to_.Put(blocks, results);

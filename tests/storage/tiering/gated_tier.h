@@ -1,5 +1,5 @@
-// A disk whose reads and writes wait while a test says so, though not for ever: a test that has
-// failed must end, too.
+// A disk whose reads and writes wait until a test opens it, but not forever, because a failed test
+// must end as well.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ class GatedTier final : public MemoryDiskTier {
     shut_ = false;
     changed_.NotifyAll();
   }
-  // Until so many reads and writes have come, since it was made; the test fails when they do not.
+  // Waits until `count` reads and writes in total have begun.  The test fails if they do not.
   void AwaitCalls(size_t count) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     MutexLock lock(mu_);
@@ -56,7 +56,7 @@ class GatedTier final : public MemoryDiskTier {
     changed_.NotifyAll();
     while (shut_ && changed_.WaitUntil(mu_, until)) {
     }
-    EXPECT_FALSE(shut_) << "nobody opened it";
+    EXPECT_FALSE(shut_) << "the test did not open the gate";
   }
 
   Mutex mu_;

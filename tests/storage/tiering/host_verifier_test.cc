@@ -1,4 +1,4 @@
-// Damage in the pool is found though no engine reads it.
+// The verifier finds damage in the pool even if no engine reads the block.
 #include "storage/tiering/host_verifier.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ class HostVerifierTest : public ::testing::Test {
                       f_.store());
   }
   static inline const HostVerifier::Options kFast = {.bytes_per_s = GiB(1), .pause = 1ms};
-  // After these walks have ended, each block was looked at once more.
+  // Waits until each block has been checked `more` more times.
   void AwaitWalks(uint64_t more) {
     const uint64_t from = verifier_->stats().walks;
     ASSERT_TRUE(Eventually([&] { return verifier_->stats().walks > from + more; }));
@@ -44,7 +44,7 @@ class HostVerifierTest : public ::testing::Test {
     EXPECT_EQ(f_.Put({}, seed, kBytes, static_cast<std::byte>(seed), &digest), BlockStatus::kOk);
     return digest;
   }
-  // One bit, where it lies.
+  // Flips one bit of the block in the pool.
   void Flip(const Digest& digest, uint32_t at) {
     const BlockIndex::Held held = f_.store().HoldUntouched(f_.variant(), digest);
     f_.store().Bytes(held.extent)[at] ^= std::byte{4};
@@ -84,8 +84,8 @@ TEST_F(HostVerifierTest, FindsAFlippedBitAndNothingElse) {
   f_.store().CheckInvariants();
 }
 
-// It is as its writer left it for all that anybody knows, and from then on it must stay so.
-TEST_F(HostVerifierTest, HashesWhatItsWriterDidNot) {
+// The verifier takes the block to be as its writer left it, and from then on it must not change.
+TEST_F(HostVerifierTest, HashesBlocksThatTheirWriterDidNot) {
   const ByteCount size(kBytes);
   auto room = f_.store().Reserve({&size, 1}, MiB(1));
   ASSERT_EQ(room.status, BlockStatus::kOk);
@@ -102,7 +102,7 @@ TEST_F(HostVerifierTest, HashesWhatItsWriterDidNot) {
   EXPECT_FALSE(IsThere(digest));
 }
 
-TEST_F(HostVerifierTest, ComparesWhatIsEncodedAsItLies) {
+TEST_F(HostVerifierTest, ChecksEncodedBlocksWithoutDecodingThem) {
   const Digest digest = Put(1);
   const BlockIndex::Held held = f_.store().HoldUntouched(f_.variant(), digest);
   PayloadCodec codec;
@@ -126,7 +126,7 @@ TEST_F(HostVerifierTest, ComparesWhatIsEncodedAsItLies) {
   EXPECT_FALSE(IsThere(digest));
 }
 
-// A look is no use of a block: what would have left first does still.
+// A check does not count as a use: the block that would have left first still does.
 TEST_F(HostVerifierTest, LeavesTheOrderOfEviction) {
   std::vector<Digest> digests;
   for (uint32_t seed = 1; seed <= 8; ++seed) {
@@ -150,19 +150,19 @@ TEST_F(HostVerifierTest, LeavesTheOrderOfEviction) {
   EXPECT_EQ(gone, expected);
 }
 
-// The stated time is that of one walk and a pause.
+// The stated time is that of one walk and one pause.
 TEST_F(HostVerifierTest, StatesTheTimeOfAWalkAndAPause) {
   const HostVerifier::Options options = {.bytes_per_s = MiB(16), .pause = 20s};
   const auto within = [&](ByteCount stored, uint64_t blocks) {
     return HostVerifier::FindsWithin(options, stored, blocks);
   };
   EXPECT_EQ(within(GiB(8), 0), 512s + 20s + VerifyLoop::kOwedMax);
-  // However small they are.
+  // However small the blocks are.
   EXPECT_EQ(within(ByteCount(0), 1'024), 4s + 20s + VerifyLoop::kOwedMax);
 }
 
-// Wherever in a walk it comes, and wherever in a block: the walk after that one is whole.  How long
-// that took says nothing on a machine that does other things, too, and is printed.
+// Wherever the damage is in a walk and in a block, the next complete walk finds it.  The duration
+// depends on what else the machine does, so it is printed and not checked.
 TEST_F(HostVerifierTest, FindsDamageWithinOneMoreWalk) {
   std::mt19937 random(testing::TestSeed());
   std::vector<Digest> digests;
@@ -178,12 +178,12 @@ TEST_F(HostVerifierTest, FindsDamageWithinOneMoreWalk) {
     const uint32_t at = static_cast<uint32_t>(random()) % kBytes;
     Flip(victim, at);
     const TimePoint from = std::chrono::steady_clock::now();
-    const uint64_t ended = verifier_->stats().walks;  // and perhaps one is under way
+    const uint64_t ended = verifier_->stats().walks;  // another walk may be under way
     uint64_t walks = ended;
     ASSERT_TRUE(Eventually([&] {
       const uint64_t now = verifier_->stats().walks;
       if (!IsThere(victim)) return true;
-      walks = now;  // so many had ended, and it was there still
+      walks = now;  // walks that ended while the block was still there
       return false;
     }));
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - from;

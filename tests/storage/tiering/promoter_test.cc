@@ -1,5 +1,5 @@
-// From disk to HOST, and what is found damaged there: a promoter and a verifier over the reference
-// tier.
+// Promotion from disk to HOST, and damage that is found on disk: a promoter and a verifier over the
+// reference tier.
 #include <thread>
 
 #include "storage/codec/payload_codec.h"
@@ -14,11 +14,11 @@ namespace {
 
 using Promotion = Tiers;
 
-TEST_F(Promotion, WhatLeavesThePoolComesBackFromDisk) {
+TEST_F(Promotion, EvictedBlocksArePromotedFromDisk) {
   Process process(medium_, MiB(64));
   std::vector<Digest> digests;
   std::vector<uint32_t> seeds;
-  for (uint32_t seed = 1; seed <= 60; ++seed) {  // four pools full
+  for (uint32_t seed = 1; seed <= 60; ++seed) {  // four times the pool
     digests.push_back(process.PutThrough(seed));
     seeds.push_back(seed);
   }
@@ -32,12 +32,14 @@ TEST_F(Promotion, WhatLeavesThePoolComesBackFromDisk) {
       for (const BlockStatus status : statuses) ASSERT_EQ(status, BlockStatus::kOk) << i;
     }
   }
-  EXPECT_EQ(process.tier_.stats().puts, 60u) << "what comes from disk is not written again";
+  EXPECT_EQ(process.tier_.stats().puts, 60u)
+      << "a block that came from disk must not be written again";
   EXPECT_EQ(process.promoter_->stats().damaged, 0u);
   process.store().CheckInvariants();
 }
 
-// Puts an encoded record where block `digest` lies, as Compress does; its new place.
+// Writes an encoded record of block `digest`, which lies at `place`, as Compress does.  Returns its
+// new place.
 uint64_t Encode(Process& process, const Digest& digest, uint64_t place) {
   const DiskAddress address{{process.store().index().VariantId(process.variant()), digest},
                             DiskLocation{place}};
@@ -63,15 +65,16 @@ uint64_t Encode(Process& process, const Digest& digest, uint64_t place) {
   return static_cast<uint64_t>(result.location);
 }
 
-// Who waits meanwhile gets it, from its new place, decoded.
-TEST_F(Promotion, WhatIsWrittenAnewIsWaitedFor) {
+// A reader that waits meanwhile gets the block decoded, from its new place.
+TEST_F(Promotion, AReaderWaitsForARecordThatIsBeingRewritten) {
   const std::vector<Digest> digests = LeftOnDisk(2);
   Process process(medium_, MiB(64));
   const BlockIndex::Held held = process.store().HoldUntouched(process.variant(), digests[0]);
   const uint64_t place = held.disk_location;
-  EXPECT_FALSE(process.promoter_->Exclude(held.ref, place + 1)) << "it is not there";
+  EXPECT_FALSE(process.promoter_->Exclude(held.ref, place + 1))
+      << "the record is not at that place";
   ASSERT_TRUE(process.promoter_->Exclude(held.ref, place));
-  EXPECT_FALSE(process.promoter_->Exclude(held.ref, place)) << "somebody is at it";
+  EXPECT_FALSE(process.promoter_->Exclude(held.ref, place)) << "the record is excluded already";
   BlockStatus got = BlockStatus::kPending;
   std::thread reader([&] { got = process.GetOne(digests[0], 1); });
   EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s,
@@ -90,17 +93,19 @@ TEST_F(Promotion, WhatIsWrittenAnewIsWaitedFor) {
   process.store().CheckInvariants();
 }
 
-TEST_F(Promotion, OnlyWhoHoldsItAloneMayWriteItAnew) {
+TEST_F(Promotion, OnlyTheSoleHolderMayRewriteARecord) {
   const std::vector<Digest> digests = LeftOnDisk(1);
   Process process(medium_, MiB(64));
   const BlockIndex::Held held = process.store().HoldUntouched(process.variant(), digests[0]);
   ASSERT_TRUE(process.store().HoldAgain({&held.ref, 1}));
-  EXPECT_FALSE(process.promoter_->Exclude(held.ref, held.disk_location)) << "it may be read";
+  EXPECT_FALSE(process.promoter_->Exclude(held.ref, held.disk_location))
+      << "another holder may be reading the record";
   process.store().Unhold({&held.ref, 1});
   ASSERT_TRUE(process.promoter_->Exclude(held.ref, held.disk_location));
   EXPECT_TRUE(process.store().Drop(process.variant(), digests[0]));
   PayloadCodec codec;
-  EXPECT_FALSE(process.promoter_->Readmit(held.ref, 77, codec)) << "its name has gone";
+  EXPECT_FALSE(process.promoter_->Readmit(held.ref, 77, codec))
+      << "the block was dropped meanwhile";
   process.store().Unhold({&held.ref, 1});
   const std::vector<FreedExtent> on_disk = process.store().TakeFreedExtents(10);
   ASSERT_EQ(on_disk.size(), 1u);
@@ -108,7 +113,7 @@ TEST_F(Promotion, OnlyWhoHoldsItAloneMayWriteItAnew) {
   process.store().CheckInvariants();
 }
 
-TEST_F(Promotion, AnEncodedRecordThatIsDamagedIsAMiss) {
+TEST_F(Promotion, ADamagedEncodedRecordIsAMiss) {
   const std::vector<Digest> digests = LeftOnDisk(1);
   {
     Process process(medium_, MiB(64));
@@ -131,7 +136,7 @@ TEST_F(Promotion, AnEncodedRecordThatIsDamagedIsAMiss) {
   process.store().CheckInvariants();
 }
 
-TEST_F(Promotion, DamageOnDiskIsAMissAndTheNameGoes) {
+TEST_F(Promotion, DamageOnDiskIsAMissAndRemovesTheName) {
   Digest digest;
   {
     Process process(medium_, MiB(64));
@@ -144,17 +149,17 @@ TEST_F(Promotion, DamageOnDiskIsAMissAndTheNameGoes) {
   Process process(medium_, MiB(64));
   EXPECT_EQ(process.GetOne(digest, 1), BlockStatus::kDamaged);
   EXPECT_EQ(process.Tiers(digest), 0);
-  // Its last hold ends right after its answer.
+  // The last hold of the block ends right after its answer.
   EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s, [&] {
     process.Settle();
     return process.tier_.stats().blocks == 0;
-  })) << "its room is free again";
+  })) << "its space must be freed";
   EXPECT_EQ(process.promoter_->stats().damaged, 1u);
   process.store().CheckInvariants();
 }
 
-// Damage of a block that nobody asks for.
-TEST_F(Promotion, TheVerifierFindsDamageOnDiskAlone) {
+// Damage of a block that no engine asks for.
+TEST_F(Promotion, TheVerifierFindsDamageOfBlocksOnDiskAlone) {
   const std::vector<Digest> digests = LeftOnDisk(8);
   Process process(medium_, MiB(64));
   {
@@ -166,16 +171,16 @@ TEST_F(Promotion, TheVerifierFindsDamageOnDiskAlone) {
   EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s,
                         [&] { return verifier.stats().walks >= 2; }));
   EXPECT_EQ(verifier.stats().damaged, 1u);
-  EXPECT_GE(verifier.stats().failed, 2u) << "in every walk";
+  EXPECT_GE(verifier.stats().failed, 2u) << "each walk must try the unreadable record";
   EXPECT_GE(verifier.stats().blocks, 2u * 6);
   EXPECT_EQ(process.Tiers(digests[0]), 0);
   for (size_t i = 1; i < digests.size(); ++i) EXPECT_EQ(process.Tiers(digests[i]), kDiskBit);
   process.store().CheckInvariants();
 }
 
-// A bad place of a disk that works otherwise: it must not close the disk again and again.  But one
-// failure, or several while nothing else was read, may be the disk's.
-TEST_F(Promotion, ABlockThatAloneCannotBeReadIsGivenUp) {
+// One bad place of a disk that works otherwise must not open the breaker again and again.  But a
+// single failure, or several while nothing else was read, may be the disk's.
+TEST_F(Promotion, AnUnreadableBlockIsGivenUpWhileOthersCanBeRead) {
   Digest bad;
   std::vector<Digest> good;
   {
@@ -206,7 +211,7 @@ TEST_F(Promotion, ABlockThatAloneCannotBeReadIsGivenUp) {
   process.store().CheckInvariants();
 }
 
-TEST_F(Promotion, OneReadForManyWhoWantTheSame) {
+TEST_F(Promotion, OneReadServesAllJobsForABlock) {
   std::vector<Digest> digests;
   std::vector<uint32_t> seeds;
   {
@@ -247,7 +252,7 @@ TEST_F(Promotion, ACancelledJobIsAnsweredAndReadsNothing) {
     answer = static_cast<int>(status);
   };
   Promoter::Prepared prepared = process.promoter_->Prepare(std::move(job));
-  got = {};  // the lease goes before it is submitted
+  got = {};  // the lease ends before the job is submitted
   Promoter::Cancel(prepared);
   process.promoter_->Submit(std::move(prepared));
   EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s, [&] { return answer >= 0; }));
@@ -255,7 +260,8 @@ TEST_F(Promotion, ACancelledJobIsAnsweredAndReadsNothing) {
   EXPECT_EQ(process.tier_.stats().gets, 0u);
 }
 
-// As where one of them lies in a part of the disk that cannot be read just now.
+// A tier that cannot describe one of its blocks, as if the block lay in a part of the disk that
+// cannot be read now.
 class HalfKnowingTier final : public ForwardingTier {
  public:
   using ForwardingTier::ForwardingTier;
@@ -267,7 +273,7 @@ class HalfKnowingTier final : public ForwardingTier {
   }
 };
 
-TEST_F(Promotion, WhatCanBeReadComesThoughAnotherCannot) {
+TEST_F(Promotion, ReadableBlocksArePromotedThoughAnotherCannotBeRead) {
   const std::vector<Digest> digests = LeftOnDisk(4);
   Process process(medium_, MiB(64));
   HalfKnowingTier tier(process.tier_);
@@ -275,14 +281,15 @@ TEST_F(Promotion, WhatCanBeReadComesThoughAnotherCannot) {
   const std::vector<BlockStatus> statuses = process.Get(digests, std::vector<uint32_t>{1, 2, 3, 4});
   EXPECT_EQ(statuses[0], BlockStatus::kMissing);
   for (size_t i = 1; i < 4; ++i) EXPECT_EQ(statuses[i], BlockStatus::kOk) << i;
-  EXPECT_EQ(process.Tiers(digests[0]), kDiskBit) << "it is not damaged";
+  EXPECT_EQ(process.Tiers(digests[0]), kDiskBit) << "the block must not count as damaged";
   EXPECT_TRUE(process.promoter_->worth_asking());
-  // Where nothing is known it is the disk.
+  // If no block of a job can be described, the disk is at fault.
   EXPECT_EQ(process.GetOne(digests[0], 1), BlockStatus::kMissing);
   EXPECT_FALSE(process.promoter_->worth_asking());
 }
 
-// More blocks than are described at once; one of them, in the middle, is not in the catalog.
+// There are more blocks than are described at once, and one of them, in the middle, is not in the
+// catalog.
 TEST_F(Promotion, ALongJobIsDescribedInParts) {
   constexpr uint32_t kBlocks = 2 * Promoter::kDescribedAtOnce + 30, kBytes = 4096, kGone = 300;
   std::vector<Digest> digests;
@@ -332,7 +339,7 @@ TEST_F(Promotion, ALongJobIsDescribedInParts) {
     EXPECT_EQ(answers[i], i == kGone ? 100 + static_cast<int>(BlockStatus::kDamaged) : 1) << i;
 }
 
-// Jobs over eight blocks that are on disk alone, where reads wait while the test says so.
+// Jobs over eight blocks that are on disk alone.  Their reads wait until the test opens the tier.
 class GatedPromotion : public Tiers {
  protected:
   static constexpr size_t kBlocks = 8;
@@ -348,7 +355,7 @@ class GatedPromotion : public Tiers {
     promoter_.emplace(threads, f_.store(), *tier_, f_.clock(), waiting_max);
     tier_->Shut();
   }
-  // nullptr: it was refused.
+  // Returns nullptr if the job was refused.
   Promoter::Prepared Submit(size_t first, size_t count, SessionId session = {}) {
     Promoter::Prepared prepared = Prepare(first, count, session);
     if (prepared) promoter_->Submit(prepared);
@@ -370,7 +377,7 @@ class GatedPromotion : public Tiers {
     return promoter_->Prepare(std::move(job));
   }
   void TearDown() override {
-    if (tier_) tier_->Open();  // whatever went wrong
+    if (tier_) tier_->Open();  // even if the test has failed
   }
   void OpenAndSettle() {
     tier_->Open();
@@ -386,9 +393,9 @@ class GatedPromotion : public Tiers {
   std::optional<Promoter> promoter_;
 };
 
-// A lease may last long after its answers, and need not know what the disk said of its blocks.
+// A lease may last long after its answers, and does not need what the disk knows of its blocks.
 
-TEST_F(GatedPromotion, WhoJoinedAReadKeepsNoDescriptionOfIt) {
+TEST_F(GatedPromotion, AJobThatJoinedAReadKeepsNoDescription) {
   ASSERT_NO_FATAL_FAILURE(Start(/*threads=*/3));
   const Promoter::Prepared reads = Submit(0, 2);
   tier_->AwaitCalls(2);
@@ -401,11 +408,11 @@ TEST_F(GatedPromotion, WhoJoinedAReadKeepsNoDescriptionOfIt) {
   EXPECT_EQ(Promoter::Described(joins), 0u);
 }
 
-TEST_F(GatedPromotion, WhatAnotherJobBroughtLeavesNoDescription) {
+TEST_F(GatedPromotion, BlocksPromotedByAnotherJobLeaveNoDescription) {
   ASSERT_NO_FATAL_FAILURE(Start(/*threads=*/1));
-  const Promoter::Prepared all = Submit(0, kBlocks);  // described, its first is being read
+  const Promoter::Prepared all = Submit(0, kBlocks);  // described; its first block is being read
   tier_->AwaitCalls(1);
-  const Promoter::Prepared some = Submit(1, 3);  // is soonest done, so comes before the rest
+  const Promoter::Prepared some = Submit(1, 3);  // shorter, so it is read before the rest
   ASSERT_NO_FATAL_FAILURE(OpenAndSettle());
   EXPECT_EQ(ok_, kBlocks + 3);
   EXPECT_EQ(promoter_->stats().promoted, kBlocks);
@@ -424,47 +431,47 @@ TEST_F(GatedPromotion, ACancelledJobKeepsNoDescriptions) {
   EXPECT_EQ(Promoter::Described(job), 0u);
 }
 
-// Each may have half of what the others leave: the room is never all one's, however greedy.
-TEST_F(GatedPromotion, OneSessionDoesNotTakeTheRoomOfAll) {
+// Each session may have half of what the others leave, so that no session takes the whole queue.
+TEST_F(GatedPromotion, OneSessionDoesNotTakeTheWholeQueue) {
   constexpr SessionId kGreedy{1}, kSecond{2}, kThird{3};
   ASSERT_NO_FATAL_FAILURE(Start(/*threads=*/1, /*waiting_max=*/16));
   EXPECT_TRUE(Submit(0, 6, kGreedy));
   EXPECT_FALSE(Submit(0, 3, kGreedy));
   EXPECT_TRUE(Submit(6, 2, kGreedy));
-  EXPECT_FALSE(Submit(0, 1, kGreedy)) << "half of 16";
+  EXPECT_FALSE(Submit(0, 1, kGreedy)) << "a session may have half of 16";
   EXPECT_FALSE(Submit(0, 5, kSecond));
-  EXPECT_TRUE(Submit(0, 4, kSecond)) << "half of 8";
+  EXPECT_TRUE(Submit(0, 4, kSecond)) << "the second session may have half of 8";
   EXPECT_FALSE(Submit(0, 3, kThird));
-  EXPECT_TRUE(Submit(0, 2, kThird)) << "half of 4";
+  EXPECT_TRUE(Submit(0, 2, kThird)) << "the third session may have half of 4";
   EXPECT_EQ(promoter_->stats().refused, 3u + 1 + 5 + 3);
   EXPECT_EQ(promoter_->stats().waiting, 14u);
   ASSERT_NO_FATAL_FAILURE(OpenAndSettle());
   EXPECT_EQ(ok_, 14u);
-  EXPECT_TRUE(Submit(0, kBlocks, kThird)) << "nobody waits any more";
+  EXPECT_TRUE(Submit(0, kBlocks, kThird)) << "no other block waits";
   ASSERT_NO_FATAL_FAILURE(OpenAndSettle());
 }
 
-// However many are prepared before the first is submitted.
+// However many jobs are prepared before the first is submitted.
 TEST_F(GatedPromotion, AShareIsTakenWhenAJobIsPrepared) {
   constexpr SessionId kWhoAsks{1};
   ASSERT_NO_FATAL_FAILURE(Start(/*threads=*/1, /*waiting_max=*/16));
   Promoter::Prepared first = Prepare(0, 5, kWhoAsks);
   ASSERT_TRUE(first);
-  EXPECT_FALSE(Prepare(0, 4, kWhoAsks)) << "half of 16";
+  EXPECT_FALSE(Prepare(0, 4, kWhoAsks)) << "a session may have half of 16";
   Promoter::Prepared second = Prepare(5, 3, kWhoAsks);
   ASSERT_TRUE(second);
   EXPECT_EQ(promoter_->stats().waiting, 8u);
   first.reset();
-  EXPECT_EQ(promoter_->stats().waiting, 3u) << "never submitted";
+  EXPECT_EQ(promoter_->stats().waiting, 3u) << "a job that is never submitted frees its share";
   promoter_->Submit(std::move(second));
   ASSERT_NO_FATAL_FAILURE(OpenAndSettle());
   EXPECT_EQ(ok_, 3u);
   Promoter::Prepared late = Prepare(0, 5, kWhoAsks);
   promoter_.reset();
-  late.reset();  // as a lease that is left when all ends
+  late.reset();  // like a lease that is left when everything ends
 }
 
-TEST_F(Promotion, AnUnsubmittedJobOfNothingIsNothing) {
+TEST_F(Promotion, AnEmptyJobIsANoOp) {
   Process process(medium_, MiB(64));
   process.promoter_->Submit(process.promoter_->Prepare({}));
   EXPECT_EQ(process.promoter_->stats().waiting, 0u);

@@ -1,4 +1,4 @@
-// A daemon's disk that does not give at once what a former daemon left there.
+// A daemon whose disk does not report at once what an earlier daemon left there.
 #include "storage/tiering/tier_worker.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using testing::DiskBlock;
 using testing::StoreFixture;
 using std::chrono_literals::operator""s;
 
-// So many times some of it cannot be read.
+// A tier of which some part cannot be read the first `failures` times.
 class LateTier final : public MemoryDiskTier {
  public:
   LateTier(Medium& medium, int failures) : MemoryDiskTier(MiB(64), medium), failures_(failures) {}
@@ -53,7 +53,7 @@ class LateTier final : public MemoryDiskTier {
   std::vector<Entry> told;  // set before the first call
   std::atomic<bool> unreadable{false};
   std::atomic<bool> waits{false};
-  std::atomic<bool> closed{false};  // it cannot say what it has
+  std::atomic<bool> closed{false};  // it cannot report what it has
   std::atomic<int> unread{0};       // descriptions, from the first
 
  private:
@@ -63,7 +63,7 @@ class LateTier final : public MemoryDiskTier {
 
 class TierWorkerTest : public ::testing::Test {
  protected:
-  // `waits`: it tells nothing until the test says so.
+  // With `waits`, the tier reports nothing until the test allows it.
   void Start(int failures, std::vector<DiskTier::Entry> told = {}, bool waits = false) {
     tier_.emplace(medium_, failures);
     tier_->told = std::move(told);
@@ -75,7 +75,7 @@ class TierWorkerTest : public ::testing::Test {
       heard_.push_back(status.code());
     });
   }
-  // As a former process left it.
+  // Puts a block on disk as an earlier process left it.
   void PutOnDisk(uint64_t number) {
     MemoryDiskTier tier(MiB(64), medium_);
     ASSERT_TRUE(testing::RecoverAll(tier).empty());
@@ -85,13 +85,13 @@ class TierWorkerTest : public ::testing::Test {
     MutexLock lock(mu_);
     return heard_;
   }
-  // A former process leaves block 1 on the disk; its name.
+  // An earlier process leaves block 1 on disk.  Returns its name.
   Digest LeaveOnDisk() {
     testing::Process former(medium_, MiB(64));
     return former.PutThrough(1);
   }
   BlockStatus PutOne(std::byte fill) { return f_.Put(Digest{}, 1, testing::kBlockBytes, fill); }
-  // As a staged publish does.
+  // Publishes as a staged publish does.
   BlockStatus CopyOne(std::byte fill, const std::function<void()>& while_claimed = {}) {
     const ByteCount size(testing::kBlockBytes);
     BlockStore::ReserveResult room = f_.store().Reserve({&size, 1}, size);
@@ -110,7 +110,7 @@ class TierWorkerTest : public ::testing::Test {
     if (while_claimed) while_claimed();
     return f_.store().Fill(room.reservation, 0, block, claim);
   }
-  // One bit of it, in the pool.
+  // Flips one bit of the block in the pool.
   void Flip(const Digest& digest) {
     const BlockIndex::Held held = f_.store().HoldUntouched(f_.variant(), digest);
     ASSERT_TRUE(InHost(held.state));
@@ -136,23 +136,23 @@ class TierWorkerTest : public ::testing::Test {
   std::optional<TierWorker> work_;
 };
 
-// An operator hears that something is lacking, and that it is no more; not of each time between.
-TEST_F(TierWorkerTest, SaysOnceThatTheDiskStaysAwayAndOnceThatItIsBack) {
+// An operator is told that something is missing and that it is back, and nothing in between.
+TEST_F(TierWorkerTest, ReportsAnAbsentDiskOnceAndItsReturnOnce) {
   Start(/*failures=*/3);
   EXPECT_TRUE(Eventually([&] { return heard().size() >= 2 && tier_->calls() == 4; }));
   EXPECT_EQ(heard(), (std::vector{absl::StatusCode::kUnavailable, absl::StatusCode::kOk}));
   EXPECT_FALSE(work_->recovering());
 }
 
-TEST_F(TierWorkerTest, SaysOnceWhatWentWell) {
+TEST_F(TierWorkerTest, ReportsASuccessfulRecoveryOnce) {
   Start(/*failures=*/0);
   EXPECT_TRUE(Eventually([&] { return !work_->recovering(); }));
   work_.reset();
   EXPECT_EQ(heard(), std::vector{absl::StatusCode::kOk});
 }
 
-// A disk tells of blocks in its own order, so of children before their parents.
-TEST_F(TierWorkerTest, WhenItHasHeardAllItKnowsWhatFollowsWhat) {
+// A disk reports blocks in its own order, so children may come before their parents.
+TEST_F(TierWorkerTest, ChildrenAreCountedOnceEverythingIsReported) {
   Digest variant, first, second;
   first.bytes.fill(std::byte{1});
   second.bytes.fill(std::byte{2});
@@ -172,8 +172,8 @@ TEST_F(TierWorkerTest, WhenItHasHeardAllItKnowsWhatFollowsWhat) {
   EXPECT_EQ(children, (std::map<Digest, uint32_t>{{first, 1}, {second, 0}}));
 }
 
-// A block whose name is being written when it is found stays on disk, and is placed later.
-TEST_F(TierWorkerTest, AClaimInTheWayCostsNoBlock) {
+// A block whose name is claimed when it is found stays on disk, and is placed later.
+TEST_F(TierWorkerTest, AClaimedNameLosesNoBlockOnDisk) {
   PutOnDisk(1);
   EntryRef claim;
   const BlockKey key = DiskBlock(1, 1, 1000).key();
@@ -181,7 +181,8 @@ TEST_F(TierWorkerTest, AClaimInTheWayCostsNoBlock) {
   ASSERT_EQ(f_.store().index().Claim(variant, key.digest, &claim),
             BlockIndex::InsertResult::kInserted);
   Start(/*failures=*/0);
-  EXPECT_TRUE(Eventually([&] { return tier_->calls() >= 3; })) << "it is told again";
+  EXPECT_TRUE(Eventually([&] { return tier_->calls() >= 3; }))
+      << "the block must be reported again";
   EXPECT_FALSE(work_->recovering());
   EXPECT_FALSE(work_->all_known());
   EXPECT_EQ(work_->stats().tier.unplaced, 1u);
@@ -195,8 +196,8 @@ TEST_F(TierWorkerTest, AClaimInTheWayCostsNoBlock) {
   EXPECT_NE(presence.tiers, 0u);
 }
 
-// Such a claim takes no name: what was on disk before it is the block.
-TEST_F(TierWorkerTest, AClaimInTheWayGetsNoOtherBytesUnderTheName) {
+// Such a claim does not take the name: the block that was on disk before it keeps it.
+TEST_F(TierWorkerTest, AClaimedNameKeepsTheBytesOnDisk) {
   const Digest digest = LeaveOnDisk();
   EXPECT_EQ(CopyOne(std::byte{99},
                     [&] {
@@ -209,11 +210,11 @@ TEST_F(TierWorkerTest, AClaimInTheWayGetsNoOtherBytesUnderTheName) {
   EXPECT_TRUE(Eventually([&] { return work_->all_known(); }));
   EXPECT_EQ(TiersOf(digest), TierBit(Tier::kDisk));
   EXPECT_EQ(Records(), 1u);
-  EXPECT_FALSE(f_.store().asks_disk()) << "all is told";
+  EXPECT_FALSE(f_.store().asks_disk()) << "the disk has reported everything";
 }
 
-// Numbers of variants are never given back: the next daemon has some again.
-TEST_F(TierWorkerTest, WithoutANumberForItsVariantABlockStays) {
+// Numbers of variants are never released, so only the next daemon has free ones again.
+TEST_F(TierWorkerTest, ABlockWithoutAVariantNumberStaysOnDisk) {
   PutOnDisk(1);
   Digest other;
   absl::Status status;
@@ -232,13 +233,14 @@ TEST_F(TierWorkerTest, WithoutANumberForItsVariantABlockStays) {
   EXPECT_EQ(tier.stats().unplaced, 0u);
 }
 
-// What a former daemon left has its name, though this one has yet to hear of it.
-TEST_F(TierWorkerTest, WhatTheDiskHasYetToTellHasItsNameAlready) {
+// A block that an earlier daemon left has its name, even if this daemon has not been told about it
+// yet.
+TEST_F(TierWorkerTest, UnreportedBlocksKeepTheirNames) {
   const Digest digest = LeaveOnDisk();
   Start(/*failures=*/0, {}, /*waits=*/true);
   EXPECT_EQ(PutOne(std::byte{99}), BlockStatus::kDuplicate);
   EXPECT_EQ(CopyOne(std::byte{99}), BlockStatus::kDuplicate);
-  EXPECT_EQ(TiersOf(digest), 0) << "not found yet";
+  EXPECT_EQ(TiersOf(digest), 0) << "the block is not in the index yet";
   tier_->waits = false;
   ASSERT_TRUE(Eventually([&] { return !work_->recovering(); }));
   EXPECT_EQ(TiersOf(digest), testing::kDiskBit);
@@ -247,8 +249,9 @@ TEST_F(TierWorkerTest, WhatTheDiskHasYetToTellHasItsNameAlready) {
   EXPECT_EQ(f_.store().stats().pool_reserved, ByteCount(0));
 }
 
-// Nor is it free while the disk cannot say whose it is: no writer hears OK or that others have it.
-TEST_F(TierWorkerTest, ANameThatTheDiskCannotBeAskedAboutIsNotGiven) {
+// A name is not free either while the disk cannot tell whose it is: no writer is answered OK or
+// DUPLICATE.
+TEST_F(TierWorkerTest, ANameThatTheDiskCannotLookUpIsRefused) {
   const Digest digest = LeaveOnDisk();
   Start(/*failures=*/0, {}, /*waits=*/true);
   tier_->unreadable = true;
@@ -257,7 +260,7 @@ TEST_F(TierWorkerTest, ANameThatTheDiskCannotBeAskedAboutIsNotGiven) {
   tier_->unreadable = false;
   EXPECT_EQ(TiersOf(digest), 0);
   EXPECT_EQ(PutOne(std::byte{99}), BlockStatus::kDuplicate);
-  EXPECT_EQ(PutOne(std::byte{1}), BlockStatus::kOk) << "its own bytes";
+  EXPECT_EQ(PutOne(std::byte{1}), BlockStatus::kOk) << "the same bytes as the record's";
   tier_->waits = false;
   ASSERT_TRUE(Eventually([&] { return !work_->recovering(); }));
   EXPECT_EQ(TiersOf(digest), testing::kHostBit | testing::kDiskBit);
@@ -265,7 +268,7 @@ TEST_F(TierWorkerTest, ANameThatTheDiskCannotBeAskedAboutIsNotGiven) {
   EXPECT_EQ(f_.store().stats().pool_reserved, ByteCount(0));
 }
 
-TEST_F(TierWorkerTest, TheSameBytesAreThereAtOnceAndKeepTheirDurableCopy) {
+TEST_F(TierWorkerTest, TheSameBytesAreAcceptedAndKeepTheirDurableCopy) {
   const Digest digest = LeaveOnDisk();
   for (const bool staged : {false, true}) {
     SCOPED_TRACE(staged);
@@ -282,9 +285,9 @@ TEST_F(TierWorkerTest, TheSameBytesAreThereAtOnceAndKeepTheirDurableCopy) {
   }
 }
 
-// A part of the disk that failed at the start is not waited for.  What was published meanwhile was
-// read by engines, so it stays; the record of the same bytes does, too.
-TEST_F(TierWorkerTest, WhatADiskTellsLateTakesNoNameFromThePool) {
+// The start does not wait for a part of the disk that failed.  A block that was published meanwhile
+// was read by engines, so it stays; a record of the same bytes stays as well.
+TEST_F(TierWorkerTest, ALateReportDoesNotReplaceABlockInThePool) {
   const Digest digest = LeaveOnDisk();
   for (const std::byte fill : {std::byte{1}, std::byte{99}}) {
     SCOPED_TRACE(static_cast<int>(fill));
@@ -301,8 +304,8 @@ TEST_F(TierWorkerTest, WhatADiskTellsLateTakesNoNameFromThePool) {
   }
 }
 
-// It could not be asked for its names, and opens while the rest is told.
-TEST_F(TierWorkerTest, WhatAClosedPartTellsIsNoCopyOfOtherBytes) {
+// The part could not be asked for its names, and opens while the rest is being reported.
+TEST_F(TierWorkerTest, ARecordOfAClosedPartIsNotJoinedWithOtherBytes) {
   const Digest digest = LeaveOnDisk();
   for (const std::byte fill : {std::byte{1}, std::byte{99}}) {
     SCOPED_TRACE(static_cast<int>(fill));
@@ -322,8 +325,8 @@ TEST_F(TierWorkerTest, WhatAClosedPartTellsIsNoCopyOfOtherBytes) {
   }
 }
 
-// What cannot be compared now is neither joined nor erased.
-TEST_F(TierWorkerTest, ARecordThatCannotBeReadForAMomentStays) {
+// A record that cannot be compared now is neither joined with the block in the pool nor erased.
+TEST_F(TierWorkerTest, ATemporarilyUnreadableRecordStays) {
   const Digest digest = LeaveOnDisk();
   Start(/*failures=*/0, {}, /*waits=*/true);
   EXPECT_EQ(PutOne(std::byte{1}), BlockStatus::kOk);
@@ -335,8 +338,8 @@ TEST_F(TierWorkerTest, ARecordThatCannotBeReadForAMomentStays) {
   EXPECT_EQ(Records(), 1u);
 }
 
-// What is left of it is not what its writer put there, so the record alone is the block.
-TEST_F(TierWorkerTest, ADamagedBlockOfThePoolEndsNoRecord) {
+// The damaged copy is not what its writer put there, so the record alone is the block.
+TEST_F(TierWorkerTest, ADamagedBlockInThePoolDoesNotEraseTheRecord) {
   const Digest digest = LeaveOnDisk();
   Start(/*failures=*/0, {}, /*waits=*/true);
   EXPECT_EQ(PutOne(std::byte{1}), BlockStatus::kOk);
@@ -348,8 +351,8 @@ TEST_F(TierWorkerTest, ADamagedBlockOfThePoolEndsNoRecord) {
   f_.store().CheckInvariants();
 }
 
-// Whether they are the same is not known of a record that Compress has encoded.
-TEST_F(TierWorkerTest, AnEncodedRecordWaitsUntilThePoolHasTheNameNoMore) {
+// If Compress has encoded the record, it is not known whether the bytes are the same.
+TEST_F(TierWorkerTest, AnEncodedRecordWaitsUntilItsNameLeavesThePool) {
   const Digest digest = LeaveOnDisk();
   {
     MutexLock lock(medium_.mu);
@@ -372,8 +375,8 @@ TEST_F(TierWorkerTest, AnEncodedRecordWaitsUntilThePoolHasTheNameNoMore) {
   EXPECT_EQ(Records(), 1u);
 }
 
-// What it has and cannot be placed at once has its names from then on.
-TEST_F(TierWorkerTest, APartThatOpensLateIsAskedForItsNames) {
+// Blocks of that part that cannot be placed at once keep their names from then on.
+TEST_F(TierWorkerTest, NamesOfAPartThatOpensLateAreLookedUp) {
   const Digest digest = LeaveOnDisk();
   EXPECT_EQ(CopyOne(std::byte{99},
                     [&] {
@@ -389,7 +392,7 @@ TEST_F(TierWorkerTest, APartThatOpensLateIsAskedForItsNames) {
   EXPECT_FALSE(f_.store().asks_disk());
 }
 
-// Tells nothing until the test says so.
+// A tier that reports nothing until the test allows it.
 class WaitingTier final : public testing::ForwardingTier {
  public:
   using ForwardingTier::ForwardingTier;
@@ -402,7 +405,7 @@ class WaitingTier final : public testing::ForwardingTier {
 };
 
 // The same on files: a shard that could not be opened at the start opens while the others are
-// scanned.  Each name gives the bytes of one writer all along.
+// scanned.  Each name yields the bytes of one writer all the time.
 TEST(TierWorkerOnFiles, AShardThatOpensDuringTheScanBringsNoOtherBytes) {
   constexpr uint32_t kBlocks = 24;
   const TemporaryDirectory directory;
@@ -429,7 +432,7 @@ TEST(TierWorkerOnFiles, AShardThatOpensDuringTheScanBringsNoOtherBytes) {
     TierWorker work(*files, f.store(), clock, 1, ByteCount(0), told);
     work.StartRecovery([](const absl::Status&, uint64_t, Duration) {});
     ASSERT_TRUE(eventually([&] { return work.all_known(); }));
-    for (uint32_t i = 0; i < kBlocks; ++i) {  // one at a time: they go to all shards
+    for (uint32_t i = 0; i < kBlocks; ++i) {  // one at a time, so that they go to all shards
       ASSERT_EQ(f.Put({}, i + 1, testing::kBlockBytes, std::byte{1}, &digests[i]),
                 BlockStatus::kOk);
       work.spiller().Offer({}, f.variant(), digests[i]);
@@ -472,7 +475,7 @@ TEST(TierWorkerOnFiles, AShardThatOpensDuringTheScanBringsNoOtherBytes) {
   }
 }
 
-TEST_F(TierWorkerTest, EndsThoughTheDiskStaysAway) {
+TEST_F(TierWorkerTest, EndsEvenIfTheDiskStaysAway) {
   Start(/*failures=*/1'000'000);
   EXPECT_TRUE(Eventually([&] { return tier_->calls() >= 2; }));
   work_.reset();

@@ -1,4 +1,4 @@
-// A process that has a pool of 16 blocks and a disk: a store with a spiller and a promoter over the
+// A process with a pool of 16 blocks and a disk: a store with a spiller and a promoter over the
 // reference tier.  For tests only.
 #pragma once
 
@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 inline constexpr uint32_t kBlockBytes = 128 << 10;
 inline constexpr SessionId kWho{7};
 
-// A process: pool of 2 MiB (16 blocks), its store, spiller and promoter.
+// A process: a pool of 2 MiB (16 blocks), its store, its spiller and its promoter.
 class Process {
  public:
   Process(MemoryDiskTier::Medium& medium, ByteCount disk_limit)
@@ -37,7 +37,7 @@ class Process {
     spiller_.reset();
   }
 
-  // Block `seed`, whose bytes are its number.
+  // Publishes block `seed`, all of whose bytes equal its number.
   Digest Publish(uint32_t seed) {
     Digest digest;
     const BlockStatus status =
@@ -45,7 +45,7 @@ class Process {
     EXPECT_TRUE(status == BlockStatus::kOk || status == BlockStatus::kDuplicate);
     return digest;
   }
-  // The same name with other bytes.
+  // Publishes the same name with other bytes.
   BlockStatus PublishBytes(uint32_t seed, std::byte fill) {
     return fixture_.Put(Digest{}, seed, kBlockBytes, fill);
   }
@@ -65,7 +65,7 @@ class Process {
     return digest;
   }
 
-  // Acquires from any tier, promoting what is on disk; how each came out.
+  // Acquires from any tier, promoting blocks that are on disk.  Returns the status of each.
   std::vector<BlockStatus> Get(std::span<const Digest> digests, std::span<const uint32_t> seeds) {
     BlockStore::AcquireResult got = store().Acquire(
         fixture_.variant(), digests, store().pool().total_bytes(), HoldWhat::kAnyTier);
@@ -93,7 +93,7 @@ class Process {
     Promoter::Prepared prepared = promoter_->Prepare(std::move(job));
     LARDER_CHECK(prepared != nullptr);
     promoter_->Submit(std::move(prepared));
-    // The answers that are lacking would be written to what is gone by then.
+    // Answers that come later would be written to variables that no longer exist.
     LARDER_CHECK(SpinUntil(std::chrono::steady_clock::now() + 60s, [&] { return left == 0; }));
     return statuses;
   }
@@ -132,7 +132,7 @@ inline constexpr uint8_t kDiskBit = 1u << static_cast<int>(Tier::kDisk);
 
 class Tiers : public ::testing::Test {
  protected:
-  // The blocks of seeds 1 .. count, on disk by a process that has ended.
+  // Returns the blocks of seeds 1 to `count`, which a process that has ended left on disk.
   [[nodiscard]] std::vector<Digest> LeftOnDisk(uint32_t count) {
     std::vector<Digest> digests;
     Process process(medium_, MiB(64));

@@ -9,8 +9,9 @@
 namespace larder::testing {
 namespace {
 
-// Whoever writes a block anew must not have two records of it race for its name.
-TEST_F(Tiers, WhatIsClaimedIsWrittenWhenItIsLetGo) {
+// While a caller rewrites a block's record, the spiller must not write a second record of that
+// name.
+TEST_F(Tiers, AClaimedBlockIsWrittenWhenItIsUnclaimed) {
   Process process(medium_, MiB(64));
   const Digest digest = process.Publish(1);
   const std::pair name(process.variant(), digest);
@@ -26,7 +27,7 @@ TEST_F(Tiers, WhatIsClaimedIsWrittenWhenItIsLetGo) {
   EXPECT_TRUE(process.spiller_->WaitWritten({&name, 1}, std::chrono::steady_clock::now()));
 }
 
-TEST_F(Tiers, BlocksAreSpilledAndTheirWriterHearsOfIt) {
+TEST_F(Tiers, BlocksAreSpilledAndReportedDurable) {
   Process process(medium_, MiB(64));
   const Digest digest = process.PutThrough(1);
   EXPECT_EQ(process.Tiers(digest), kHostBit | kDiskBit);
@@ -35,12 +36,12 @@ TEST_F(Tiers, BlocksAreSpilledAndTheirWriterHearsOfIt) {
   EXPECT_EQ(process.tier_.stats().blocks, 1u);
   process.Put(1);
   process.Settle();
-  EXPECT_EQ(process.durable_, 2u) << "there already";
+  EXPECT_EQ(process.durable_, 2u) << "a block that is on disk already is reported durable as well";
   EXPECT_EQ(process.tier_.stats().puts, 1u);
   process.store().CheckInvariants();
 }
 
-TEST_F(Tiers, TheNextProcessHasThem) {
+TEST_F(Tiers, TheNextProcessFindsSpilledBlocks) {
   const std::vector<Digest> digests = LeftOnDisk(20);
   Process process(medium_, MiB(64));
   EXPECT_EQ(process.found_, 20u);
@@ -52,8 +53,9 @@ TEST_F(Tiers, TheNextProcessHasThem) {
   process.store().CheckInvariants();
 }
 
-// Then room cannot be made, however much is taken from the index; what waits is written afterwards.
-TEST_F(Tiers, ADiskThatDoesNotEraseKeepsItsBlocks) {
+// No space can be freed then, however many blocks are evicted from the index.  What waits is
+// written afterwards.
+TEST_F(Tiers, ADiskThatCannotEraseKeepsItsBlocks) {
   Process process(medium_, MiB(8));  // 64 blocks
   Digest dropped;
   for (uint32_t seed = 1; seed <= 100; ++seed) dropped = process.PutThrough(seed);
@@ -66,7 +68,8 @@ TEST_F(Tiers, ADiskThatDoesNotEraseKeepsItsBlocks) {
   const Digest waits = process.Put(101);
   EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s,
                         [&] { return process.spiller_->stats().breaker_opened >= 4; }));
-  EXPECT_LE(process.store().stats().evicted_disk, evicted + 10) << "of one batch";
+  EXPECT_LE(process.store().stats().evicted_disk, evicted + 10)
+      << "only one batch's worth may be evicted";
   EXPECT_EQ(process.spiller_->stats().queued, 1u);
   {
     MutexLock lock(medium_.mu);
@@ -80,11 +83,12 @@ TEST_F(Tiers, ADiskThatDoesNotEraseKeepsItsBlocks) {
   process.Settle();
   const uint64_t there = 102 - 1 - process.store().stats().evicted_disk;
   EXPECT_EQ(process.tier_.stats().blocks, there);
-  EXPECT_EQ(process.tier_.stats().used.value(), there * kBlockBytes) << "all room is back";
+  EXPECT_EQ(process.tier_.stats().used.value(), there * kBlockBytes)
+      << "all other space must be freed";
   process.store().CheckInvariants();
 }
 
-// Fails on some blocks, and on no other.
+// A tier that fails on some blocks and on no others.
 class PickyTier final : public MemoryDiskTier {
  public:
   using MemoryDiskTier::MemoryDiskTier;
@@ -105,7 +109,7 @@ class PickyTier final : public MemoryDiskTier {
 
 class BadBlock : public Tiers, public ::testing::WithParamInterface<ByteCount> {};
 
-TEST_P(BadBlock, ThatAloneCannotBeWrittenIsGivenUp) {
+TEST_P(BadBlock, IsGivenUpIfOthersCanBeWritten) {
   PickyTier tier(MiB(64), medium_);
   StoreFixture fixture(GetParam(), MiB(2));
   RecoverInto(fixture.store(), tier);
@@ -127,17 +131,17 @@ TEST_P(BadBlock, ThatAloneCannotBeWrittenIsGivenUp) {
       return tier.failures > seen || spiller.stats().dropped_failed > 0;
     }));
     seen = tier.failures;
-    put();  // beside which it fails again
+    put();  // the bad block fails again beside this one
     ASSERT_LT(seen, 40u);
   }
   ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
   EXPECT_EQ(spiller.stats().spilled, seed - 1);
 }
 
-// A share of the pool holds several blocks; or not one, so that each is written alone.
+// Either a batch holds several blocks, or it cannot hold one, so that each is written alone.
 INSTANTIATE_TEST_SUITE_P(Each, BadBlock, ::testing::Values(MiB(32), MiB(4)));
 
-// Each put has both, so in none is another written.
+// Each put has both bad blocks, so no other block is written along with them.
 TEST_F(Tiers, TwoBadBlocksThatAreWrittenTogetherAreGivenUp) {
   PickyTier tier(MiB(64), medium_);
   StoreFixture fixture(MiB(8), MiB(2));  // two blocks in a batch
@@ -161,21 +165,21 @@ TEST_F(Tiers, TwoBadBlocksThatAreWrittenTogetherAreGivenUp) {
       return tier.failures > seen || spiller.stats().dropped_failed == 2;
     }));
     seen = tier.failures;
-    (void)put_two();  // while the disk is left alone, so before the next try
+    (void)put_two();  // while the breaker is open, so before the next try
     ASSERT_LT(seen, 40u);
   }
   ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
   EXPECT_EQ(spiller.stats().spilled, seed - 2);
 }
 
-// A name that the disk cannot take now is no fault of the disk's: all others are written at once,
-// and after some tries it is given up.
-TEST_F(Tiers, ANameThatMustWaitKeepsNoOtherBlockWaiting) {
+// A name that the disk cannot take now is not a fault of the disk: all other blocks are written at
+// once, and that one is given up after several tries.
+TEST_F(Tiers, ANameThatMustWaitDelaysNoOtherBlock) {
   PickyTier tier(MiB(64), medium_);
   tier.as = DiskTier::PutStatus::kNotNow;
   StoreFixture fixture(MiB(32), MiB(2));
   RecoverInto(fixture.store(), tier);
-  ManualClock clock;  // stands still: what a breaker kept away would wait for ever
+  ManualClock clock;  // stands still, so a block held back by a breaker would wait forever
   Spiller spiller({.threads = 1, .paused = true}, fixture.store(), tier, clock,
                   [](SessionId, VariantIndex, std::span<const Digest>) {});
   for (uint32_t seed = 1; seed <= 8; ++seed) {
@@ -190,10 +194,10 @@ TEST_F(Tiers, ANameThatMustWaitKeepsNoOtherBlockWaiting) {
   EXPECT_EQ(stats.spilled, 7u);
   EXPECT_EQ(stats.dropped_room, 1u);
   EXPECT_EQ(stats.breaker_opened, 0u);
-  EXPECT_GT(tier.failures, 1u) << "it is tried again";
+  EXPECT_GT(tier.failures, 1u) << "the block must be tried again";
 }
 
-// However often it fails, for others could not be written either.
+// The block is kept however often it fails, because other blocks could not be written either.
 TEST_F(Tiers, ABlockThatFailsWithTheDiskIsKept) {
   PickyTier tier(MiB(64), medium_);
   StoreFixture fixture(MiB(4), MiB(2));
@@ -214,8 +218,9 @@ TEST_F(Tiers, ABlockThatFailsWithTheDiskIsKept) {
   EXPECT_EQ(spiller.stats().dropped_failed, 0u);
 }
 
-// Published during recovery, found on disk, and gone from the pool before its turn.
-TEST_F(Tiers, OnDiskAloneByItsTurnIsDurable) {
+// The block was published during recovery, found on disk, and evicted from the pool before its
+// turn.
+TEST_F(Tiers, ABlockOnDiskAloneAtItsTurnIsReportedDurable) {
   Digest digest;
   {
     Process process(medium_, MiB(64));
@@ -229,9 +234,9 @@ TEST_F(Tiers, OnDiskAloneByItsTurnIsDurable) {
   EXPECT_EQ(process.spiller_->stats().dropped_evicted, 0u);
 }
 
-// It is found on disk while another copy of it is written: durable all the same, and the newer one,
-// which may have taken the name there, is what stays.
-TEST_F(Tiers, FoundWhileItIsWritten) {
+// The block is found on disk while another copy of it is written.  It is durable all the same, and
+// the newer copy, which may have taken the name on disk, stays.
+TEST_F(Tiers, ABlockFoundOnDiskWhileItIsWrittenKeepsTheNewerCopy) {
   Digest digest;
   {
     Process process(medium_, MiB(64));
@@ -266,7 +271,7 @@ TEST_F(Tiers, FoundWhileItIsWritten) {
   EXPECT_EQ(durable, 1u);
   EXPECT_EQ(spiller.stats().spilled, 1u);
   EXPECT_EQ(tier.stats().puts, 1u);
-  EXPECT_EQ(tier.stats().blocks, 1u) << "the copy that nobody needs is gone";
+  EXPECT_EQ(tier.stats().blocks, 1u) << "the older copy must be erased";
   const BlockIndex::Held held = fixture.store().HoldUntouched(fixture.variant(), digest);
   const DiskAddress now{found->key, DiskLocation{held.disk_location}};
   EXPECT_NE(now.location, found->location);
@@ -277,7 +282,7 @@ TEST_F(Tiers, FoundWhileItIsWritten) {
   fixture.store().CheckInvariants();
 }
 
-TEST_F(Tiers, TheDiskMakesRoomForWhatIsNew) {
+TEST_F(Tiers, TheDiskEvictsTheColdestForNewBlocks) {
   Process process(medium_, MiB(8));  // 64 blocks
   std::vector<Digest> digests;
   for (uint32_t seed = 1; seed <= 200; ++seed) {
@@ -287,19 +292,19 @@ TEST_F(Tiers, TheDiskMakesRoomForWhatIsNew) {
   EXPECT_EQ(process.spiller_->stats().spilled, 200u);
   EXPECT_EQ(process.spiller_->stats().dropped_room, 0u);
   EXPECT_NE(process.Tiers(digests.back()) & kDiskBit, 0);
-  EXPECT_EQ(process.Tiers(digests.front()), 0) << "the coldest went";
+  EXPECT_EQ(process.Tiers(digests.front()), 0) << "the coldest block must have left";
   EXPECT_GT(process.store().stats().evicted_disk, 100u);
   process.store().CheckInvariants();
 }
 
-// A disk smaller than the pool: copies of what is in HOST make room.
-TEST_F(Tiers, ASmallDiskUnderALargePool) {
+// The disk is smaller than the pool: copies of blocks that are in HOST are erased to make space.
+TEST_F(Tiers, ADiskSmallerThanThePoolErasesCopies) {
   Process process(medium_, ByteCount(6 * kBlockBytes + (1 << 20) + 6 * kBlockBytes / 8));
   for (uint32_t seed = 1; seed <= 14; ++seed) process.PutThrough(seed);
   EXPECT_EQ(process.spiller_->stats().spilled, 14u);
   EXPECT_EQ(process.spiller_->stats().dropped_room, 0u);
   EXPECT_EQ(process.store().stats().evicted_demand, 0u);
-  EXPECT_EQ(process.store().index().blocks(), 14u) << "nothing left HOST";
+  EXPECT_EQ(process.store().index().blocks(), 14u) << "no block may leave HOST";
   process.store().CheckInvariants();
 }
 
@@ -320,7 +325,7 @@ TEST_F(Tiers, WritersHashesAreCheckedBeforeTheSpill) {
   BlockStore::ReserveResult reserved = process.store().Reserve({&size, 1}, MiB(1));
   ASSERT_EQ(reserved.status, BlockStatus::kOk);
   SegmentTable table = UniformTable(1, kBlockBytes);
-  table.segments[0].xxh3 = 12345;  // not its bytes'
+  table.segments[0].xxh3 = 12345;  // not the hash of its bytes
   table.hashed = true;
   const std::vector<uint32_t> tokens = TestTokens(1);
   const Digest name = Chain(Digest{}, tokens).back();
@@ -334,8 +339,8 @@ TEST_F(Tiers, WritersHashesAreCheckedBeforeTheSpill) {
   EXPECT_EQ(process.durable_, 0u);
 }
 
-// The recovery finds what an engine has published again in the meantime.
-TEST_F(Tiers, PublishedAgainBeforeItIsFound) {
+// The recovery finds a block that an engine has published again in the meantime.
+TEST_F(Tiers, ABlockPublishedAgainBeforeItIsFoundKeepsItsCopy) {
   Digest digest;
   {
     Process process(medium_, MiB(64));
@@ -345,15 +350,15 @@ TEST_F(Tiers, PublishedAgainBeforeItIsFound) {
   MemoryDiskTier tier(MiB(64), medium_);
   ASSERT_EQ(fixture.Put(Digest{}, 1, kBlockBytes, std::byte{1}), BlockStatus::kOk);
   RecoverInto(fixture.store(), tier);
-  EXPECT_EQ(tier.stats().blocks, 1u) << "its durable copy stays";
+  EXPECT_EQ(tier.stats().blocks, 1u) << "its durable copy must stay";
   BlockIndex::Presence presence;
   fixture.store().index().Lookup(fixture.variant(), {&digest, 1}, {&presence, 1});
   EXPECT_EQ(presence.tiers, kHostBit | kDiskBit);
   fixture.store().CheckInvariants();
 }
 
-// Its name is taken, whatever bytes come: the first writer's are read from the disk.
-TEST_F(Tiers, PublishedAgainWhileOnDiskAlone) {
+// The name is taken, whatever bytes come: the first writer's are read from the disk.
+TEST_F(Tiers, PublishingABlockThatIsOnDiskAloneIsADuplicate) {
   const Digest digest = LeftOnDisk(1)[0];
   Process process(medium_, MiB(64));
   EXPECT_EQ(process.Tiers(digest), kDiskBit);
@@ -368,8 +373,8 @@ TEST_F(Tiers, PublishedAgainWhileOnDiskAlone) {
   process.store().CheckInvariants();
 }
 
-// It left the pool before its turn, and its name waits twice.
-TEST_F(Tiers, PublishedTwiceBeforeItsTurn) {
+// The block left the pool before its turn, and its name waits twice.
+TEST_F(Tiers, ABlockOfferedTwiceIsReportedDurableTwice) {
   Process process(medium_, MiB(64));
   std::atomic<size_t> durable{0};
   Digest digest;
@@ -384,15 +389,15 @@ TEST_F(Tiers, PublishedTwiceBeforeItsTurn) {
     EXPECT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
     EXPECT_EQ(spiller.stats().spilled, 1u);
   }
-  EXPECT_EQ(durable, 2u) << "both were promised to hear";
+  EXPECT_EQ(durable, 2u) << "each offer must be reported durable";
   EXPECT_EQ(process.tier_.stats().puts, 1u);
   EXPECT_EQ(process.tier_.stats().blocks, 1u);
   EXPECT_EQ(process.Tiers(digest), kHostBit | kDiskBit);
 }
 
-// Engines read what the pool has while others publish: what was just read is worth more, but what
-// is not on disk yet would be lost.
-TEST_F(Tiers, WhatWaitsForTheDiskIsNotEvictedForWhatIsThere) {
+// Engines read blocks in the pool while others publish.  A block that was just read is worth more,
+// but a block that is not on disk yet would be lost.
+TEST_F(Tiers, BlocksThatWaitForTheDiskAreEvictedLast) {
   Process process(medium_, MiB(64));
   std::vector<Digest> read;
   for (uint32_t seed = 1; seed <= 8; ++seed) read.push_back(process.PutThrough(seed));
@@ -404,8 +409,8 @@ TEST_F(Tiers, WhatWaitsForTheDiskIsNotEvictedForWhatIsThere) {
   EXPECT_EQ(process.store().stats().evicted_unspilled, 0u);
 }
 
-// However much of the queue is on disk already, it keeps little from leaving.
-TEST_F(Tiers, WhatNeedNotBeWrittenIsNotHeld) {
+// However many queued blocks are on disk already, the queue keeps few of them from leaving.
+TEST_F(Tiers, QueuedBlocksThatAreOnDiskCanBeEvicted) {
   GatedTier tier(MiB(64), medium_);
   StoreFixture fixture(MiB(2), MiB(2));  // 16 blocks
   RecoverInto(fixture.store(), tier);
@@ -431,8 +436,9 @@ TEST_F(Tiers, WhatNeedNotBeWrittenIsNotHeld) {
   tier.Open();
 }
 
-// One thread writes it when another finds it in the queue: no second record of the same name.
-TEST_F(Tiers, OfferedAgainWhileItIsWritten) {
+// One thread writes the block when another finds it in the queue: no second record of the same name
+// is written.
+TEST_F(Tiers, ABlockOfferedWhileItIsWrittenGetsOneRecord) {
   GatedTier tier(MiB(64), medium_);
   StoreFixture fixture(MiB(2), MiB(2));
   RecoverInto(fixture.store(), tier);
@@ -447,12 +453,12 @@ TEST_F(Tiers, OfferedAgainWhileItIsWritten) {
   ASSERT_EQ(fixture.Put(Digest{}, 2, kBlockBytes, std::byte{2}, &second), BlockStatus::kOk);
   spiller.Offer(kWho, fixture.variant(), first);
   tier.AwaitCalls(1);
-  // Gone and published again, so it is another block of the same name.
+  // The block is dropped and published again, so it is another block of the same name.
   ASSERT_TRUE(fixture.store().Drop(fixture.variant(), first));
   ASSERT_EQ(fixture.Put(Digest{}, 1, kBlockBytes, std::byte{1}), BlockStatus::kOk);
   spiller.Offer(kWho, fixture.variant(), first);
   spiller.Offer(kWho, fixture.variant(), second);
-  tier.AwaitCalls(2);  // of the other thread, which had passed the name
+  tier.AwaitCalls(2);  // of the other thread, which had skipped the name
   tier.Open();
   ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
   EXPECT_EQ(durable, 2u);
@@ -467,9 +473,9 @@ TEST_F(Tiers, OfferedAgainWhileItIsWritten) {
   fixture.store().CheckInvariants();
 }
 
-// Whose name waits for the end of a batch is written by who sleeps, not after all that who ends it
-// has yet to do.
-TEST_F(Tiers, WhatABatchGivesBackWakesWhoSleeps) {
+// A name that waits for the end of a batch is written by a sleeping thread, not by the thread that
+// ends the batch, which still has other work.
+TEST_F(Tiers, TheEndOfABatchWakesASleepingThread) {
   GatedTier tier(MiB(64), medium_);
   StoreFixture fixture(MiB(2), MiB(2));
   RecoverInto(fixture.store(), tier);
@@ -488,7 +494,7 @@ TEST_F(Tiers, WhatABatchGivesBackWakesWhoSleeps) {
   spiller.Offer(kWho, fixture.variant(), digest);
   tier.AwaitCalls(1);
   spiller.Offer(kWho, fixture.variant(), digest);
-  // The other thread has taken it, and has nothing to write.
+  // The other thread has taken the name, and has nothing to write.
   std::this_thread::sleep_for(100ms);
   tier.Open();
   ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
@@ -510,7 +516,7 @@ TEST_F(Tiers, TheQueueKeepsItsLimit) {
   tier.AwaitCalls(1);
   for (int i = 0; i < 10; ++i) {
     spiller.Offer(kWho, fixture.variant(), digest);
-    // The other thread takes it.
+    // The other thread takes the name.
     EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s,
                           [&] { return spiller.stats().queued == 1; }));
   }
@@ -519,7 +525,7 @@ TEST_F(Tiers, TheQueueKeepsItsLimit) {
   EXPECT_EQ(spiller.stats().dropped_queue, 8u);
 }
 
-// One bit of it, in the pool.
+// Flips one bit of the block in the pool.
 void Flip(Process& process, const Digest& digest) {
   const BlockIndex::Held held = process.store().HoldUntouched(process.variant(), digest);
   LARDER_CHECK(InHost(held.state));
@@ -527,8 +533,9 @@ void Flip(Process& process, const Digest& digest) {
   process.store().Unhold({&held.ref, 1});
 }
 
-// Whoever writes where he should not costs no block that is durable, be it that others read it.
-TEST_F(Tiers, WhatIsDamagedInThePoolIsReadFromItsDisk) {
+// A process that writes where it should not cannot destroy a durable block, even if others are
+// reading it.
+TEST_F(Tiers, ABlockDamagedInThePoolIsReadFromDisk) {
   for (const bool leased : {false, true}) {
     SCOPED_TRACE(leased);
     MemoryDiskTier::Medium medium;
@@ -545,18 +552,19 @@ TEST_F(Tiers, WhatIsDamagedInThePoolIsReadFromItsDisk) {
     }
     EXPECT_EQ(process.store().stats().damaged, 1u);
     EXPECT_EQ(process.Tiers(digest), kDiskBit);
-    EXPECT_EQ(process.GetOne(digest, 1), BlockStatus::kOk) << "with its right bytes";
+    EXPECT_EQ(process.GetOne(digest, 1), BlockStatus::kOk)
+        << "the block must come back with its right bytes";
     EXPECT_EQ(process.Tiers(digest), kHostBit | kDiskBit);
     EXPECT_EQ(process.tier_.stats().blocks, 1u);
     process.store().CheckInvariants();
     reader.Reset();
-    EXPECT_EQ(process.store().stats().pool_free, free) << "the damaged bytes are gone";
+    EXPECT_EQ(process.store().stats().pool_free, free) << "the damaged copy must be freed";
     EXPECT_EQ(process.tier_.stats().blocks, 1u);
     process.store().CheckInvariants();
   }
 }
 
-// Remembers whom it was told to ask.
+// Records which entry it was told to ask for each record.
 class OwnersTier final : public MemoryDiskTier {
  public:
   using MemoryDiskTier::MemoryDiskTier;
@@ -574,8 +582,8 @@ class OwnersTier final : public MemoryDiskTier {
   std::map<DiskLocation, uint32_t> owners_ LARDER_GUARDED_BY(mu_);
 };
 
-// Room is made of it there, by its name of then.
-TEST_F(Tiers, WhatCameBackAfterDamageIsAskedForByItsNewEntry) {
+// When the disk needs the space, it asks for the block by the entry that it has by then.
+TEST_F(Tiers, AfterDamageTheDiskAsksForTheNewEntry) {
   OwnersTier tier(MiB(64), medium_);
   StoreFixture fixture(MiB(2), MiB(2));
   ASSERT_EQ(RecoverInto(fixture.store(), tier), 0u);
