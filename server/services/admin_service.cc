@@ -33,7 +33,7 @@ grpc::ServerUnaryReactor* AdminService::Stats(grpc::CallbackServerContext* conte
   tenant->set_metadata_bytes(s.metadata_bytes.value());
   tenant->set_pages(gauges.pages);
   tenant->set_pool_stalled(gauges.pool_stalled);
-  tenant->set_durability(gauges.disk ? "disk: what was spilled outlives the process, and pins do"
+  tenant->set_durability(gauges.disk ? "disk: spilled blocks and pins outlive the process"
                                      : "memory only: blocks and pins live until exit");
   for (const auto& [name, value] : hooks_.counters(gauges))
     (*reply->mutable_counters())[name] = value;
@@ -63,7 +63,8 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
   const double limit_s = request->limit_s() == 0 ? 30.0 : request->limit_s();
   if (!(limit_s > 0 && limit_s <= 86'400)) {
     reactor->Finish(
-        grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "limit_s: 0 (default 30) .. 86400"));
+        grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
+                     "limit_s: must be more than 0 and at most 86400, or 0 for the default of 30"));
     return reactor;
   }
   reply->set_sessions(static_cast<uint32_t>(
@@ -87,7 +88,8 @@ grpc::ServerWriteReactor<v1::VerifyProgress>* AdminService::Verify(
       return stream->Report(std::move(message));
     }));
   });
-  if (!taken) stream->End(Overloaded(*context, std::chrono::seconds(10), "calls of Verify"));
+  if (!taken)
+    stream->End(Overloaded(*context, std::chrono::seconds(10), "too many calls of Verify wait"));
   return stream;
 }
 

@@ -1,4 +1,7 @@
-// Admin: Stats, Drain, Verify and Config, on the operator's socket file alone.
+// Admin: Stats, Drain, Verify and Config, at the operator's socket file only.
+//
+// Ownership: Daemon owns it; what it is constructed with outlives it.
+// Thread-safety: any thread, as gRPC's callback API requires.
 #pragma once
 
 #include <chrono>
@@ -26,7 +29,7 @@ class AdminService final : public ServedAt<AdminMethods> {
     std::string version, boot_id, tenant, config;
     TimePoint started;
   };
-  // `verifying`: the thread that Verify runs on.
+  // Verify runs on `verifying`.
   AdminService(Hooks hooks, const Clock& clock, WorkerPool& verifying, VerifyVerb& verifier)
       : ServedAt(Socket::kAdmin),
         hooks_(std::move(hooks)),

@@ -34,9 +34,9 @@ void AttachStream::Refuse(const absl::Status& status) { Finish(status); }
 
 void AttachStream::OnReadDone(bool ok) {
   if (!ok) {
-    // Half-closed or broken: which of them, the session knows by whether it was told `bye`.  It
-    // ends before its stream does, so that a client whose stream has ended finds nothing of it any
-    // more.
+    // The stream was half-closed or broke; the session knows which by whether it received `bye`.
+    // The session ends before its stream, so that when a client sees the end of the stream, the
+    // daemon keeps nothing of the session any more.
     EndSession();
     MutexLock lock(mu_);
     if (!finish_) finish_ = absl::OkStatus();
@@ -45,7 +45,7 @@ void AttachStream::OnReadDone(bool ok) {
   }
   {
     MutexLock lock(mu_);
-    // The end was told already, so nothing would keep it back while this message is handled.
+    // The stream has finished already, so this object may be deleted while the message is handled.
     if (finished_) return;
     handling_ = true;
   }
@@ -103,7 +103,7 @@ void AttachStream::EndRead(absl::Status status) {
     }
     end = ToRpcStatus(*finish_);
   }
-  // Without the lock, which may be gone before this returns.
+  // Without the lock: this object, and the lock with it, may be deleted before Finish returns.
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>::Finish(end);
 }
 
@@ -111,12 +111,12 @@ absl::Status AttachStream::Parse() {
   if (!parser_) parser_.emplace();
   grpc::Slice bytes;
   if (!up_.TrySingleSlice(&bytes).ok() && !up_.DumpToSingleSlice(&bytes).ok())
-    return absl::InvalidArgumentError("a message that cannot be read");
+    return absl::InvalidArgumentError("the bytes of a message cannot be read");
   return parser_->Parse(std::as_bytes(std::span(bytes.begin(), bytes.size())), &message_);
 }
 
 std::optional<absl::StatusOr<Shares::Ticket>> AttachStream::TakeRoom() {
-  constexpr size_t kCopies = 2;  // its bytes, and what they say
+  constexpr size_t kCopies = 2;  // the bytes and the parsed message
   const size_t bytes = up_.Length();
   if (bytes <= kSmallBytes) return Shares::Ticket();
   Shares::Answer answer = account_.Take(ShareKind::kMessageBytes, kCopies * bytes);
@@ -133,14 +133,14 @@ std::optional<absl::StatusOr<Shares::Ticket>> AttachStream::TakeRoom() {
     if (!place.admitted()) return absl::ResourceExhaustedError(place.why);
     waits_ = std::move(place.ticket);
   }
-  // As on a session socket: messages that wait for each other's room must end.
+  // As on a session socket, messages that wait for one another's capacity must end at some time.
   bool over = false;
   if (now >= std::max(*waits_from_ + kWaitMax, asked_ + kAskAgain)) {
     asked_ = now;  // HasItsPart looks at all accounts
     over = account_.HasItsPart(ShareKind::kMessageBytes);
   }
   if (answer.retry_after != Duration::zero() && !over) return std::nullopt;
-  return absl::ResourceExhaustedError(absl::StrCat("no room for a message: ", answer.why));
+  return absl::ResourceExhaustedError(absl::StrCat("no capacity for a message: ", answer.why));
 }
 
 void AttachStream::Send(wire::Down message) {
@@ -162,7 +162,7 @@ void AttachStream::WriteNext() {
   writing_ = true;
   written_.Clear();
   bool own = false;
-  // Cannot fail: it is one of ours.
+  // Serializing cannot fail, because the daemon made the message.
   LARDER_CHECK(grpc::SerializationTraits<v1::Down>::Serialize(down_, &written_, &own).ok());
   StartWrite(&written_);
 }
@@ -176,7 +176,7 @@ void AttachStream::OnWriteDone(bool ok) {
     kept_ = 0;
   }
   if (!ok) {
-    // Answers are lost: a stream without them is of no use to its client.
+    // The answer is lost, and without it the stream is of no use to its client.
     DropQueue();
     if (!finish_) finish_ = absl::UnavailableError("an answer could not be sent");
   }
@@ -224,7 +224,7 @@ void AttachStream::FinishIfDone() {
 void AttachStream::OnCancel() {
   MutexLock lock(mu_);
   DropQueue();
-  if (!finish_) finish_ = absl::CancelledError("the client went away");
+  if (!finish_) finish_ = absl::CancelledError("the client has ended the call");
   FinishIfDone();
 }
 

@@ -1,14 +1,16 @@
-// The gRPC side of a session: reads Up, writes Down, one of each at a time.
+// The gRPC side of a session: reads Up and writes Down, one message of each at a time.
 //
-// Ownership: deletes itself in OnDone, as gRPC's callback API wants.  Thread-safety: as
-// SessionSink.
-// Back-pressure: reading stops while more than kQueuedMax bytes of answers wait to be written, so a
-// client that does not read cannot make the daemon grow.
-// Memory: gRPC hands over bytes, which are parsed here once they are charged: a message beyond
-// kSmallBytes to its process's share while it is handled.  Where there is no room for it, it waits
-// as bytes, and those are charged to what may wait; where that is used up, the session ends.
-// The process is charged for answers that wait (ChargeAnswers).  Between two messages the stream
-// keeps about SessionCodec::kKeptBytes of each direction, to use their memory again.
+// Ownership: deletes itself in OnDone, as gRPC's callback API requires.
+// Thread-safety: as SessionSink.
+// Locks: mu_ is held while gRPC is asked to read, write or finish, and while a share is taken.  The
+// session is called without it, and calls this object under the session's locks.
+// Limits: reading stops while more than kQueuedMax bytes of answers wait to be written, so that a
+// client which does not read cannot make the daemon's memory grow.
+// Memory: gRPC delivers a message as bytes.  One beyond kSmallBytes is charged to its process's
+// share before it is parsed, and until it is handled.  If the share is full, the message waits
+// unparsed, and its bytes are charged to kWaitingBytes; if that is full too, the session ends.
+// Answers that wait are charged (ChargeAnswers).  Between two messages the stream keeps about
+// SessionCodec::kKeptBytes of memory of each direction, to reuse it.
 #pragma once
 
 #include <chrono>
@@ -36,9 +38,9 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
  public:
   AttachStream(grpc::CallbackServerContext& context, SessionDeps& deps, SessionTable& sessions)
       : context_(context), deps_(deps), sessions_(sessions) {}
-  // Begins a session, or ends the stream with why not.
+  // Begins a session, or ends the stream with the reason why there is none.
   void Start(std::optional<AttachedProcess> process, const ShareHolder& holder, std::string peer);
-  // Ends the stream before it began.
+  // Ends the stream without a session.
   void Refuse(const absl::Status& status);
 
   void Send(wire::Down message) override LARDER_EXCLUDES(mu_);
@@ -46,35 +48,36 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void Abort() override { context_.TryCancel(); }
 
  private:
-  static constexpr size_t kSmallBytes = 32 << 10;      // of a message that takes what all share
-  static constexpr std::chrono::seconds kWaitMax{60};  // for room, where others wait for ours
-  static constexpr std::chrono::seconds kAskAgain{
-      1};  // between two questions whether it HasItsPart
-  static constexpr std::chrono::milliseconds kRetry{10};  // when there is no room for it
+  static constexpr size_t kSmallBytes = 32 << 10;         // a longer message is charged
+  static constexpr std::chrono::seconds kWaitMax{60};     // for capacity, if HasItsPart
+  static constexpr std::chrono::seconds kAskAgain{1};     // between two calls of HasItsPart
+  static constexpr std::chrono::milliseconds kRetry{10};  // if there is no capacity for a message
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
   void EndSession();  // idempotent
-  // What becomes of up_, step by step: it waits for room, is handled by a thread that long messages
-  // have (gRPC's few serve all), and then there is another read, or the end.
+  // The steps of handling up_: it waits for capacity; a long message goes to a worker, because
+  // gRPC's few threads serve all calls; it is handled; then the next read begins, or the stream
+  // ends.
   void AwaitRoom() LARDER_EXCLUDES(mu_);
   void HandToWorker() LARDER_EXCLUDES(mu_);
   void HandleRead() LARDER_EXCLUDES(mu_);
-  // Not OK: ends the session with it.
+  // Ends the session if the status is not OK.
   void EndRead(absl::Status status) LARDER_EXCLUDES(mu_);
   void RetryLater(std::function<void()> again) LARDER_REQUIRES(mu_);
-  // Of up_, into message_.
+  // Parses up_ into message_.
   [[nodiscard]] absl::Status Parse();
-  // nullopt: not yet.  ResourceExhausted: never, or not soon enough.
+  // Charges the message in up_.  Returns nullopt if there is no capacity yet, ResourceExhausted if
+  // there never is, or was not in time.
   [[nodiscard]] std::optional<absl::StatusOr<Shares::Ticket>> TakeRoom();
   void WriteNext() LARDER_REQUIRES(mu_);
-  // What is left to do is to tell gRPC the end: once, by who is told so.
+  // Returns true, once, if nothing is left to do but to finish the call; the caller must do that.
   [[nodiscard]] bool TakeEnd() LARDER_REQUIRES(mu_);
   void FinishIfDone() LARDER_REQUIRES(mu_);
   void DropQueue() LARDER_REQUIRES(mu_);
-  // Charges for the answers in queue_ and for the one that is written, or ends the stream.
+  // Charges the answers in queue_ and the one that is being written, or ends the stream.
   void ChargeQueue() LARDER_REQUIRES(mu_);
 
   grpc::CallbackServerContext& context_;
@@ -82,29 +85,29 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   SessionTable& sessions_;
   Shares::Account account_;                   // the session's, const after Start
   std::shared_ptr<AttachedSession> session_;  // const after Start
-  grpc::ByteBuffer up_;                       // of the read under way
-  std::optional<SessionCodec> parser_;        // its memory is reused, as is
-  wire::Up message_;                          // what it says
-  v1::Down down_;                             // of the write under way, and
+  grpc::ByteBuffer up_;                       // the message that was read, or is being read
+  std::optional<SessionCodec> parser_;        // kept to reuse its memory
+  wire::Up message_;                          // the parsed up_; its memory is reused too
+  v1::Down down_;                             // the message that is being written
   grpc::ByteBuffer written_;                  // its bytes
-  Shares::Ticket room_;                       // for up_ and what it says
-  Shares::Ticket waits_;                      // of up_, for as long as it waits for room
-  std::optional<TimePoint> waits_from_;       // up_, for room
-  TimePoint asked_;                           // when HasItsPart was asked last
-  std::optional<grpc::Alarm> retry_;          // looks at up_ again
+  Shares::Ticket room_;                       // charges up_ and message_
+  Shares::Ticket waits_;                      // charges up_ while it waits for capacity
+  std::optional<TimePoint> waits_from_;       // since when up_ waits for capacity
+  TimePoint asked_;                           // when HasItsPart was last called
+  std::optional<grpc::Alarm> retry_;          // continues with up_
 
   Mutex mu_;
   std::deque<wire::Down> queue_ LARDER_GUARDED_BY(mu_);
-  size_t queued_ LARDER_GUARDED_BY(mu_) = 0;  // their weight
+  size_t queued_ LARDER_GUARDED_BY(mu_) = 0;  // the weight of queue_
   bool writing_ LARDER_GUARDED_BY(mu_) = false;
-  size_t written_weight_ LARDER_GUARDED_BY(mu_) = 0;  // of down_, while it is written
-  size_t kept_ LARDER_GUARDED_BY(mu_) = 0;            // in down_, at most
-  Shares::Ticket answers_ LARDER_GUARDED_BY(mu_);     // for queued_ and written_weight_
+  size_t written_weight_ LARDER_GUARDED_BY(mu_) = 0;  // of down_, while it is being written
+  size_t kept_ LARDER_GUARDED_BY(mu_) = 0;            // the most bytes of memory that down_ keeps
+  Shares::Ticket answers_ LARDER_GUARDED_BY(mu_);     // charges queued_ and written_weight_
   bool read_paused_ LARDER_GUARDED_BY(mu_) = false;
-  // A read is looked at, perhaps by a callback of retry_, of which gRPC does not know: the end
-  // waits, as it deletes this.
+  // A message is being handled, possibly by a callback of retry_, which gRPC does not count as part
+  // of the call.  The stream must not finish meanwhile, because that deletes this object.
   bool handling_ LARDER_GUARDED_BY(mu_) = false;
-  bool finished_ LARDER_GUARDED_BY(mu_) = false;  // base Finish was called, or will be now
+  bool finished_ LARDER_GUARDED_BY(mu_) = false;  // gRPC's Finish was called, or is about to be
   std::optional<absl::Status> finish_ LARDER_GUARDED_BY(mu_);
 };
 

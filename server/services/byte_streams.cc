@@ -13,14 +13,14 @@
 namespace larder {
 namespace {
 
-// Charged for a stream between messages, and for what gRPC keeps of it until OnDone; beside what
-// its client has not read.  A call of gRPC's is thought to take some KiB; it was not measured.  A
-// charge of 64 KiB shut the door on callers who had their answers: OnDone may come 50 ms late, and
-// in that time a thousand small streams end.
+// Charged for a stream between messages, and for what gRPC keeps of it until OnDone, in addition to
+// what its client has not read.  A call of gRPC is assumed to take several KiB; this was not
+// measured.  With a charge of 64 KiB, callers that had their answers were refused: OnDone may come
+// 50 ms late, and in that time a thousand small streams end.
 constexpr ByteCount kBaseBytes = KiB(16);
-constexpr Duration kRetry = std::chrono::milliseconds(10);  // when there is no room for a message
+constexpr Duration kRetry = std::chrono::milliseconds(10);  // if a message cannot be charged
 
-// The data of a message, and token ids, hashes and names beside them.
+// The data of a message, plus token ids, hashes and names.
 constexpr size_t kStoreMessageMax = wire::kDataBytesMax + (512 << 10);
 
 std::span<const std::byte> AsBytes(std::string_view s) {
@@ -29,7 +29,7 @@ std::span<const std::byte> AsBytes(std::string_view s) {
 
 }  // namespace
 
-// ---- what both hold
+// ---- shares of both
 
 absl::StatusOr<StreamShare> StreamShare::Enter(grpc::CallbackServerContext& context,
                                                const Shares::Account& account) {
@@ -68,11 +68,11 @@ StoreStream::StoreStream(grpc::CallbackServerContext& context, SessionDeps& deps
 void StoreStream::OnReadDone(bool ok) {
   if (!ok) return End(receiver_->Close());
   deadline_.Moved();
-  // What no message needs does not wait for room either.
+  // Refuses a message that is longer than any valid one, before it waits for capacity.
   if (bytes_.Length() > kStoreMessageMax) {
-    return End(absl::InvalidArgumentError(
-        absl::StrCat("a message of ", bytes_.Length(), " bytes; allowed are ", wire::kDataBytesMax,
-                     " of data, and what a block says beside them")));
+    return End(absl::InvalidArgumentError(absl::StrCat("a message of ", bytes_.Length(),
+                                                       " bytes; allowed are ", wire::kDataBytesMax,
+                                                       " bytes of data, and the head of a block")));
   }
   const absl::StatusOr<size_t> memory = MemoryOf(bytes_, *v1::StoreBlocksRequest::descriptor());
   if (!memory.ok()) return End(memory.status());
@@ -81,7 +81,8 @@ void StoreStream::OnReadDone(bool ok) {
 
 void StoreStream::HandleMessage(size_t memory) {
   if (!share_.ChargeMessage(memory)) {
-    if (context_.IsCancelled()) return End(absl::CancelledError("there was no room in time"));
+    if (context_.IsCancelled())
+      return End(absl::CancelledError("the call ended while a message waited for capacity"));
     retry_.emplace();
     retry_->Set(std::chrono::system_clock::now() + kRetry,
                 [this, memory](bool) { HandleMessage(memory); });
@@ -118,7 +119,7 @@ absl::Status StoreStream::OnMessage(const v1::StoreBlocksRequest& request) {
   LARDER_RETURN_IF_ERROR(wire::Decode(request, &part));
   if (part.head.has_value() != first_) {
     return absl::InvalidArgumentError(
-        "content and variant: in the first message of the stream, and only there");
+        "content and variant: required in the first message of the stream, and allowed only there");
   }
   if (part.head) {
     first_ = false;
@@ -128,7 +129,8 @@ absl::Status StoreStream::OnMessage(const v1::StoreBlocksRequest& request) {
   }
   if (part.block) {
     if (receiver_->status().size() >= wire::kKeysMax) {
-      return absl::InvalidArgumentError("more than 4,096 blocks in one stream: open another");
+      return absl::InvalidArgumentError(
+          "more than 4,096 blocks in one stream: open another stream");
     }
     LARDER_RETURN_IF_ERROR(receiver_->Begin(*std::move(part.block)));
   }
@@ -164,10 +166,11 @@ void FetchStream::WriteNext() {
 }
 
 void FetchStream::Write() {
-  constexpr size_t kCopies = 2;  // ours and gRPC's
+  constexpr size_t kCopies = 2;  // reply_ and gRPC's copy of it
   if (share_.ChargeMessage(kCopies * reply_.ByteSizeLong())) return StartWrite(&reply_);
   if (context_.IsCancelled()) {
-    return End(grpc::Status(grpc::StatusCode::CANCELLED, "there was no room in time"));
+    return End(grpc::Status(grpc::StatusCode::CANCELLED,
+                            "the call ended while a message waited for capacity"));
   }
   retry_.emplace();
   retry_->Set(std::chrono::system_clock::now() + kRetry, [this](bool) { Write(); });
@@ -178,14 +181,14 @@ void FetchStream::OnWriteDone(bool ok) {
     deadline_.Moved();
     WriteNext();
   } else {
-    End(grpc::Status(grpc::StatusCode::CANCELLED, "the client went away"));
+    End(grpc::Status(grpc::StatusCode::CANCELLED, "the client has ended the call"));
   }
 }
 
 void FetchStream::End(const grpc::Status& status) {
   sender_.reset();
   reply_ = {};
-  share_.End();  // its last message may not be read yet
+  share_.End();  // without EndMessage: the client may not have read the last message yet
   Finish(status);
 }
 

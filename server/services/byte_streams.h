@@ -1,14 +1,16 @@
-// The gRPC side of StoreBlocks and FetchBlocks: reactors that pump messages between the wire and
-// server/byte_stream.
+// The gRPC side of StoreBlocks and FetchBlocks: reactors that pass messages between the wire and
+// server/sessions/byte_stream.h.
 //
-// Ownership: each deletes itself in OnDone.  Memory: one message at a time each way; its bytes, and
-// what they say, are charged to the caller's share while it is under way.  Where there is no room
-// it waits, one that came in as bytes that are not parsed; a stream that is idle takes a place and
-// little else.
-// Limits: an idle stream ends after half a minute, any after an hour.
-// What a stream holds (its place at the admission, leases, a reservation, messages) is back before
-// its answer goes out, but for what gRPC itself still keeps of it: gRPC calls OnDone when it finds
-// the time, and a caller that has its answer and opens the next stream must not be counted twice.
+// What a stream holds (its kByteStreams share, leases, a reservation, messages) is released before
+// its answer is sent, because gRPC may call OnDone late, and a caller that has its answer and opens
+// the next stream must not be counted twice.  What gRPC itself may keep of the call stays charged
+// until OnDone.
+// Ownership: each reactor deletes itself in OnDone.
+// Thread-safety: none; gRPC and the retry alarm call one at a time.
+// Memory: one message at a time.  Its bytes, and the parsed message, are charged to the caller's
+// share while it is under way.  If the share is full, the message waits; a received one waits
+// unparsed.  An idle stream takes little beyond its base charge.
+// Limits: an idle stream ends after half a minute, every stream after an hour.
 #pragma once
 
 #include <optional>
@@ -24,16 +26,18 @@
 
 namespace larder {
 
-// What a byte stream holds beside the pool.
+// What a byte stream holds of its caller's shares, besides those of the pool.
 class StreamShare {
  public:
-  // ResourceExhausted, with the hint in the trailing metadata: there is no place.
+  // Returns ResourceExhausted, with the retry hint in the trailing metadata, if a share is full.
   [[nodiscard]] static absl::StatusOr<StreamShare> Enter(grpc::CallbackServerContext& context,
                                                          const Shares::Account& account);
-  // Room for a message, in place of the one before: for so much memory.  False: there is none now.
+  // Charges `memory` bytes for a message instead of those for the message before.  Returns false if
+  // the share does not allow them now.
   [[nodiscard]] bool ChargeMessage(size_t memory);
   void EndMessage() { message_.Reset(); }
-  // What gRPC may keep until OnDone stays charged.
+  // Releases the place.  The base charge, for what gRPC may keep until OnDone, stays, and so does
+  // the charge for a message unless EndMessage was called.
   void End();
   [[nodiscard]] const Shares::Account& account() const { return account_; }
 
@@ -50,7 +54,7 @@ class StoreStream final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
 
  private:
   void OnReadDone(bool ok) override;
-  void HandleMessage(size_t memory);  // as soon as there is room for so much
+  void HandleMessage(size_t memory);  // waits until `memory` bytes can be charged
   void OnDone() override { delete this; }
   [[nodiscard]] absl::Status OnMessage(const v1::StoreBlocksRequest& request);
   void End(const absl::Status& status);
@@ -58,10 +62,10 @@ class StoreStream final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   grpc::CallbackServerContext& context_;
   SessionDeps& deps_;
   StreamShare share_;
-  std::optional<BlockReceiver> receiver_;  // until the end
+  std::optional<BlockReceiver> receiver_;  // empty after End
   CallDeadline deadline_;
   std::optional<grpc::Alarm> retry_;
-  grpc::ByteBuffer bytes_;  // of the message that was read
+  grpc::ByteBuffer bytes_;  // the message that was read
   v1::StoreBlocksReply* const reply_;
   bool first_ = true;
 };
@@ -74,12 +78,12 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchBlocksReply> 
   void OnWriteDone(bool ok) override;
   void OnDone() override { delete this; }
   void WriteNext();
-  void Write();  // reply_, as soon as there is room for it
+  void Write();  // writes reply_ once it can be charged
   void End(const grpc::Status& status);
 
   grpc::CallbackServerContext& context_;
   StreamShare share_;
-  std::optional<BlockSender> sender_;  // until the end
+  std::optional<BlockSender> sender_;  // empty after End
   CallDeadline deadline_;
   std::optional<grpc::Alarm> retry_;
   v1::FetchBlocksReply reply_;

@@ -11,11 +11,12 @@
 namespace larder {
 namespace {
 
-// How long a caller should wait where long calls have all threads; about what a few of them take.
+// How long a caller should wait if long calls occupy all threads: about the duration of a few of
+// them.
 constexpr Duration kRetryAfterLongCalls = std::chrono::seconds(1);
-constexpr size_t kPageBytesMax = 1 << 20;  // of instances, but for the first of a page
+constexpr size_t kPageBytesMax = 1 << 20;  // of instances; the first of a page may be larger
 
-// A salt keeps users apart, and names the blocks of those who know it.
+// A salt keeps users apart: it is part of the names of the blocks of the users that know it.
 void HideSalts(std::vector<wire::InstanceInfo>* instances) {
   for (wire::InstanceInfo& instance : *instances) {
     for (ContentSpec& content : instance.contents) content.salt.clear();
@@ -95,14 +96,14 @@ void CacheService::AnswerQueryIp(UnaryCall& call, const v1::QueryIpRequest& requ
   const wire::InstanceInfo info =
       status.ok() ? deps_.instances.Find(request.engine_id()) : wire::InstanceInfo{};
   if (status.ok() && info.engine_id.empty())
-    status = absl::NotFoundError("engine_id: no such engine is or was attached");
+    status = absl::NotFoundError("engine_id: no engine with this id is or was attached");
   reply->set_attached(info.attached);
-  // Only socket files are served so far, so every session is on this host.
+  // The daemon serves only socket files so far, so every session is on this host.
   for (size_t i = 0; i < info.sessions.size(); ++i) reply->add_addresses("local");
   call.Finish(status);
 }
 
-// ---- what all calls have in common
+// ---- common to all calls
 
 bool CacheService::Begin(UnaryCall& call, Draining draining) {
   absl::StatusOr<Shares::Ticket> place = Admit(call.context(), call.account(), draining);
@@ -127,7 +128,7 @@ absl::StatusOr<Shares::Ticket> CacheService::Admit(grpc::CallbackServerContext& 
 
 absl::Status CacheService::TooManyLongCalls(grpc::CallbackServerContext* context) {
   ++deps_.counters.calls_overloaded;
-  return Overloaded(*context, kRetryAfterLongCalls, "too many calls that take long");
+  return Overloaded(*context, kRetryAfterLongCalls, "too many long calls wait");
 }
 
 }  // namespace larder

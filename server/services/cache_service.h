@@ -1,14 +1,17 @@
 // Cache: Lookup, ListInstances, QueryIp (cache_service.cc), Pin, Unpin, Prefetch (pin_calls.cc),
 // Clear (clear_calls.cc), Move (move_calls.cc), Compress (compress_calls.cc), WatchEvents
 // (watch_call.cc).
-// Answers from memory on the RPC thread, long requests on others (charged_request.h); a pin when it
-// is on disk; what takes long on others.
 //
-// There is one at each socket that has a method of Cache (method_table.h).  That of data.sock tells
-// engines no salts, and keeps their pins apart by user.
+// Short requests are answered from memory on gRPC's thread, long ones on threads of their own
+// (charged_request.h), and the verbs of many blocks on further threads (LongCalls).  Pin and Unpin
+// answer when the change is on disk.
 //
-// Ownership: by Daemon; what it is made with outlives it.
-// Thread-safety: as gRPC's callback API wants.  Limits: proto/larder/v1/cache.proto.
+// There is one CacheService at each socket that serves a method of Cache (method_table.h).  The one
+// at data.sock does not tell engines salts, and keeps their pins apart by user.
+//
+// Ownership: Daemon owns it; what it is constructed with outlives it.
+// Thread-safety: any thread, as gRPC's callback API requires.
+// Limits: proto/larder/v1/cache.proto.
 #pragma once
 
 #include <functional>
@@ -39,10 +42,10 @@ namespace larder {
 
 class CacheService final : public ChargedAt<CacheMethods> {
  public:
-  // Verbs of many blocks, and the threads that they run on: of their own, since a Move may take
-  // hours.
+  // The verbs of many blocks and the threads that they run on.  Each verb has threads of its own,
+  // because a Move may take hours.
   struct LongCalls {
-    WorkerPool& answering;  // of long requests
+    WorkerPool& answering;  // for long requests of the other methods
     WorkerPool& clearing;
     ClearVerb& clear;
     WorkerPool& moving;
@@ -55,7 +58,7 @@ class CacheService final : public ChargedAt<CacheMethods> {
   CacheService(Socket socket, SessionDeps& deps, const SessionTable& sessions, PinVerb& pins,
                LongCalls long_calls, EventStreams& events);
 
-  // The single calls.  Each finishes `call`, now or later.
+  // The unary calls.  Each method finishes `call`, now or later.
   void AnswerLookup(UnaryCall& call, const v1::LookupRequest& request, v1::LookupReply* reply);
   void AnswerListInstances(UnaryCall& call, const v1::ListInstancesRequest& request,
                            v1::ListInstancesReply* reply);
@@ -74,42 +77,43 @@ class CacheService final : public ChargedAt<CacheMethods> {
                                      const v1::WatchEventsRequest* request) override;
 
  private:
-  // What a call does while the daemon drains.
+  // What happens to a call while the daemon drains.
   enum class Draining : uint8_t { kServed, kRefused };
-  // A place for as long as the call goes on.  ResourceExhausted: there is none.  Unavailable: the
-  // daemon drains.
+  // Takes a share of kCalls for the time of the call.  Returns ResourceExhausted if there is none,
+  // Unavailable if the daemon drains.
   [[nodiscard]] absl::StatusOr<Shares::Ticket> Admit(grpc::CallbackServerContext& context,
                                                      const Shares::Account& account,
                                                      Draining draining = Draining::kRefused);
-  // Likewise of the threads that long calls run on.
+  // Returns ResourceExhausted, for a call for which no thread of LongCalls is free.
   [[nodiscard]] absl::Status TooManyLongCalls(grpc::CallbackServerContext* context);
-  // As Admit.  False: there is none, and the call was finished.
+  // As Admit.  Returns false if the call was refused and finished.
   [[nodiscard]] bool Begin(UnaryCall& call, Draining draining = Draining::kRefused);
   void RunClear(const ClearVerb::What& what, v1::ClearReply* reply,
                 std::function<void(const absl::Status&)> done);
   void RunCompress(const CompressVerb::What& what, ProgressStream<v1::CompressProgress>* stream);
-  // Not OK: it has not begun, and the stream is the caller's to end.
+  // If the status is not OK, the call has not begun, and the caller must end the stream.
   [[nodiscard]] absl::Status BeginMove(grpc::CallbackServerContext* context,
                                        const v1::MoveRequest& request,
                                        ProgressStream<v1::MoveProgress>* stream);
   [[nodiscard]] absl::Status BeginCompress(grpc::CallbackServerContext* context,
                                            const v1::CompressRequest& request,
                                            ProgressStream<v1::CompressProgress>* stream);
-  // Whose pins a call means.  At data.sock an owner is one of the caller's user, and no engine is
-  // told what to do with its device memory; elsewhere it is as the caller says.
-  // PermissionDenied: the call does not prove who it is from; or the tier.
+  // Completes the owner of the pins: at data.sock it is prefixed with the caller's user, elsewhere
+  // it stays as it is.  Returns PermissionDenied if the call does not prove its user.
   [[nodiscard]] absl::Status BindOwner(const grpc::CallbackServerContext& context,
                                        std::string* owner) const;
+  // Returns PermissionDenied for DEVICE at data.sock, where no caller may direct engines, and
+  // Unimplemented for a tier that this daemon cannot pin.
   [[nodiscard]] absl::Status CheckPinnedTier(Tier tier) const;
-  // Has `work` finish the call: on this thread where the selection has few blocks, else by
-  // OnLongThread, so that gRPC's few threads serve others meanwhile.
+  // Runs `work`, which finishes the call: on this thread if the selection has few blocks, otherwise
+  // by OnLongThread, so that gRPC's few threads serve other calls meanwhile.
   using Selected = std::shared_ptr<const SelectedBlocks>;
-  static constexpr size_t kInlineBlocks = 2'048;  // to pin or prefetch them takes about a ms
+  static constexpr size_t kInlineBlocks = 2'048;  // pinning or prefetching them takes about 1 ms
   void InTurn(UnaryCall& call, SelectedBlocks selected, std::function<void(const Selected&)> work);
-  // Of the order's owner, in all tiers.
+  // Ends all pins of the order's owner, in all tiers.
   void UnpinAll(const DirectiveQueue::Order& order, v1::UnpinReply* reply,
                 std::function<void(const absl::Status&)> done);
-  // `selection` is the request's, decoded.
+  // `selection` is the decoded `request`, except the tokens, which are read from `request`.
   [[nodiscard]] absl::StatusOr<SelectedBlocks> SelectBlocks(
       const std::string& tenant, wire::BlockSelection& selection,
       const v1::BlockSelection& request) const;
@@ -117,12 +121,12 @@ class CacheService final : public ChargedAt<CacheMethods> {
                                                    wire::SelectionScope scope,
                                                    wire::BlockSelection& selection,
                                                    const v1::BlockSelection& request) const;
-  // Where they lie: they are many.
+  // Returns the tokens within the request; they may be many, so they are not copied.
   [[nodiscard]] static std::span<const uint32_t> TokensOf(const v1::BlockSelection& request) {
     return {request.tokens().data(), static_cast<size_t>(request.tokens_size())};
   }
 
-  const bool for_engines_;  // at data.sock
+  const bool for_engines_;  // this is the service of data.sock
   SessionDeps& deps_;
   const SessionTable& sessions_;
   PinVerb& pins_;

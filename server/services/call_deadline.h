@@ -1,10 +1,13 @@
-// Ends a streaming call that takes too long: what a stalled call holds (a lease, a reservation, a
-// share) must come back without the caller's help.
+// Ends a call that takes too long: what a stalled call holds (a lease, a reservation, a share) must
+// be released without the caller's help.
 //
-// A call whose caller named no deadline ends kDefault after it began; one that names its own keeps
-// it, up to the bound.  With an idle limit a call also ends when nothing moved for so long.
-// Ownership: a member of the call's reactor; the context outlives it.  Thread-safety: made and
-// destroyed once each, from any thread; Moved from any; it may fire on a thread of gRPC meanwhile.
+// A call without a deadline ends kDefault after it began.  A deadline that the caller names is kept
+// up to Limits::most.  With an idle limit, a call also ends if Moved was not called for that long.
+// Ownership: a member of the call's reactor; the context outlives it.
+// Thread-safety: constructed and destroyed on any thread; Moved from any thread.  It may cancel the
+// call on a thread of gRPC meanwhile.
+// Locks: one, which is held while the call is cancelled, and not while an alarm is set or
+// cancelled.
 #pragma once
 
 #include <algorithm>
@@ -22,15 +25,17 @@ namespace larder {
 
 class CallDeadline {
  public:
-  static constexpr std::chrono::seconds kDefault{30};  // as proto/larder/v1/types.proto has it
+  static constexpr std::chrono::seconds kDefault{30};  // as in proto/larder/v1/types.proto
 
   struct Limits {
-    std::chrono::seconds most;  // whatever the caller names
-    std::chrono::seconds idle;  // 0: it may be idle
+    std::chrono::seconds most;  // the longest deadline that a caller gets
+    std::chrono::seconds idle;  // 0 disables the idle limit
   };
-  static constexpr Limits kWork{.most = std::chrono::hours(24), .idle = {}};  // of a long verb
-  static constexpr Limits kBytes{.most = std::chrono::hours(1), .idle = kDefault};
-  static constexpr Limits kLinger{.most = kDefault, .idle = {}};  // of what has ended
+  static constexpr Limits kWork{.most = std::chrono::hours(24),
+                                .idle = {}};  // verbs of many blocks
+  static constexpr Limits kBytes{.most = std::chrono::hours(1), .idle = kDefault};  // byte streams
+  // For the client to read the end of its call.
+  static constexpr Limits kLinger{.most = kDefault, .idle = {}};
 
   CallDeadline(grpc::CallbackServerContext& context, const Limits& limits)
       : call_(std::make_shared<Call>()) {
@@ -49,7 +54,7 @@ class CallDeadline {
     Check(call_, now);
   }
   ~CallDeadline() {
-    std::shared_ptr<grpc::Alarm> alarm;  // cancelled without the lock: that may call back
+    std::shared_ptr<grpc::Alarm> alarm;  // cancelled after the unlock: that may run its callback
     MutexLock lock(call_->mu);
     call_->context = nullptr;
     alarm.swap(call_->alarm);
@@ -57,7 +62,7 @@ class CallDeadline {
   CallDeadline(const CallDeadline&) = delete;
   CallDeadline& operator=(const CallDeadline&) = delete;
 
-  // The call is not idle.  Cheap.
+  // To be called when the call makes progress.  Cheap.
   void Moved() { call_->Moved(std::chrono::steady_clock::now()); }
 
  private:
@@ -66,16 +71,16 @@ class CallDeadline {
 
     std::atomic<TimePoint> moved;
     Mutex mu;
-    grpc::CallbackServerContext* context LARDER_GUARDED_BY(mu) = nullptr;  // null: the call is over
+    grpc::CallbackServerContext* context LARDER_GUARDED_BY(mu) = nullptr;  // null after its end
     TimePoint end LARDER_GUARDED_BY(mu);
     std::chrono::seconds idle LARDER_GUARDED_BY(mu);
     std::shared_ptr<grpc::Alarm> alarm LARDER_GUARDED_BY(mu);
   };
-  // Ends the call if it is due, else looks again when it may be.
+  // Ends the call if its time is up, otherwise checks again at the earliest time when it may be.
   static void Check(const std::shared_ptr<Call>& call, TimePoint now) {
-    // Another alarm each time: one cannot be set again while it fires.
+    // A new alarm each time, because an alarm cannot be set again while its callback runs.
     const auto alarm = std::make_shared<grpc::Alarm>();
-    std::shared_ptr<grpc::Alarm> before = alarm;  // dropped without the lock, as below
+    std::shared_ptr<grpc::Alarm> before = alarm;  // the old one is destroyed without the lock
     std::chrono::nanoseconds left{0};
     {
       MutexLock lock(call->mu);
@@ -87,7 +92,7 @@ class CallDeadline {
       left = due - now;
       call->alarm.swap(before);
     }
-    // Without the lock, as it may fire at once.
+    // Without the lock, because the callback may run at once.
     alarm->Set(std::chrono::system_clock::now() +
                    std::chrono::ceil<std::chrono::system_clock::duration>(left),
                [call](bool fired) {

@@ -11,7 +11,7 @@
 namespace larder {
 namespace {
 
-// Debian's absl::string_view is not std's, so what goes to absl is one of its own.
+// In Debian, absl::string_view is not std::string_view, so absl functions need their own.
 bool ParseToken(absl::string_view hex, SidebandToken* token) {
   if (hex.size() != 2 * token->size()) return false;
   for (const char c : hex) {
@@ -75,7 +75,7 @@ absl::Status UnaryCall::ReserveAnswer(size_t bytes) {
 }
 
 std::optional<Shares::Answer> UnaryCall::ChargeAnswer(size_t bytes) {
-  constexpr size_t kCopies = 2;         // ours and gRPC's
+  constexpr size_t kCopies = 2;         // the reply and gRPC's copy of it
   constexpr size_t kCallBytes = 4'096;  // about what gRPC keeps of a call
   const size_t wanted = kCallBytes + kCopies * bytes;
   if (wanted <= answer_.amount()) return std::nullopt;

@@ -1,5 +1,8 @@
-// Who calls: the process behind a call's sideband token, the tenant it may name, and the place that
-// its call has.
+// The caller of a call: the process behind its sideband token, the tenant that it may name, and
+// what its call holds of its shares.
+//
+// Ownership: none, except UnaryCall below.
+// Thread-safety: any thread, except UnaryCall below.
 #pragma once
 
 #include <optional>
@@ -23,61 +26,63 @@ namespace larder {
 
 inline constexpr char kTokenMetadata[] = "larder-token";  // 32 hex digits
 inline constexpr char kRetryMetadata[] =
-    "larder-retry-after-ms";  // trailing, beside RESOURCE_EXHAUSTED
+    "larder-retry-after-ms";  // trailing metadata of RESOURCE_EXHAUSTED
 
-// nullopt: the call carries no token.  Unauthenticated: one that is malformed, or of no live
-// sideband.
+// Returns nullopt if the call carries no token, Unauthenticated if its token is malformed or of no
+// live sideband.
 [[nodiscard]] absl::StatusOr<std::optional<AttachedProcess>> CallerOf(
     const grpc::ServerContextBase& context, const ProcessTable& processes);
 
-// Who holds what a call takes: the process of its token; without one, all callers without of the
-// user that connected, as one process of his; and those of whom the kernel names no user together.
+// Returns the account that a call is charged to: that of the process of its token.  Calls without
+// a token are charged to one account per user, which counts as one process of that user; if the
+// kernel names no user, they share one account.
 [[nodiscard]] Shares::Account AccountOf(const grpc::ServerContextBase& context,
                                         const std::optional<AttachedProcess>& caller,
                                         const SessionDeps& deps);
-// Likewise; a call with a token that is of no use is as good as one without.
+// The same, except that a call whose token is not valid counts as a call without one.
 [[nodiscard]] Shares::Account AccountOf(const grpc::ServerContextBase& context,
                                         const SessionDeps& deps);
 
-// PermissionDenied unless `named` is empty or the caller's own tenant.
+// Returns PermissionDenied unless `named` is empty or the caller's own tenant.
 [[nodiscard]] absl::Status CheckTenant(std::string_view named, std::string_view own);
 
-// RESOURCE_EXHAUSTED with the retry hint in the trailing metadata; without one where it is 0, since
-// to ask for so much again is of no use.
+// Returns RESOURCE_EXHAUSTED and puts the retry hint into the trailing metadata.  There is no hint
+// if `retry_after` is 0, because a retry cannot succeed then.
 [[nodiscard]] absl::Status Overloaded(grpc::ServerContextBase& context, Duration retry_after,
                                       std::string_view what);
 
-// The reactor of a unary call, with its place, which is free before the caller hears the end: who
-// asks for one thing at a time never finds it taken.  The answer is charged to the caller until he
-// has read it, for which a long one leaves him 30 s.  A short one for which there is no room is
-// sent all the same; the call keeps its place then until it was read, for which there are 30 s,
-// too.
+// The reactor of a unary call, with the call's share of kCalls.  The share is released before the
+// answer is sent, so that a caller that makes one call at a time never finds its own share in use.
+// The answer is charged to the caller until it has read it; it has 30 s to read a long answer.  A
+// short answer that cannot be charged is sent nevertheless; the call then keeps its share of kCalls
+// until the answer is read, for which there are 30 s too.
 // Ownership: deletes itself when gRPC is done with it, which is after Finish.
 // Thread-safety: one thread at a time.
 class UnaryCall final : public grpc::ServerUnaryReactor {
  public:
-  // `reply`: what Finish sends.
+  // Finish sends `reply`.
   UnaryCall(grpc::CallbackServerContext& context, google::protobuf::MessageLite& reply,
             const SessionDeps& deps)
       : context_(context), reply_(reply), deps_(deps), account_(AccountOf(context, deps)) {}
   [[nodiscard]] grpc::CallbackServerContext& context() const { return context_; }
-  // Of the caller, as he was when the call began: his token may go with his sideband meanwhile.
+  // The caller's account when the call began; its token may become invalid meanwhile.
   [[nodiscard]] const Shares::Account& account() const { return account_; }
   void Hold(Shares::Ticket place) { place_ = std::move(place); }
-  // Charges for an answer of about so many bytes, so that work is not done whose answer cannot be
-  // given.  ResourceExhausted: there is no room; the call is to be finished with that.
+  // Charges an answer of about so many bytes in advance, so that no work is done whose answer
+  // cannot be sent.  Returns ResourceExhausted, with which the caller must finish the call, if the
+  // share does not allow it.
   [[nodiscard]] absl::Status ReserveAnswer(size_t bytes);
-  // Exactly once, or Refuse.
+  // Either Finish or Refuse must be called, exactly once.
   void Finish(const absl::Status& status);
-  // As Finish, of a request that breaks the contract: it is counted.
+  // As Finish, for a request that violates the contract; it is counted.
   void Refuse(const absl::Status& status);
 
  private:
   void OnDone() override { delete this; }
-  // OnDone waits for nothing, so gRPC may call it where it is, as it does that of its own reactor:
-  // to have another thread do it costs a short call a quarter of its time.
+  // Lets gRPC call OnDone on the current thread, as it does for its own reactor, because OnDone
+  // never waits.  Calling it on another thread would cost a short call a quarter of its time.
   bool InternalInlineable() override { return true; }
-  // What was refused of it; nullopt: it is charged.
+  // Returns nullopt if the answer is charged, otherwise the refusal.
   [[nodiscard]] std::optional<Shares::Answer> ChargeAnswer(size_t bytes);
   [[nodiscard]] absl::Status NoRoom(const Shares::Answer& refusal);
 

@@ -24,7 +24,7 @@ absl::StatusOr<Shares::Ticket> Charge(grpc::CallbackServerContext& context, cons
   return Overloaded(context, room.retry_after, room.why);
 }
 
-// `request` may be charged for its bytes so far; one that is not small is, for all, afterwards.
+// `request` may be charged for its bytes already; if it is not small, it is then charged for all.
 void AnswerNow(UnaryCall& call, const SessionDeps& deps, const google::protobuf::Descriptor& type,
                ChargedRequest& request, const AnswerBytes& answer) {
   const size_t length = request.bytes.Length();
@@ -46,12 +46,13 @@ absl::StatusOr<size_t> MemoryOf(const grpc::ByteBuffer& bytes,
                                 const google::protobuf::Descriptor& type) {
   const size_t length = bytes.Length();
   const uint64_t most = ParsedWeightMax(length);
-  grpc::ProtoBufferReader reader(const_cast<grpc::ByteBuffer*>(&bytes));  // which it only reads
+  grpc::ProtoBufferReader reader(const_cast<grpc::ByteBuffer*>(&bytes));  // only reads them
   const uint64_t weight = ParsedWeight(type, reader, most);
   if (weight <= most) return length + static_cast<size_t>(weight);
   return absl::InvalidArgumentError(
       absl::StrCat("a message of ", length, " bytes would take more than ", most,
-                   " in memory: it repeats what is empty, or what no ", type.full_name(), " has"));
+                   " bytes of memory: it repeats empty fields, or fields that ", type.full_name(),
+                   " does not have"));
 }
 
 absl::Status Parse(grpc::ByteBuffer* bytes, google::protobuf::Message* message) {
@@ -62,8 +63,8 @@ absl::Status Parse(grpc::ByteBuffer* bytes, google::protobuf::Message* message) 
   }
   bytes->Clear();
   if (parsed) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("not a ", message->GetDescriptor()->full_name(), " of protocol buffers"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the bytes are not a valid ", message->GetDescriptor()->full_name(), " message"));
 }
 
 absl::StatusOr<Shares::Ticket> ParseCharged(grpc::CallbackServerContext& context,
@@ -96,7 +97,7 @@ void AnswerCharged(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_re
   }
   absl::StatusOr<Shares::Ticket> charge = Charge(call.context(), deps, call.account(), length);
   if (!charge.ok()) return call.Finish(charge.status());
-  // A job can be copied, so what it holds is shared.
+  // Shared, because a job must be copyable.
   const auto request = std::make_shared<ChargedRequest>(std::move(bytes), *std::move(charge));
   OnLongThread(call, deps, long_requests, length,
                [&call, &deps, &type, request, answer = std::move(answer)] {
@@ -110,12 +111,12 @@ void OnLongThread(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_req
   const bool taken =
       long_requests.Submit(call.account().holder(), bytes, [&call, work = std::move(work)] {
         if (call.context().IsCancelled())
-          return call.Finish(absl::CancelledError("the caller has gone"));
+          return call.Finish(absl::CancelledError("the caller has ended the call"));
         work();
       });
   if (taken) return;
   ++deps.counters.calls_overloaded;
-  call.Finish(Overloaded(call.context(), std::chrono::seconds(1), "too many long requests"));
+  call.Finish(Overloaded(call.context(), std::chrono::seconds(1), "too many long requests wait"));
 }
 
 }  // namespace larder

@@ -1,14 +1,14 @@
-// Requests that are weighed, charged to their callers, and only then parsed.
+// Weighs requests and charges them to their callers before it parses them.
 //
-// gRPC parses a request before its service hears of it, and keeps it until the caller has read the
-// answer: 16 MiB can become half a GiB, for as long as the caller likes.  So gRPC hands the methods
-// of data.sock and control.sock bytes, and each is parsed here.  The parsed request lives while its
-// method runs; what the call needs later, the method copies.
+// gRPC parses a request before its service hears of it, and keeps the message until the caller has
+// read the answer: 16 MiB can become half a GiB, for as long as the caller likes.  So the methods
+// of data.sock and control.sock get bytes from gRPC, and each request is parsed here.  The parsed
+// request lives while its method runs; the method copies what the call needs later.
 //
-// A request beyond kSmallRequestBytes is charged for its bytes, once they have all come, and for
-// what they say, before they are parsed.  A single call of one beyond kInlineRequestBytes is
-// answered by threads of their own, which take callers in turn: to weigh and parse the longest, and
-// to answer it, takes a thread 20 ms and more, and gRPC's few threads serve all.
+// A request beyond kSmallRequestBytes is charged for its bytes, once all have arrived, and for the
+// parsed message, before it is parsed.  A unary call with a request beyond kInlineRequestBytes is
+// answered on separate threads, which take callers in turn: weighing, parsing and answering the
+// longest requests takes 20 ms and more, and gRPC's few threads serve all calls.
 //
 // Ownership: none.  Thread-safety: any thread.
 #pragma once
@@ -35,45 +35,46 @@ namespace larder {
 inline constexpr size_t kSmallRequestBytes = 32 << 10;
 inline constexpr size_t kInlineRequestBytes = 128 << 10;
 
-// What the bytes of a message, and the message that they say, take of memory together.
-// InvalidArgument: the message would take many times its length.
+// Returns the memory of the bytes and the parsed message together.  Returns InvalidArgument if the
+// parsed message would take many times the length of the bytes.
 [[nodiscard]] absl::StatusOr<size_t> MemoryOf(const grpc::ByteBuffer& bytes,
                                               const google::protobuf::Descriptor& type);
-// Lets go of the bytes.  InvalidArgument: they are no such message.  REQUIRES: MemoryOf was asked,
-// and answered.
+// Parses and frees the bytes.  Returns InvalidArgument if they are not such a message.
+// REQUIRES: MemoryOf returned OK for them.
 [[nodiscard]] absl::Status Parse(grpc::ByteBuffer* bytes, google::protobuf::Message* message);
 
-// Weighs, charges and parses a request at once.  The ticket is empty for one that is not long.
-// ResourceExhausted, with the hint in the trailing metadata: there is no room.  InvalidArgument,
-// which is counted: it is no such message, or longer than `length_max`.
+// Weighs, charges and parses a request.  The ticket is empty if the request is at most
+// kSmallRequestBytes long.  Returns ResourceExhausted, with the retry hint in the trailing
+// metadata, if the share is full.  Returns InvalidArgument, and counts it, if the bytes are not
+// such a message, or longer than `length_max`.
 [[nodiscard]] absl::StatusOr<Shares::Ticket> ParseCharged(grpc::CallbackServerContext& context,
                                                           const SessionDeps& deps,
                                                           grpc::ByteBuffer bytes, size_t length_max,
                                                           google::protobuf::Message* request);
 
-// Finishes `call`, or has `answer` parse the bytes and finish it: now, or on one of
-// `long_requests`.  `answer` returns InvalidArgument, and has not finished the call, where they are
-// no such message.
+// Weighs and charges a request, then calls `answer`, which parses the bytes and finishes `call`: at
+// once, or on one of `long_requests`.  If the request is refused, finishes `call`.  If the bytes
+// are not such a message, `answer` returns InvalidArgument and must not have finished the call.
 using AnswerBytes = std::function<absl::Status(grpc::ByteBuffer)>;
 void AnswerCharged(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_requests,
                    grpc::ByteBuffer bytes, const google::protobuf::Descriptor& type,
                    AnswerBytes answer);
 
-// Has one of `long_requests` do `work`, which finishes `call`, when it is the caller's turn.
-// `bytes`: what the work keeps while it waits.  Where too much waits already, or the caller has
-// gone by then, the call is finished with that.
+// Runs `work`, which finishes `call`, on one of `long_requests` when it is the caller's turn.
+// `bytes` is what the work holds while it waits.  If too many requests wait, or the caller has
+// ended the call by then, finishes `call` with an error instead.
 void OnLongThread(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_requests, size_t bytes,
                   std::function<void()> work);
 
-// A service with such requests.  Each method that the table declares for `socket` is handed to
-// Charge in the constructor.
+// The base of a service with such requests.  The constructor of the service must call Charge for
+// each of its methods that gets its requests this way.
 template <class Table>
 class ChargedAt : public ServedAt<Table> {
  protected:
   ChargedAt(Socket socket, const SessionDeps& deps, WorkerPool& long_requests)
       : ServedAt<Table>(socket), socket_(socket), deps_(deps), long_requests_(long_requests) {}
 
-  // A single call: the method finishes it, now or later.
+  // For a unary call, which the method finishes, now or later.
   template <template <class> class Method, class Service, class Request, class Reply>
   void Charge(void (Service::*method)(UnaryCall&, const Request&, Reply*)) {
     auto* const service = static_cast<Service*>(this);
@@ -91,7 +92,7 @@ class ChargedAt : public ServedAt<Table> {
           return call;
         }));
   }
-  // A call with a stream of answers, of which no request is longer than `length_max`.
+  // For a call with a stream of answers, whose request is at most `length_max` long.
   template <template <class> class Method, class Service, class Request, class Reply>
   void Charge(grpc::ServerWriteReactor<Reply>* (Service::*method)(grpc::CallbackServerContext*,
                                                                   const Request*),
@@ -116,7 +117,7 @@ class ChargedAt : public ServedAt<Table> {
         Table::kSockets[static_cast<size_t>(kIndex)].Has(socket_) ? nullptr : handler);
     if (!unused) this->MarkMethodRawCallback(kIndex, handler);
   }
-  // gRPC made them, and would keep them until the call is done.
+  // Takes the bytes away from gRPC, which would keep them until the call is done.
   static grpc::ByteBuffer Take(const grpc::ByteBuffer* bytes) {
     grpc::ByteBuffer taken;
     taken.Swap(const_cast<grpc::ByteBuffer*>(bytes));

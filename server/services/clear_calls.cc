@@ -42,15 +42,17 @@ void CacheService::AnswerClear(UnaryCall& call, const v1::ClearRequest& request,
       .dry_run = query.dry_run,
   });
   const bool taken = long_calls_.clearing.Submit([this, &call, reply, what] {
-    // It may have waited for long: who asked must not find later that he cleared what came since.
+    // The call may have waited for long.  If its caller has given up, it must not clear blocks that
+    // were stored since.
     if (call.context().IsCancelled())
-      return call.Finish(absl::CancelledError("the caller has gone"));
+      return call.Finish(absl::CancelledError("the caller has ended the call"));
     RunClear(*what, reply, [&call](const absl::Status& done) { call.Finish(done); });
   });
   if (!taken) call.Finish(TooManyLongCalls(&call.context()));
 }
 
-// What engines have is found before the rest is cleared, and waited for by nobody's thread.
+// The blocks of engines are found before HOST and DISK are cleared, because that needs what is
+// stored.  No thread waits for the engines' answers.
 void CacheService::RunClear(const ClearVerb::What& what, v1::ClearReply* reply,
                             std::function<void(const absl::Status&)> done) {
   const bool of_device = (what.tiers & TierBit(Tier::kDevice)) != 0;

@@ -18,7 +18,8 @@ absl::Status CheckTiers(TierSet tiers, bool dry_run) {
   if ((tiers & TierBit(Tier::kRemote)) != 0)
     return absl::UnimplementedError("tiers: TIER_REMOTE cannot be compressed");
   if (dry_run && (tiers & TierBit(Tier::kDevice)) != 0)
-    return absl::InvalidArgumentError("dry_run: nobody knows what TIER_DEVICE would save");
+    return absl::InvalidArgumentError(
+        "dry_run: not possible with TIER_DEVICE, whose engines do not report what it would save");
   return absl::OkStatus();
 }
 
@@ -66,7 +67,7 @@ void CacheService::RunCompress(const CompressVerb::What& what,
       of_device ? long_calls_.device_verbs.Find(what.scope, &blocks) : absl::OkStatus();
   wire::CompressProgress last;
   last.blocks = blocks.size();
-  // The answers are told once, when engines have added theirs.
+  // The answers for single blocks are sent once, when the engines have added theirs.
   const auto report = [stream, &last, of_device,
                        device_blocks = blocks.size()](const wire::CompressProgress& progress) {
     last = progress;

@@ -11,8 +11,8 @@
 
 namespace larder {
 
-// In place of the handlers that parse first, as the generated WithRawCallbackMethod_Attach does it;
-// that one cannot stand above a class that has the other.
+// Replaces the handlers that parse messages first, as the generated WithRawCallbackMethod_Attach
+// does; that class cannot be combined with a base class that has the parsing handler.
 EngineService::EngineService(SessionDeps& deps, SessionTable& sessions)
     : ChargedAt(Socket::kData, deps, deps.workers), deps_(deps), sessions_(sessions) {
   using grpc::ByteBuffer;
@@ -27,7 +27,7 @@ EngineService::EngineService(SessionDeps& deps, SessionTable& sessions)
           [this](grpc::CallbackServerContext* context, v1::StoreBlocksReply* reply) {
             return StoreRaw(context, reply);
           }));
-  // Names of the most blocks that one may ask for, and what it says beside them.
+  // The names of as many blocks as one request may have, plus its other fields.
   constexpr size_t kFetchRequestMax = wire::kKeysMax * sizeof(Digest) + (64 << 10);
   Charge<Api::WithCallbackMethod_FetchBlocks>(&EngineService::FetchBlocks, kFetchRequestMax);
 }

@@ -1,7 +1,9 @@
-// Engine: Attach and the byte streams.  Finds out who calls, asks for a share, and hands over to
-// the reactors.
+// Engine: Attach and the byte streams.  Identifies the caller, takes a share, and creates the
+// reactor that handles the call.
 //
-// Thread-safety: as gRPC's callback API wants.  Limits: proto/larder/v1/engine.proto.
+// Ownership: Daemon owns it; what it is constructed with outlives it.
+// Thread-safety: any thread, as gRPC's callback API requires.
+// Limits: proto/larder/v1/engine.proto.
 #pragma once
 
 #include <optional>
@@ -23,7 +25,8 @@ class EngineService final : public ChargedAt<EngineMethods> {
       grpc::CallbackServerContext* context, const v1::FetchBlocksRequest* request) override;
 
  private:
-  // Attach and StoreBlocks, as bytes: the stream parses them when it has room for what they say.
+  // Attach and StoreBlocks get their messages as bytes, which the stream parses once they are
+  // charged.
   [[nodiscard]] grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AttachRaw(
       grpc::CallbackServerContext* context);
   [[nodiscard]] grpc::ServerReadReactor<grpc::ByteBuffer>* StoreRaw(
@@ -31,7 +34,8 @@ class EngineService final : public ChargedAt<EngineMethods> {
 
   SessionDeps& deps_;
   SessionTable& sessions_;
-  // A place for a byte stream.  ResourceExhausted: there is none; Unavailable: draining.
+  // Takes the shares of a byte stream.  Returns ResourceExhausted if one is full, Unavailable if
+  // the daemon drains.
   [[nodiscard]] absl::StatusOr<StreamShare> EnterStream(
       grpc::CallbackServerContext& context, const std::optional<AttachedProcess>& caller);
 };

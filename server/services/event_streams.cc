@@ -14,16 +14,20 @@
 namespace larder {
 namespace {
 
-// How long a watcher may wait for what happens next.
+// How long an event may wait before it is sent.
 constexpr Duration kPollEvery = std::chrono::milliseconds(10);
 constexpr Duration kRetryAfterWatchers = std::chrono::seconds(10);
-constexpr uint64_t kUntold = 4096;  // events
+// After so many events of other tiers, the watcher gets a message with the number reached.
+constexpr uint64_t kUntold = 4096;
 
-absl::Status Ending() { return absl::UnavailableError("the daemon ends: watch the next one"); }
+absl::Status Ending() {
+  return absl::UnavailableError("larderd is stopping: watch again when it is back");
+}
 
 }  // namespace
 
-// Its feed, and what ends it, belong to the thread; gRPC says when it can take more.
+// The thread of EventStreams uses the feed and finishes the stream; gRPC's threads only set
+// `writing_` and `cancelled_` and wake it.
 class EventStreams::Stream final : public Reactor {
  public:
   enum class Told { kNothing, kMore, kEnded };
@@ -32,14 +36,16 @@ class EventStreams::Stream final : public Reactor {
          Shares::Ticket place)
       : context_(context), feed_(std::move(feed)), streams_(streams), place_(std::move(place)) {}
 
-  // kEnded: it is finished, and not to be used any more.
+  // Sends the next events if the watcher can take more.  After kEnded the stream has finished and
+  // must not be used any more.
   [[nodiscard]] Told Tell() {
-    if (cancelled_) return End(absl::CancelledError("the watcher has gone"));
+    if (cancelled_) return End(absl::CancelledError("the watcher has ended the call"));
     if (feed_.lost()) return CutOff();
     if (writing_ || !feed_.ready()) return Told::kNothing;
     absl::StatusOr<wire::WatchReply> reply = feed_.Next();
     if (!reply.ok()) return CutOff();
-    // Of what he does not watch he hears now and then how far it is, so that he can go on there.
+    // Events of tiers that it does not watch are reported only by a number every kUntold events, so
+    // that the watcher can continue from there.
     if (reply->events.empty() && !reply->snapshot_end && reply->sequence < told_ + kUntold)
       return Told::kMore;
     told_ = reply->sequence;
@@ -58,7 +64,7 @@ class EventStreams::Stream final : public Reactor {
   }
 
   void OnWriteDone(bool ok) override {
-    if (!ok) cancelled_ = true;  // never back: OnCancel may run just now
+    if (!ok) cancelled_ = true;  // never set back to false: OnCancel may run at the same time
     writing_ = false;
     streams_.Wake();
   }
@@ -75,11 +81,11 @@ class EventStreams::Stream final : public Reactor {
   }
 
   grpc::CallbackServerContext& context_;
-  std::optional<CallDeadline> linger_;  // from its end on
+  std::optional<CallDeadline> linger_;  // set by End
   EventFeed feed_;
   uint64_t told_ = 0;
   EventStreams& streams_;
-  v1::WatchEventsReply message_;  // being written
+  v1::WatchEventsReply message_;  // which is being written
   bool first_ = true;
   const Shares::Ticket place_;
   std::atomic<bool> writing_{false}, cancelled_{false};
@@ -137,7 +143,7 @@ void EventStreams::Wake() {
   wake_.NotifyOne();
 }
 
-// Sleeps while nobody watches; else looks now and then, since what happens wakes nobody.
+// Sleeps while there is no watcher; otherwise it polls, because an event does not wake the thread.
 void EventStreams::Run() {
   pthread_setname_np(pthread_self(), "events");
   std::vector<Stream*> streams;

@@ -1,10 +1,13 @@
-// WatchEvents: the streams of all watchers, and the one thread that tells them.
+// WatchEvents: the streams of all watchers, and the one thread that sends events to them.
 //
-// A watcher is told as fast as he reads; one who does not is cut off when what he should hear next
-// is gone (EventFeed), and slows nobody.  If he does not read that either, his call is cancelled.
-// Ownership: EventStreams by Daemon, outlives its streams, which gRPC's end of the call deletes.
+// Each watcher gets events as fast as it reads.  A watcher that does not read slows down no other
+// one; it is cut off when its next event is no longer kept (EventFeed), and if it does not read
+// that error either, its call is cancelled.
+// Ownership: Daemon owns EventStreams, which outlives its streams.  A stream deletes itself when
+// gRPC is done with the call.
 // Thread-safety: all methods from any thread.
-// Limits: each process's and uid's share of watchers (server/runtime/shares.h).
+// Locks: mu_ is held while streams are finished at the end, and not while events are sent.
+// Limits: the share of watchers of each process and uid (server/runtime/shares.h).
 #pragma once
 
 #include <atomic>
@@ -34,18 +37,19 @@ class EventStreams {
   EventStreams(const EventStreams&) = delete;
   EventStreams& operator=(const EventStreams&) = delete;
 
-  // A stream of what `query` asks for; or one that ends with why not.
+  // Returns a stream of the events that `query` selects, or one that ends at once with an error.
   [[nodiscard]] Reactor* Watch(grpc::CallbackServerContext& context, const Shares::Account& account,
                                const wire::WatchQuery& query) LARDER_EXCLUDES(mu_);
-  // Ends all, and refuses others.
+  // Ends all streams and refuses new ones.
   void EndAll() LARDER_EXCLUDES(mu_);
-  // One that ends with `why`.
+  // Returns a stream that ends with `why`.
   [[nodiscard]] static Reactor* Refuse(const absl::Status& why);
 
  private:
   class Stream;
   void Run() LARDER_EXCLUDES(mu_);
-  // Tells each who can take more; true: there is more to tell at once.
+  // Sends to each watcher that can take more, and removes the streams that ended.  Returns true if
+  // there is more to send at once.
   [[nodiscard]] bool TellAll(std::vector<Stream*>* streams);
   void Wake() LARDER_EXCLUDES(mu_);
 
@@ -59,7 +63,7 @@ class EventStreams {
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
   bool woken_ LARDER_GUARDED_BY(mu_) = false;
-  std::vector<Stream*> new_ LARDER_GUARDED_BY(mu_);  // not yet the thread's
+  std::vector<Stream*> new_ LARDER_GUARDED_BY(mu_);  // which the thread has not taken yet
   std::thread thread_;
 };
 

@@ -17,7 +17,8 @@ namespace {
 absl::Status CheckMovedTiers(const wire::MoveQuery& query) {
   const auto is_ours = [](Tier tier) { return tier == Tier::kHost || tier == Tier::kDisk; };
   if (is_ours(query.from) && is_ours(query.to)) return absl::OkStatus();
-  return absl::UnimplementedError("from, to: only between TIER_HOST and TIER_DISK");
+  return absl::UnimplementedError(
+      "from, to: blocks can be moved only between TIER_HOST and TIER_DISK");
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ std::vector<DirectiveQueue::Block> BlocksOf(const SelectedBlocks& selected) {
   return blocks;
 }
 
-// What PinVerb is asked to answer, of pins that engines keep.
+// Converts an Answer of PinVerb to one for pins that engines keep.
 DirectiveQueue::Answer OfDevice(PinVerb::Answer answer) {
   return [answer = std::move(answer)](std::vector<BlockStatus> statuses) {
     answer(absl::OkStatus(), std::move(statuses));
@@ -47,7 +47,7 @@ absl::Status CacheService::CheckPinnedTier(Tier tier) const {
   if (tier == Tier::kRemote) return absl::UnimplementedError("tier: TIER_REMOTE cannot be pinned");
   if (tier == Tier::kDevice && for_engines_) {
     return absl::PermissionDeniedError(
-        "tier: what engines pin in their device memory is asked for at control.sock");
+        "tier: pins of TIER_DEVICE can be changed only at control.sock");
   }
   if (tier != Tier::kDisk || pins_.durable()) return absl::OkStatus();
   return absl::UnimplementedError("tier: this daemon has no disk; start it with --disk");
@@ -60,14 +60,14 @@ absl::Status CacheService::BindOwner(const grpc::CallbackServerContext& context,
                           CallerOf(context, deps_.processes));
   if (!caller) {
     return absl::PermissionDeniedError(
-        "owner: at data.sock a pin is of the caller's user, and no larder-token says which: send "
-        "that of a sideband, or call at control.sock");
+        "owner: at data.sock a pin belongs to the caller's user, and no larder-token proves which "
+        "user that is: send the token of a sideband, or call at control.sock");
   }
   *owner = absl::StrCat("uid:", caller->uid, "/", *owner);
   if (owner->size() <= PinVerb::kOwnerBytesMax) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("owner: with its user it is ", owner->size(),
-                                                 " bytes, and may be ", PinVerb::kOwnerBytesMax,
-                                                 ": choose a shorter one"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "owner: with the prefix for its user it has ", owner->size(), " bytes, and at most ",
+      PinVerb::kOwnerBytesMax, " are allowed: choose a shorter one"));
 }
 
 void CacheService::AnswerPin(UnaryCall& call, const v1::PinRequest& request, v1::PinReply* reply) {
@@ -115,7 +115,7 @@ void CacheService::AnswerUnpin(UnaryCall& call, const v1::UnpinRequest& request,
   DirectiveQueue::Order order{.kind = wire::DirectiveKind::kUnpin, .owner = query.owner};
   if (!query.blocks) {
     if (status = CheckTenant(query.tenant, deps_.tenant); !status.ok()) return call.Refuse(status);
-    // It looks at all pins.
+    // On a thread for long requests, because it visits all pins.
     return OnLongThread(call, deps_, long_calls_.answering, 0, [this, &call, reply, order] {
       UnpinAll(order, reply, [&call](const absl::Status& done) { call.Finish(done); });
     });
@@ -141,7 +141,7 @@ void CacheService::AnswerUnpin(UnaryCall& call, const v1::UnpinRequest& request,
          });
 }
 
-// What the daemon keeps ends at once, whatever engines do; the answer waits for both.
+// The pins that the daemon keeps end at once, whatever the engines do; the answer waits for both.
 void CacheService::UnpinAll(const DirectiveQueue::Order& order, v1::UnpinReply* reply,
                             std::function<void(const absl::Status&)> done) {
   struct Both {
@@ -151,8 +151,8 @@ void CacheService::UnpinAll(const DirectiveQueue::Order& order, v1::UnpinReply* 
     ptrdiff_t unanswered = 0;
   };
   const auto both = std::make_shared<Both>();
-  if (for_engines_) both->open = 1;  // its owners pin nothing in device memory
-  // The reply is written by one thread: that of the last.
+  if (for_engines_) both->open = 1;  // at data.sock no owner pins in device memory
+  // The last of the two answers writes the reply.
   const auto one = [both, reply, done = std::move(done)] {
     if (both->open.fetch_sub(1) != 1) return;
     reply->set_unpinned(both->unpinned);

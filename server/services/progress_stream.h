@@ -1,10 +1,12 @@
-// A call that takes long and says how far it is: its reactor, between gRPC and the thread that does
-// the work.
+// The reactor of a long call that reports its progress, between gRPC and the thread that does the
+// work.
 //
-// The last word wins: what was reported while the one before was under way replaces it, so a slow
-// caller slows nothing.
-// Ownership: its own; it goes when gRPC is done with it.  Whoever works may use it until End.
+// A report that waits while an earlier one is being written is replaced by the next report, so a
+// slow caller does not slow the work.
+// Ownership: deletes itself when gRPC is done with it.  The thread that does the work may use it
+// until it calls End.
 // Thread-safety: all methods from any thread.
+// Locks: mu_ is held while gRPC is asked to write, and by OnWriteDone while it finishes the call.
 #pragma once
 
 #include <optional>
@@ -26,13 +28,13 @@ class ProgressStream final : public grpc::ServerWriteReactor<Message> {
   explicit ProgressStream(grpc::CallbackServerContext& context)
       : deadline_(context, CallDeadline::kWork) {}
 
-  // Until its end goes out.  REQUIRES: before the work begins.
+  // Keeps the ticket until the call is finished.  REQUIRES: the work has not begun.
   void Hold(Shares::Ticket ticket) LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     ticket_ = std::move(ticket);
   }
 
-  // False: the caller has gone, or wants no more.
+  // Returns false if the caller has ended the call.
   [[nodiscard]] bool Report(Message message) LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     if (cancelled_) return false;
@@ -40,7 +42,8 @@ class ProgressStream final : public grpc::ServerWriteReactor<Message> {
     WriteNext();
     return true;
   }
-  // After what was reported last.  Exactly once; not to be used any more.
+  // Finishes the call after the last report.  Must be called exactly once; the caller must not use
+  // this object afterwards.
   void End(const absl::Status& status) LARDER_EXCLUDES(mu_) {
     std::optional<absl::Status> now;
     {
@@ -48,7 +51,7 @@ class ProgressStream final : public grpc::ServerWriteReactor<Message> {
       end_ = status;
       now = TakeEnd();
     }
-    if (now) this->Finish(ToRpcStatus(*now));  // without the lock: it may be gone by then
+    if (now) this->Finish(ToRpcStatus(*now));  // without the lock: this may delete it
   }
 
   void OnWriteDone(bool ok) override LARDER_EXCLUDES(mu_) {
@@ -71,17 +74,17 @@ class ProgressStream final : public grpc::ServerWriteReactor<Message> {
     writing_ = true;
     this->StartWrite(&sent_);
   }
-  // When nothing is left to be written; once.
+  // Returns, once, the status to finish the call with, if nothing is left to be written.
   [[nodiscard]] std::optional<absl::Status> TakeEnd() LARDER_REQUIRES(mu_) {
     if (writing_ || (next_ && !cancelled_)) return std::nullopt;
-    if (end_) ticket_.Reset();  // before the caller hears: OnDone may come much later
+    if (end_) ticket_.Reset();  // before the caller sees the end: OnDone may come much later
     return std::exchange(end_, std::nullopt);
   }
 
   const CallDeadline deadline_;
   Mutex mu_;
   Shares::Ticket ticket_ LARDER_GUARDED_BY(mu_);
-  Message sent_ LARDER_GUARDED_BY(mu_);  // being written
+  Message sent_ LARDER_GUARDED_BY(mu_);  // which is being written
   std::optional<Message> next_ LARDER_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ LARDER_GUARDED_BY(mu_);
   bool writing_ LARDER_GUARDED_BY(mu_) = false;

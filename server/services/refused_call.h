@@ -1,4 +1,4 @@
-// A call that ends before it began.
+// The reactor of a call that is refused at once.
 //
 // Ownership: deletes itself when gRPC is done with it.
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace larder {
 
-// `Reactor`: one of gRPC's server reactors.
+// `Reactor` is one of gRPC's server reactors.
 template <class Reactor>
 class RefusedCall final : public Reactor {
  public:

@@ -1,4 +1,4 @@
-// absl::Status to the RPC status, the one error channel of a call.
+// Converts absl::Status to the status of an RPC, by which a call reports its error.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace larder {
 
-// The codes have equal numbers in both.
+// Codes have the same numbers in both.
 [[nodiscard]] inline grpc::Status ToRpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};

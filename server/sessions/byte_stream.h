@@ -66,7 +66,7 @@ class BlockReceiver {
   ExtentReservation reservation_;  // if empty, the block's bytes are read and discarded
   Shares::Ticket charged_;         // for reservation_
   bool begun_ = false;             // its first byte has arrived, or it has failed
-  uint64_t missing_bytes_ = 0;     // of the stream's bytes
+  uint64_t missing_bytes_ = 0;     // of the block that are still to come
   size_t segment_ = 0;
   uint64_t in_segment_ = 0;
   uint64_t at_ = 0;  // in the payload

@@ -1,5 +1,5 @@
-// The public client library against the real daemon: every road, and what happens when the daemon
-// goes.
+// Uses the public client library with the real daemon: every write and read mode, and the death of
+// the daemon.
 #include <algorithm>
 #include <csignal>
 #include <string>
@@ -16,7 +16,7 @@
 namespace larder::e2e {
 namespace {
 
-// ---- the contract of transports, over the whole path
+// ---- the contract of transports, from the client library to the daemon and back
 
 class SessionTransport final : public Transport {
  public:
@@ -37,7 +37,7 @@ class SessionTransport final : public Transport {
   Session& session_;
 };
 
-// Whom a daemon trusts that does not trust the test.
+// The trusted user of a daemon that does not trust the test.
 const std::string kSomebodyElse = std::to_string(geteuid() + 4242);
 
 class DaemonWorld final : public TransportWorld {
@@ -134,7 +134,7 @@ class ClientTest : public ::testing::TestWithParam<bool> {
         .digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
     return session_->Put(variant_, {&put, 1}, options);
   }
-  // kOk only when the bytes are right, too.
+  // Fails the test if a block that is kOk has wrong bytes.
   absl::StatusOr<std::vector<BlockStatus>> Get(uint32_t number) {
     const TestBlock block = maker_.Block(number);
     std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
@@ -163,7 +163,7 @@ class ClientTest : public ::testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Carriers, ClientTest, ::testing::Values(true, false),
                          [](const auto& sockets) { return sockets.param ? "Socket" : "Grpc"; });
 
-TEST_P(ClientTest, DaemonKilledAndBack) {
+TEST_P(ClientTest, CallsFailAfterKill9AndANewSessionWorks) {
   for (const WriteMode mode : {WriteMode::kMapped, WriteMode::kStaged, WriteMode::kStream}) {
     SCOPED_TRACE(wire::ToString(mode));
     Start();
@@ -180,7 +180,7 @@ TEST_P(ClientTest, DaemonKilledAndBack) {
     EXPECT_TRUE(absl::IsUnavailable(session_->Acquire(variant_, {&digest, 1}).status()));
     const ByteCount bytes(100);
     EXPECT_TRUE(absl::IsUnavailable(session_->Reserve({&bytes, 1}).status()));
-    EXPECT_FALSE(client_->Attach({.engine_id = "client"}).ok()) << "nobody is there";
+    EXPECT_FALSE(client_->Attach({.engine_id = "client"}).ok()) << "there is no daemon";
 
     const auto folder = daemon_->folder();
     daemon_ = std::make_unique<DaemonProcess>(Carrier(), DaemonProcess::Options{.folder = folder});
@@ -193,7 +193,7 @@ TEST_P(ClientTest, DaemonKilledAndBack) {
   }
 }
 
-TEST_P(ClientTest, LeaseIsAView) {
+TEST_P(ClientTest, ALeaseGivesAViewOfTheBlock) {
   Start();
   ExpectOne(Put(1), BlockStatus::kOk);
   const std::vector<Digest> digests = {maker_.Block(1).digest, maker_.Block(2).digest};
@@ -247,7 +247,7 @@ TEST_P(ClientTest, ReservationIsFilledInPlace) {
   ExpectOne(Get(5), BlockStatus::kOk);
 }
 
-// Large enough that several threads of the daemon copy one publish together.
+// The blocks are so large that several threads of the daemon copy one publish together.
 TEST_P(ClientTest, StagedBlocksCopiedByManyThreadsAreWhole) {
   constexpr size_t kLarge = 1 << 20;
   constexpr uint32_t kBlocks = 8;
@@ -277,10 +277,10 @@ TEST_P(ClientTest, StagedBlocksCopiedByManyThreadsAreWhole) {
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_THAT(*got, ::testing::Each(BlockStatus::kOk));
   EXPECT_TRUE(read == bytes);
-  EXPECT_EQ(daemon_->Tenant().reservations(), 1u) << "the stock's alone";
+  EXPECT_EQ(daemon_->Tenant().reservations(), 1u) << "only the session's stock is a reservation";
 }
 
-TEST_P(ClientTest, DetachedEngineIsStillLookedUp) {
+TEST_P(ClientTest, LookupListsADetachedEngine) {
   Start();
   ExpectOne(Put(1), BlockStatus::kOk);
   wire::LookupQuery query;
@@ -300,7 +300,7 @@ TEST_P(ClientTest, DetachedEngineIsStillLookedUp) {
   EXPECT_FALSE(found->instances[0].attached);
   ASSERT_EQ(found->instances[0].tiers.size(), 1u);
   EXPECT_EQ(found->instances[0].tiers[0].contiguous.value(), 16u);
-  EXPECT_EQ(daemon_->Tenant().pool_quarantined(), 0u) << "it said goodbye";
+  EXPECT_EQ(daemon_->Tenant().pool_quarantined(), 0u) << "the session ended with a bye, so nothing is quarantined";
 }
 
 TEST_P(ClientTest, AnotherProcessReadsWhatOneWrote) {
@@ -317,8 +317,8 @@ TEST_P(ClientTest, AnotherProcessReadsWhatOneWrote) {
   }
 }
 
-// A trusted writer may damage what it likes; nobody may be given it.
-TEST_P(ClientTest, DamageIsSeenAndDropped) {
+// A trusted writer can damage any block, but no reader may get the damaged bytes.
+TEST_P(ClientTest, ADamagedBlockIsReportedAndDropped) {
   Start({"--check-host-reads", "always", "--pool", "16MiB"});
   const auto sideband =
       SidebandClient::Connect(daemon_->sideband_socket(), std::chrono::seconds(10));
@@ -354,8 +354,8 @@ TEST_P(ClientTest, DamageIsSeenAndDropped) {
   }
 }
 
-// The daemon keeps at most 16 staging segments of a process.
-TEST_P(ClientTest, StagedSessionsComeAndGo) {
+// The daemon keeps at most 16 staging segments of a process, so sessions that end must free theirs.
+TEST_P(ClientTest, EndedStagedSessionsFreeTheirStaging) {
   Start();
   for (uint32_t i = 0; i < 40; ++i) {
     Attach(WriteMode::kStaged);
@@ -364,8 +364,9 @@ TEST_P(ClientTest, StagedSessionsComeAndGo) {
   }
 }
 
-// Together they have one share of the pool: what each reserves ahead leaves the others theirs.
-TEST_P(ClientTest, ManySessionsOfAProcessPut) {
+// The sessions of a process have one share of the pool together.  What each of them reserves ahead
+// must leave enough for the others.
+TEST_P(ClientTest, ManySessionsOfAProcessCanAllPut) {
   Start({"--pool", "64MiB", "--lease-share", "0.01"});
   std::vector<std::unique_ptr<Session>> sessions;
   for (uint32_t i = 0; i < 16; ++i) {
@@ -376,7 +377,7 @@ TEST_P(ClientTest, ManySessionsOfAProcessPut) {
   ExpectOne(Put(16), BlockStatus::kOk);
 }
 
-TEST_P(ClientTest, HandlesAreOfOneSession) {
+TEST_P(ClientTest, AHandleIsRefusedByAnotherSession) {
   Start();
   ExpectOne(Put(1), BlockStatus::kOk);
   const VariantHandle old = variant_;
@@ -400,7 +401,7 @@ TEST_P(ClientTest, ImpossibleReservationsAreRefused) {
   ExpectOne(Put(1), BlockStatus::kOk);
 }
 
-TEST_P(ClientTest, PublishWithoutAnswerEndsItsExtents) {
+TEST_P(ClientTest, APublishWithoutAnswerGivesUpItsExtents) {
   Start();
   const TestBlock block = maker_.Block(5);
   const SegmentTable table = UniformTable(2, kLayerBytes);
@@ -410,7 +411,7 @@ TEST_P(ClientTest, PublishWithoutAnswerEndsItsExtents) {
   Reservation::Block published{
       .extent = 0, .digest = block.digest, .parent = block.parent, .tokens = {}, .table = table};
   ExpectOne(reservation->Publish(variant_, {&published, 1}), BlockStatus::kInvalid);
-  EXPECT_FALSE(reservation->Bytes(0).empty()) << "it may be corrected";
+  EXPECT_FALSE(reservation->Bytes(0).empty()) << "the reservation stays, so that the caller can correct the block";
   published.tokens = block.tokens;
   daemon_->Signal(SIGSTOP);
   const auto answer =
@@ -421,8 +422,9 @@ TEST_P(ClientTest, PublishWithoutAnswerEndsItsExtents) {
   ExpectOne(reservation->Publish(variant_, {&published, 1}), BlockStatus::kNotHeld);
 }
 
-// A session that is lost while another of the process lives: only the lost one is cleaned.
-TEST_P(ClientTest, CleanIsOfTheLostSessionAlone) {
+// A session is lost while another session of the process lives.  CLEAN frees only what the lost one
+// held.
+TEST_P(ClientTest, CleanFreesOnlyTheLostSession) {
   Start();
   ExpectOne(Put(1), BlockStatus::kOk);
   const Digest digest = maker_.Block(1).digest;
@@ -432,7 +434,7 @@ TEST_P(ClientTest, CleanIsOfTheLostSessionAlone) {
   ASSERT_TRUE(variants.ok()) << variants.status();
   auto lease = (*lost)->Acquire(variants->front(), {&digest, 1});
   ASSERT_TRUE(lease.ok()) << lease.status();
-  lost->reset();  // no goodbye: the lease is in use
+  lost->reset();  // without a bye, because the lease is in use
   EXPECT_TRUE(Eventually([&] { return daemon_->Tenant().pool_quarantined() > 0; }));
   lease->Release();
   auto mine = session_->Acquire(variant_, {&digest, 1});
@@ -443,7 +445,7 @@ TEST_P(ClientTest, CleanIsOfTheLostSessionAlone) {
   EXPECT_TRUE(mine->Valid());
 }
 
-TEST_P(ClientTest, StoppedDaemonKeepsNobodyForEver) {
+TEST_P(ClientTest, CallsToAStoppedDaemonEndAtTheirDeadlines) {
   Start();
   daemon_->Signal(SIGSTOP);
   const Digest digest = maker_.Block(1).digest;
@@ -455,9 +457,10 @@ TEST_P(ClientTest, StoppedDaemonKeepsNobodyForEver) {
   daemon_->Signal(SIGCONT);
 }
 
-// More than the socket takes: messages queue, callers keep to their deadlines, and the session goes
-// on when the daemon does.
-TEST_P(ClientTest, FullSocketHoldsNoCaller) {
+// The session sends more than its socket accepts.  Messages queue, callers return at their
+// deadlines,
+// and the session works again once the daemon does.
+TEST_P(ClientTest, CallsEndAtTheirDeadlinesWhileTheSocketIsFull) {
   Start();
   const std::vector<Digest> many(wire::kKeysMax, maker_.Block(1).digest);  // 64 KiB a message
   daemon_->Signal(SIGSTOP);
@@ -472,7 +475,7 @@ TEST_P(ClientTest, FullSocketHoldsNoCaller) {
   ExpectOne(Put(1), BlockStatus::kOk);
 }
 
-TEST_P(ClientTest, NoDaemonNoConnection) {
+TEST_P(ClientTest, ConnectFailsWithoutADaemon) {
   const TemporarySocketDirectory empty;
   const auto client = Client::Connect(
       {.socket_dir = empty.path(), .connect_deadline = std::chrono::milliseconds(100)});
@@ -481,7 +484,7 @@ TEST_P(ClientTest, NoDaemonNoConnection) {
       << client.status();
 }
 
-TEST_P(ClientTest, DrainedSessionHearsOfIt) {
+TEST_P(ClientTest, ASessionIsToldOfADrain) {
   Start();
   daemon_->Signal(SIGTERM);
   EXPECT_TRUE(Eventually([&] { return session_->draining() || !session_->status().ok(); }));

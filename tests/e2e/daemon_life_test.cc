@@ -34,7 +34,7 @@ void ExpectRefused(const Flags& flags, int exit_code, const std::string& words,
   EXPECT_THAT(daemon.errors(), HasSubstr(words));
 }
 
-TEST(DaemonStart, RefusesWhatNoOptionIsNamed) {
+TEST(DaemonStart, RefusesUnknownOptionsAndInvalidValues) {
   ExpectRefused({"--pol", "64MiB"}, 2, "--pool");
   ExpectRefused({"--pool", "much"}, 2, "pool");
   ExpectRefused({"--pool", "64MiB", "surplus"}, 2, "surplus");
@@ -47,7 +47,7 @@ TEST(DaemonStart, RefusesAnUnknownKeyWithItsLine) {
   ExpectRefused({"--config", folder->File("larder.toml")}, 2, "larder.toml:3", {.folder = folder});
 }
 
-TEST(DaemonStart, RefusesATakenPath) {
+TEST(DaemonStart, RefusesToReplaceAFileAtASocketPath) {
   const auto folder = std::make_shared<TemporarySocketDirectory>();
   std::ofstream(folder->File("data.sock")) << "somebody's file";
   ExpectRefused({}, 3, "data.sock", {.folder = folder});
@@ -56,7 +56,7 @@ TEST(DaemonStart, RefusesATakenPath) {
   EXPECT_EQ(kept, "somebody's file");
 }
 
-TEST(DaemonStart, RefusesATakenSocket) {
+TEST(DaemonStart, RefusesToReplaceAnotherProgramsSocket) {
   const auto folder = std::make_shared<TemporarySocketDirectory>();
   const FileDescriptor other(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
@@ -89,7 +89,7 @@ TEST(DaemonStart, RefusesAPoolThatDoesNotFit) {
   ExpectRefused({"--pool", "4096TiB", "--slab", "0"}, 3, "pool");
 }
 
-TEST(DaemonStart, TakesOverWhatADeadDaemonLeft) {
+TEST(DaemonStart, ReplacesTheSocketsOfADeadDaemon) {
   const auto folder = std::make_shared<TemporarySocketDirectory>();
   DaemonProcess first({}, {.folder = folder});
   ASSERT_TRUE(first.serves()) << first.errors();
@@ -104,7 +104,7 @@ TEST(DaemonStart, TakesOverWhatADeadDaemonLeft) {
 }
 
 // The daemon calls itself every two seconds, for the first time two seconds after its start.
-TEST(DaemonLife, ItsCallToItselfLeavesNothingOpen) {
+TEST(DaemonLife, ItsCallToItselfLeavesNoDescriptorOpen) {
   DaemonProcess daemon(Flags{});
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
   const size_t before = daemon.OpenDescriptors();
@@ -114,7 +114,7 @@ TEST(DaemonLife, ItsCallToItselfLeavesNothingOpen) {
       << before << " descriptors before, now these:" << daemon.DescriptorTexts();
 }
 
-TEST(DaemonEnd, DrainsUnderAnOpenSession) {
+TEST(DaemonEnd, TellsAnOpenSessionToDrainAndEndsAfterItsBye) {
   DaemonProcess daemon;
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
   RawSession session(daemon.DataChannel(), {});
@@ -153,7 +153,7 @@ class DaemonEndHeld : public ::testing::Test {
   uint64_t reservation_ = 0;
 };
 
-TEST_F(DaemonEndHeld, HealthTurnsFirst) {
+TEST_F(DaemonEndHeld, HealthIsNotServingWhileTheDrainWaits) {
   Hold({});
   daemon_->Signal(SIGTERM);
   ASSERT_TRUE(Eventually([&] { return daemon_->Health() == "NOT_SERVING"; }));
@@ -170,7 +170,7 @@ TEST_F(DaemonEndHeld, HealthTurnsFirst) {
 }
 
 // Calls that are under way may finish, but new ones are refused.
-TEST_F(DaemonEndHeld, ByteStreamsAndPinsAreRefusedSoon) {
+TEST_F(DaemonEndHeld, ByteStreamsAndPinsAreRefusedDuringADrain) {
   Hold({});
   daemon_->Signal(SIGTERM);
   const auto refused = [](const grpc::Status& status) {
@@ -193,13 +193,13 @@ TEST_F(DaemonEndHeld, ByteStreamsAndPinsAreRefusedSoon) {
   EXPECT_TRUE(daemon_->alive());
 }
 
-TEST_F(DaemonEndHeld, TheLimitOfADrainHolds) {
+TEST_F(DaemonEndHeld, ADrainEndsAtItsLimit) {
   Hold({"--drain-limit", "200ms"});
   EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();
   EXPECT_EQ(session_->End().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_F(DaemonEndHeld, ASecondSignalEndsItAtOnce) {
+TEST_F(DaemonEndHeld, ASecondSigtermEndsTheDaemonAtOnce) {
   Hold({});
   daemon_->Signal(SIGTERM);
   ASSERT_TRUE(Eventually([&] { return daemon_->Health() == "NOT_SERVING"; }));

@@ -1,5 +1,5 @@
-// What engines say they have in device memory, at the real daemon: Lookup and WatchEvents tell of
-// it, and Pin, Unpin, Clear and Compress reach the engine that has it.
+// Engines report the blocks in their device memory to the real daemon: Lookup and WatchEvents list
+// them, and Pin, Unpin, Clear and Compress reach the engine that has them.
 #include <chrono>
 #include <future>
 #include <map>
@@ -18,7 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Remembers what it was asked, and may hang.
+// Records the directives that it gets, and can hang.
 class RecordingMemory : public DeviceMemory {
  public:
   std::vector<BlockStatus> Do(const wire::Directive& directive) LARDER_EXCLUDES(mu_) {
@@ -36,7 +36,7 @@ class RecordingMemory : public DeviceMemory {
     MutexLock lock(mu_);
     return done_;
   }
-  // From now on an order is answered when this is ready.
+  // From now on a directive is answered only once `ready` is.
   void HangUntil(std::shared_future<void> ready) LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     hang_ = std::move(ready);
@@ -51,7 +51,7 @@ class RecordingMemory : public DeviceMemory {
 class DeviceBlocksTest : public VerbTest {
  protected:
   void SetUp() override { ASSERT_NO_FATAL_FAILURE(Start()); }
-  // An engine that takes directives, beside the fixture's, which takes none.
+  // Attaches an engine that accepts directives, beside the fixture's engine, which accepts none.
   void AttachEngine(const std::string& engine_id = "gpu") {
     auto session = client_->Attach(
         {.engine_id = engine_id, .on_directive = [this](const wire::Directive& directive) {
@@ -66,14 +66,15 @@ class DeviceBlocksTest : public VerbTest {
     ASSERT_TRUE(variants.ok()) << variants.status();
     engine_variant_ = variants->front();
   }
-  // As an engine does, before it answers.
+  // Reports the dropped blocks, as an engine does before it answers the directive.
   void ReportDropped(std::span<const Digest> digests, std::span<const BlockStatus> statuses) {
     std::vector<Digest> gone;
     for (size_t i = 0; i < digests.size(); ++i)
       if (statuses[i] == BlockStatus::kOk) gone.push_back(digests[i]);
     EXPECT_TRUE(engine_->ReportDevice(engine_variant_, {.removed = gone}).ok());
   }
-  // Each is a chain of its own, with its tokens.
+  // Puts blocks into the engine's device memory and reports them, each as its own chain with its
+  // tokens.
   void Have(uint32_t from, uint32_t to) {
     for (uint32_t number = from; number < to; ++number) {
       const TestBlock block = maker_.Block(number);
@@ -97,7 +98,9 @@ class DeviceBlocksTest : public VerbTest {
     EXPECT_FALSE(reply.durable());
     return StatusesOf(reply.blocks());
   }
-  // Block 0, at an engine that was asked when this returns, and answers when it is woken.
+  // Pins block 0 of an engine that hangs.  When this returns, the engine has the directive; it
+  // answers
+  // once `wake` is set.
   void PinWhileItHangs(std::promise<void>& wake,
                        std::future<std::vector<v1::BlockStatus>>* pinned) {
     ASSERT_NO_FATAL_FAILURE(AttachEngine());
@@ -118,7 +121,7 @@ class DeviceBlocksTest : public VerbTest {
       if (cleared.tier() == tier) return cleared.blocks();
     return 0;
   }
-  // Hears DEVICE until `enough(events)`.
+  // Watches the tier DEVICE until `enough(events)`.
   template <class Enough>
   std::vector<v1::Event> Hear(v1::WatchEventsRequest request, Enough enough) {
     request.clear_tiers();
@@ -144,7 +147,7 @@ class DeviceBlocksTest : public VerbTest {
   uint64_t sequence_ = 0;
 };
 
-TEST_F(DeviceBlocksTest, LookupSaysWhoHasThem) {
+TEST_F(DeviceBlocksTest, LookupListsTheEngineThatHasTheBlocks) {
   ASSERT_NO_FATAL_FAILURE(AttachEngine());
   ASSERT_NO_FATAL_FAILURE(Have(0, 3));
   EXPECT_EQ(Put(0), BlockStatus::kOk);
@@ -157,7 +160,7 @@ TEST_F(DeviceBlocksTest, LookupSaysWhoHasThem) {
       EXPECT_EQ(tier.contiguous, TokenCount(16));
     }
   EXPECT_THAT(tiers["gpu"], ::testing::Contains(Tier::kDevice));
-  EXPECT_THAT(tiers["gpu"], ::testing::Contains(Tier::kHost)) << "the pool is every engine's";
+  EXPECT_THAT(tiers["gpu"], ::testing::Contains(Tier::kHost)) << "every engine can read the pool";
   EXPECT_THAT(tiers["disk"], ::testing::Not(::testing::Contains(Tier::kDevice)));
   EXPECT_EQ(daemon_->Metric("larder_device_blocks"), 3);
   const Digest gone = maker_.Block(1).digest;
@@ -167,7 +170,7 @@ TEST_F(DeviceBlocksTest, LookupSaysWhoHasThem) {
   EXPECT_TRUE(Eventually([&] { return CountIn(Tier::kDevice, 0, 3) == 0; }));
 }
 
-TEST_F(DeviceBlocksTest, WatchersHearOfThemInOrderAndAfterAGap) {
+TEST_F(DeviceBlocksTest, WatchersGetTheEventsInOrderAndAfterAGap) {
   ASSERT_NO_FATAL_FAILURE(AttachEngine());
   ASSERT_NO_FATAL_FAILURE(Have(0, 2));
   v1::WatchEventsRequest snapshot;
@@ -185,7 +188,7 @@ TEST_F(DeviceBlocksTest, WatchersHearOfThemInOrderAndAfterAGap) {
     digests.insert(event.stored().digests());
   }
   EXPECT_EQ(digests, (std::set{Packed(maker_.Block(0).digest), Packed(maker_.Block(1).digest)}));
-  // While nobody watches.
+  // These events happen while there is no watcher.
   const Digest gone = maker_.Block(0).digest;
   ASSERT_TRUE(engine_->ReportDevice(engine_variant_, {.removed = {&gone, 1}}).ok());
   ASSERT_NO_FATAL_FAILURE(Have(7, 8));
@@ -227,7 +230,7 @@ TEST_F(DeviceBlocksTest, PinsReachTheEngineAndAreAcknowledged) {
   EXPECT_THAT(memory_.PinsOf(maker_.Block(1).digest), IsEmpty());
 }
 
-TEST_F(DeviceBlocksTest, ClearDropsWhatIsNotPinned) {
+TEST_F(DeviceBlocksTest, ClearDropsBlocksThatAreNotPinned) {
   ASSERT_NO_FATAL_FAILURE(AttachEngine());
   ASSERT_NO_FATAL_FAILURE(Have(0, 4));
   EXPECT_EQ(Put(0), BlockStatus::kOk);
@@ -237,13 +240,13 @@ TEST_F(DeviceBlocksTest, ClearDropsWhatIsNotPinned) {
   content.mutable_blocks()->mutable_content()->set_model(maker_.content.model);
   content.set_dry_run(true);
   EXPECT_EQ(Cleared(Clear(content)), 4u);
-  EXPECT_EQ(CountIn(Tier::kDevice, 0, 4), 4u) << "a dry run";
+  EXPECT_EQ(CountIn(Tier::kDevice, 0, 4), 4u) << "a dry run dropped blocks";
   content.set_dry_run(false);
   const v1::ClearReply reply = Clear(content);
   EXPECT_EQ(Cleared(reply), 3u);
   EXPECT_EQ(reply.kept_pinned(), 1u);
   EXPECT_EQ(CountIn(Tier::kDevice, 0, 4), 1u);
-  EXPECT_EQ(CountIn(Tier::kHost, 0, 1), 1u) << "that tier was not named";
+  EXPECT_EQ(CountIn(Tier::kHost, 0, 1), 1u) << "a tier was cleared that the request did not name";
   v1::ClearRequest named;
   named.set_scope(v1::SELECTION_SCOPE_BLOCKS);
   Name(0, 2, &named);
@@ -253,8 +256,9 @@ TEST_F(DeviceBlocksTest, ClearDropsWhatIsNotPinned) {
   EXPECT_EQ(CountIn(Tier::kDevice, 0, 4), 0u);
 }
 
-// What engines have is known by what is stored, too, which the same call takes away.
-TEST_F(DeviceBlocksTest, ClearOfAllTiersFindsThemThoughTheirTokensWereNotSaid) {
+// The engine reported its block without tokens, so the daemon knows the block's content only from
+// the stored block, which the same call clears.
+TEST_F(DeviceBlocksTest, ClearOfAllTiersFindsBlocksReportedWithoutTokens) {
   ASSERT_NO_FATAL_FAILURE(AttachEngine());
   ASSERT_NO_FATAL_FAILURE(PutDurable(2));
   const TestBlock block = maker_.Block(0);
@@ -293,7 +297,7 @@ TEST_F(DeviceBlocksTest, CompressAsksTheEngine) {
   EXPECT_EQ(Ask(compress).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(DeviceBlocksTest, AnEngineThatTakesNoneIsSaidSo) {
+TEST_F(DeviceBlocksTest, AnEngineWithoutDirectivesIsReportedAsUnsupported) {
   const TestBlock block = maker_.Block(0);
   ASSERT_TRUE(session_->ReportDevice(variant_, {.stored = {&block.digest, 1}}).ok());
   ASSERT_TRUE(Eventually([&] { return CountIn(Tier::kDevice, 0, 1) == 1; }));
@@ -303,7 +307,7 @@ TEST_F(DeviceBlocksTest, AnEngineThatTakesNoneIsSaidSo) {
   EXPECT_EQ(Clear(all).unanswered(), 1u);
 }
 
-TEST_F(DeviceBlocksTest, OneThatHangsHoldsUpItsCallerAlone) {
+TEST_F(DeviceBlocksTest, AHangingEngineDelaysOnlyItsCaller) {
   std::promise<void> wake;
   std::future<std::vector<v1::BlockStatus>> pinned;
   ASSERT_NO_FATAL_FAILURE(PinWhileItHangs(wake, &pinned));
@@ -311,7 +315,7 @@ TEST_F(DeviceBlocksTest, OneThatHangsHoldsUpItsCallerAlone) {
   EXPECT_EQ(CountIn(Tier::kHost, 5, 6), 1u);
   EXPECT_THAT(pinned.get(), ElementsAre(v1::BLOCK_STATUS_PENDING));
   EXPECT_EQ(daemon_->Metric("larder_directives_total{step=\"unanswered\"}"), 1);
-  // Nor are the pins that the daemon keeps.
+  // Nor does it delay calls on the pins that the daemon keeps.
   v1::PinRequest host;
   Name(5, 6, &host);
   host.set_owner("router");
@@ -327,20 +331,21 @@ TEST_F(DeviceBlocksTest, OneThatHangsHoldsUpItsCallerAlone) {
   EXPECT_EQ(reply.unpinned(), 1u);
   EXPECT_EQ(reply.sessions_unanswered(), 1u);
   wake.set_value();
-  // What came while it hung, and nobody waits for any more, it does not do.
+  // The client does not execute a directive that came while it hung and whose caller has stopped
+  // waiting.
   EXPECT_THAT(Pin(0, 1, "other"), ElementsAre(v1::BLOCK_STATUS_OK));
   for (const wire::Directive& directive : memory_.done())
     EXPECT_NE(directive.kind, wire::DirectiveKind::kUnpin);
 }
 
-// The daemon ends though an engine owes an answer, and the caller hears so.
-TEST_F(DeviceBlocksTest, AnOpenDirectiveHoldsUpNoEnd) {
+// The daemon ends although an engine owes an answer, and the caller gets an answer without it.
+TEST_F(DeviceBlocksTest, AnOpenDirectiveDoesNotDelayTheDaemonsEnd) {
   std::promise<void> wake;
   std::future<std::vector<v1::BlockStatus>> pinned;
   ASSERT_NO_FATAL_FAILURE(PinWhileItHangs(wake, &pinned));
   daemon_->Signal(SIGTERM);
   session_.reset();
-  // Its session ends with its last release, which may be at once.
+  // The engine's session ends with its last release, which may be at once.
   EXPECT_THAT(pinned.get(),
               ElementsAre(::testing::AnyOf(v1::BLOCK_STATUS_PENDING, v1::BLOCK_STATUS_MISSING)));
   wake.set_value();
@@ -348,7 +353,9 @@ TEST_F(DeviceBlocksTest, AnOpenDirectiveHoldsUpNoEnd) {
   EXPECT_EQ(daemon_->Wait(), 0);
 }
 
-// Two sessions of an engine are one to who looks, and each is asked for what it has.
+// A lookup counts two sessions of an engine as one, and a directive goes to each session that has
+// the
+// block.
 TEST_F(DeviceBlocksTest, SessionsOfOneEngineCountOnce) {
   ASSERT_NO_FATAL_FAILURE(AttachEngine());
   ASSERT_NO_FATAL_FAILURE(Have(0, 2));
@@ -364,10 +371,10 @@ TEST_F(DeviceBlocksTest, SessionsOfOneEngineCountOnce) {
   EXPECT_EQ(daemon_->Metric("larder_device_blocks"), 2);
   other.reset();
   EXPECT_TRUE(Eventually([&] { return daemon_->Metric("larder_device_blocks") == 1; }));
-  EXPECT_EQ(CountIn(Tier::kDevice, 0, 2), 1u) << "the other session has it still";
+  EXPECT_EQ(CountIn(Tier::kDevice, 0, 2), 1u) << "the other session still has block 0";
 }
 
-TEST_F(DeviceBlocksTest, OneThatEndsHasNothingAnyMore) {
+TEST_F(DeviceBlocksTest, BlocksOfASessionThatEndedAreGone) {
   RawSession raw(daemon_->DataChannel(),
                  {.engine_id = "gpu",
                   .feature_bits = v1::FEATURE_BIT_DEVICE_BLOCKS | v1::FEATURE_BIT_DIRECTIVES});
@@ -389,13 +396,15 @@ TEST_F(DeviceBlocksTest, OneThatEndsHasNothingAnyMore) {
     ASSERT_TRUE(down.has_value());
     orders = down->directives_size();
   }
-  raw.Cancel();  // without an answer
+  raw.Cancel();  // the session ends without an answer
   EXPECT_THAT(pinned.get(), ElementsAre(v1::BLOCK_STATUS_MISSING));
   EXPECT_TRUE(Eventually([&] { return CountIn(Tier::kDevice, 0, 1) == 0; }));
 }
 
-// Garbage ends the session that says it, and nothing of it is told.
-TEST_F(DeviceBlocksTest, WhatDoesNotFollowEndsTheSession) {
+// A report whose digests do not follow from its tokens ends the session that sent it, and the
+// daemon
+// lists none of its blocks.
+TEST_F(DeviceBlocksTest, DigestsThatDoNotFollowFromTheTokensEndTheSession) {
   ASSERT_NO_FATAL_FAILURE(AttachEngine());
   const TestBlock block = maker_.Block(0);
   const Digest wrong = maker_.Block(1).digest;
@@ -404,17 +413,17 @@ TEST_F(DeviceBlocksTest, WhatDoesNotFollowEndsTheSession) {
           ->ReportDevice(engine_variant_,
                          {.stored = {&wrong, 1}, .parent = block.parent, .tokens = block.tokens})
           .ok())
-      << "it does not wait";
+      << "ReportDevice does not wait for the daemon's check";
   EXPECT_TRUE(Eventually([&] { return !engine_->status().ok(); })) << engine_->status();
   EXPECT_EQ(CountIn(Tier::kDevice, 0, 2), 0u);
   EXPECT_EQ(session_->ReportDevice(variant_, {.tokens = block.tokens}).code(),
             absl::StatusCode::kInvalidArgument);
 }
 
-// More than one message holds, in one call.
-TEST_F(DeviceBlocksTest, ManyAreReportedAtOnce) {
+// One call reports more blocks than a message holds.
+TEST_F(DeviceBlocksTest, OneReportMayHaveMoreBlocksThanAMessage) {
   ASSERT_NO_FATAL_FAILURE(AttachEngine());
-  constexpr uint32_t kBlocks = 524'288;  // all that an engine may have; 40 MiB to tell
+  constexpr uint32_t kBlocks = 524'288;  // as many as an engine may have; a report of 40 MiB
   std::vector<uint32_t> tokens(16 * kBlocks);
   for (uint32_t i = 0; i < tokens.size(); ++i) tokens[i] = i;
   const std::vector<Digest> chain = Chain(maker_.content.Id(), tokens);

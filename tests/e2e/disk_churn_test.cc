@@ -1,10 +1,12 @@
-// The daemon with a disk under churn: engines that ask for four times what the disk may take, for
-// minutes on end.  What its files take stays within the limit at every look, what is written stays
-// close to what is stored, its own memory stays bounded, every byte that comes back is right, and
-// afterwards the store is as well as before.
+// The daemon with a disk under churn: for minutes, engines use four times as many bytes as the disk
+// may take.  The size of its files must stay within the limit at every sample, the bytes written
+// must
+// stay close to the bytes stored, the daemon's own memory must stay bounded, every byte read must
+// be
+// right, and afterwards blocks must become durable as before.
 //
-// LARDER_TEST_SCALE (default 0.1) of 30 minutes, at least 15 s; LARDER_TEST_SEED replays the draws,
-// not the timing.
+// LARDER_TEST_SCALE (default 0.1) scales the 30 minutes; the test runs at least 15 s.
+// LARDER_TEST_SEED replays the random choices, not the timing.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -36,16 +38,16 @@ constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kDiskLimit = 256 * kMiB;
 constexpr uint64_t kWorkingSet = 4 * kDiskLimit;
 constexpr double kWrittenPerPut = 1.3;
-constexpr double kMemoryMax = 512.0 * kMiB;  // beside the pool and the index
+constexpr double kMemoryMax = 512.0 * kMiB;  // without the pool and the index
 
 constexpr int kSessions = 4;
 constexpr size_t kPrompts = 16, kPromptBlocks = 4;
 constexpr size_t kTalkBlocksMax = 24;
-// Small beside a session's share of the pool, a quarter of 128 MiB.
+// Small compared with a session's share of the pool, a quarter of 128 MiB.
 constexpr uint64_t kBatchBytes = 8 * kMiB;
 constexpr std::chrono::milliseconds kCallDeadline{30'000};
-// Between two turns of a session; the machine has other work.  Now and then nobody pauses: then
-// more is published than the disk takes.
+// The pause between two turns of a session, as the machine has other work.  In the first kBurst of
+// every kBurstEach no session pauses, and then more is published than the disk can write.
 constexpr std::chrono::milliseconds kPauseMax{800};
 constexpr std::chrono::seconds kBurstEach{20}, kBurst{2};
 
@@ -56,7 +58,9 @@ std::chrono::milliseconds Duration() {
 
 double Uniform(Random& random) { return std::uniform_real_distribution<double>(0, 1)(random); }
 
-// About as Zipf has it: 0 is twice as likely as 1, three times as likely as 2.
+// Draws a rank below `count` in about a Zipf distribution: 0 is twice as likely as 1, and three
+// times
+// as likely as 2.
 size_t ZipfRank(Random& random, size_t count) {
   const double drawn = std::pow(static_cast<double>(count) + 1, Uniform(random)) - 1;
   return std::min(count - 1, static_cast<size_t>(drawn));
@@ -64,7 +68,9 @@ size_t ZipfRank(Random& random, size_t count) {
 
 // ---- names and sizes
 
-// Of one of two layers: 32 KiB to 2 MiB, as many of one octave as of another; seldom whole pages.
+// The size of each of a block's two layers: 32 KiB to 2 MiB, every octave equally likely, and
+// seldom
+// whole pages.
 uint64_t LayerBytes(const Digest& digest) {
   const double share = static_cast<double>(digest.Hash64() >> 11) * 0x1p-53;
   return static_cast<uint64_t>(32768 * std::exp2(6 * share));
@@ -89,8 +95,8 @@ void InBatches(std::span<const TestBlock> blocks, Visit visit) {
   }
 }
 
-// What engines may ask for: conversations, each of which begins with one of a few prompts and
-// grows.  When all of it is more than the working set, one of them ends, and nobody asks for it
+// The blocks that engines use: conversations, each of which begins with one of a few prompts and
+// grows.  When they are larger than the working set, a conversation ends, and no engine uses it
 // again.
 class WorkingSet {
  public:
@@ -100,7 +106,7 @@ class WorkingSet {
       bytes_ += PayloadBytes(prompt);
     }
   }
-  // A conversation from its first block on; those from `known` on are new.
+  // The blocks of a conversation, from its first.  Those from `known` on are new.
   struct Turn {
     std::vector<TestBlock> blocks;
     size_t known = 0;
@@ -131,8 +137,9 @@ class WorkingSet {
     size_t prompt = 0;
     std::vector<TestBlock> blocks;
   };
-  // One more behind the last of the chain, or behind `before` when it is empty.  Nobody else has
-  // its tokens.
+  // Appends a block with new tokens to the chain.  Its parent is the chain's last block, or
+  // `before`
+  // if the chain is empty.
   const TestBlock& Append(const Digest& before, std::vector<TestBlock>* chain)
       LARDER_REQUIRES(mu_) {
     TestBlock block = BlockMaker().Block(serial_++);
@@ -143,7 +150,7 @@ class WorkingSet {
   Talk& Begin(Random& random) LARDER_REQUIRES(mu_) {
     return talks_.emplace_back(Talk{ZipfRank(random, kPrompts), {}});
   }
-  // The newest are wanted most, and of the oldest some for ever.
+  // New conversations are used most, and some of the oldest are used forever.
   Talk& Choose(Random& random) LARDER_REQUIRES(mu_) {
     const size_t rank = ZipfRank(random, talks_.size());
     return talks_[random() % 3 == 0 ? rank : talks_.size() - 1 - rank];
@@ -165,11 +172,11 @@ class WorkingSet {
 
 // ---- engines
 
-// What all engines together did.
+// Counts what all engines together did.
 struct Tally {
   std::atomic<uint64_t> published{0}, published_bytes{0}, duplicates{0}, read{0}, hits{0},
       hit_bytes{0}, full{0}, late{0}, failed{0};
-  // A failed call, a status that no call may have, or wrong bytes.
+  // Fails the test for a failed call, a status that the call may not return, or wrong bytes.
   void Fail(const std::string& why) {
     if (++failed <= 5) ADD_FAILURE() << why;
   }
@@ -184,7 +191,7 @@ class Engine {
   [[nodiscard]] bool attached() const { return session_ != nullptr; }
   [[nodiscard]] uint64_t durable() const { return session_->counters().blocks_durable; }
 
-  // Checks what is there; returns what is not.
+  // Reads blocks and checks their bytes.  Returns the blocks that are no hit.
   [[nodiscard]] std::vector<TestBlock> Read(std::span<const TestBlock> blocks, bool in_place) {
     std::vector<TestBlock> missing;
     InBatches(blocks, [&](std::span<const TestBlock> batch) {
@@ -208,7 +215,7 @@ class Engine {
     variant_ = variants->front();
     session_ = *std::move(session);
   }
-  // The layers of a batch, one behind the other.
+  // Returns memory for the layers of a batch, one after the other.
   [[nodiscard]] std::vector<std::span<std::byte>> Layers(std::span<const TestBlock> batch) {
     buffer_.resize(PayloadBytes(batch));
     std::vector<std::span<std::byte>> layers;
@@ -255,7 +262,7 @@ class Engine {
   }
   void ReadCopies(std::span<const TestBlock> batch, std::vector<TestBlock>* missing) {
     const std::vector<std::span<std::byte>> layers = Layers(batch);
-    // What an earlier call left there must not pass for an answer.
+    // Bytes that an earlier call left there must not pass for an answer.
     std::fill(buffer_.begin(), buffer_.end(), std::byte{0xDD});
     std::vector<GetBlock> gets;
     for (size_t i = 0; i < batch.size(); ++i) {
@@ -325,7 +332,7 @@ class Engine {
 
 // ---- what the kernel says
 
-// What du counts.  Files come and go meanwhile.
+// Returns the disk usage as du counts it.  Files may come and go meanwhile.
 uint64_t DiskUsage(int parent, const char* name) {
   struct stat file {};
   if (fstatat(parent, name, &file, AT_SYMLINK_NOFOLLOW) != 0) return 0;
@@ -342,7 +349,9 @@ uint64_t DiskUsage(int parent, const char* name) {
   return bytes;
 }
 
-// What a process had the kernel write to disks; 0 where the kernel does not tell.
+// Returns the bytes that the kernel wrote to disks for a process, or 0 if the kernel does not
+// report
+// them.
 uint64_t WrittenByKernel(pid_t pid) {
   std::ifstream counts("/proc/" + std::to_string(pid) + "/io");
   uint64_t value = 0;
@@ -360,7 +369,7 @@ double InMiB(uint64_t bytes) { return InMiB(static_cast<double>(bytes)); }
 class DiskChurnTest : public ::testing::Test {
  protected:
   struct Written {
-    double put = 0;  // payloads that are durable
+    double put = 0;  // bytes of durable payloads
     double written = 0;
     uint64_t by_kernel = 0;
   };
@@ -377,7 +386,7 @@ class DiskChurnTest : public ::testing::Test {
   [[nodiscard]] double Moved(const std::string& how) const {
     return daemon_->Metric("larder_disk_moved_bytes_total{how=\"" + how + "\"}");
   }
-  // Nothing waits to be written.
+  // Whether no block waits to be written to disk.
   [[nodiscard]] bool Spilled() const {
     return daemon_->Metric("larder_disk_waiting{for=\"spill\"}") == 0;
   }
@@ -408,8 +417,8 @@ class DiskChurnTest : public ::testing::Test {
   [[nodiscard]] bool Pausing() const {
     return set_.ended() > 0 && (Clock::now() - start_) % kBurstEach >= kBurst;
   }
-  // One engine: it takes what is there of a conversation, computes the rest and what is new, and
-  // stores that.
+  // Runs an engine: it reads the stored blocks of a conversation and puts the missing and the new
+  // ones, which a real engine would compute.
   void Churn(uint32_t seed, WriteMode mode) {
     Random random(seed);
     Engine engine(folder_->path(), mode, tally_);
@@ -440,7 +449,7 @@ class DiskChurnTest : public ::testing::Test {
     ASSERT_TRUE(daemon_->alive()) << daemon_->errors();
     EXPECT_EQ(tally_.failed, 0u);
     EXPECT_EQ(daemon_->Health(), "SERVING");
-    EXPECT_EQ(tally_.late, 0u) << "a read that is lost, or a disk that takes this long";
+    EXPECT_EQ(tally_.late, 0u) << "a read was lost or took longer than its deadline";
     EXPECT_EQ(daemon_->Metric("larder_blocks_damaged_total{tier=\"host\"}"), 0);
     EXPECT_EQ(daemon_->Metric("larder_disk_spill_total{result=\"damaged\"}"), 0);
     EXPECT_EQ(daemon_->Metric("larder_disk_promote_total{result=\"damaged\"}"), 0);
@@ -460,7 +469,7 @@ class DiskChurnTest : public ::testing::Test {
     const Written now = WrittenSoFar();
     EXPECT_LE(now.written, kWrittenPerPut * now.put);
     EXPECT_LE(static_cast<double>(now.by_kernel), kWrittenPerPut * now.put);
-    // Else it proves nothing.
+    // Otherwise the test proves nothing.
     EXPECT_GT(set_.ended(), 0u) << "the working set was never full";
     EXPECT_GT(now.put, static_cast<double>(kDiskLimit));
     EXPECT_GT(Moved("promoted"), 0);
@@ -472,11 +481,11 @@ class DiskChurnTest : public ::testing::Test {
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     const double lost = daemon_->Metric("larder_disk_spill_total{result=\"dropped_evicted\"}");
     std::printf(
-        "%.0f s: published %lu blocks, %.0f MiB (%lu duplicates, %lu found no room, %.0f left the "
-        "pool before they were written); read %lu, hits %lu, %.0f MiB, from disk %.0f MiB; put to "
-        "disk %.0f MiB, written %.0f MiB, ratio %.3f, by the kernel's count %.3f; written to all "
-        "published %.3f; du at most %.1f of %.0f MiB in %lu looks; memory beside pool and index at "
-        "most %.1f MiB\n",
+        "%.0f s: published %lu blocks, %.0f MiB (%lu duplicates, %lu refused as full, %.0f left "
+        "the pool before they were written); read %lu, hits %lu, %.0f MiB, from disk %.0f MiB; put to "
+        "disk %.0f MiB, written %.0f MiB, ratio %.3f, by the kernel's count %.3f; written / "
+        "published %.3f; du at most %.1f of %.0f MiB in %lu samples; memory without pool and index "
+        "at most %.1f MiB\n",
         seconds, count(tally_.published), InMiB(published), count(tally_.duplicates),
         count(tally_.full), lost, count(tally_.read), count(tally_.hits),
         InMiB(count(tally_.hit_bytes)), InMiB(Moved("promoted")), InMiB(now.put),
@@ -488,8 +497,10 @@ class DiskChurnTest : public ::testing::Test {
   [[nodiscard]] double OnDisk() const {
     return daemon_->Metric("larder_disk_blocks{where=\"all\"}");
   }
-  // After all of that blocks become durable as ever.  One at a time, as room for a batch may be
-  // made of the one before; and as any engine would, it puts again what has left meanwhile.
+  // Expects that blocks still become durable.  They are put one at a time, because the daemon may
+  // evict the block before to make space for a batch; and as any engine would, it puts a block
+  // again
+  // if it has left meanwhile.
   void PutDurably(std::span<const TestBlock> fresh) {
     Tally tally;
     Engine engine(folder_->path(), WriteMode::kMapped, tally);
@@ -503,7 +514,7 @@ class DiskChurnTest : public ::testing::Test {
     std::printf("afterwards %zu blocks became durable by %lu puts\n", fresh.size(),
                 tally.published.load());
   }
-  // The next daemon has what was durable, and nothing that is wrong.
+  // Expects that the next daemon has the durable blocks and gives no wrong bytes.
   void ExpectTheNextDaemonFinds(std::span<const TestBlock> fresh) {
     const double on_disk = OnDisk();
     daemon_->Kill9();
@@ -517,7 +528,8 @@ class DiskChurnTest : public ::testing::Test {
     Engine engine(folder_->path(), WriteMode::kMapped, tally);
     Engine other(folder_->path(), WriteMode::kStaged, all);
     ASSERT_TRUE(engine.attached() && other.attached());
-    // Room for each was made after the one before: nothing was put after the last.
+    // Space for a block may have been made by evicting earlier ones, but no block was put after the
+    // last, so the last must be there.
     const std::vector<TestBlock> missing = engine.Read(fresh, /*in_place=*/false);
     EXPECT_TRUE(missing.empty() || missing.back().digest != fresh.back().digest);
     EXPECT_EQ(daemon_->Metric("larder_blocks_got_total{result=\"disk\"}"), tally.hits);
@@ -542,7 +554,7 @@ class DiskChurnTest : public ::testing::Test {
   double memory_max_ = 0;
 };
 
-TEST_F(DiskChurnTest, FourTimesItsLimit) {
+TEST_F(DiskChurnTest, StaysWithinItsLimitsUnderFourTimesItsWorkingSet) {
   ASSERT_NO_FATAL_FAILURE(Start());
   RunEngines();
   EXPECT_TRUE(Eventually([&] { return !daemon_->alive() || Spilled(); }));

@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 
 // ---- SIGTERM
 
-TEST_F(DiskTest, StopsWhenAllItWasGivenIsOnDisk) {
+TEST_F(DiskTest, ADrainWaitsUntilAllBlocksAreOnDisk) {
   constexpr uint32_t kBlocks = 24;
   ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", "data.write=sleep:6s", "--drain-limit", "50s"}));
   ASSERT_NO_FATAL_FAILURE(PutWaiting(kBlocks));
@@ -24,7 +24,7 @@ TEST_F(DiskTest, StopsWhenAllItWasGivenIsOnDisk) {
   EXPECT_EQ(CountHits(0, kBlocks), kBlocks);
 }
 
-TEST_F(DiskTest, StopsAtTheLimitOfADrainWhateverIsNotOnDisk) {
+TEST_F(DiskTest, ADrainEndsAtItsLimitWithBlocksNotOnDisk) {
   constexpr uint32_t kBlocks = 24;
   ASSERT_NO_FATAL_FAILURE(
       Start({"--fault-points", "data.write=sleep:6s", "--drain-limit", "100ms"}));
@@ -37,7 +37,7 @@ TEST_F(DiskTest, StopsAtTheLimitOfADrainWhateverIsNotOnDisk) {
       << "not every block on disk is a hit";
 }
 
-TEST_F(DiskTest, StopsWhileItRecovers) {
+TEST_F(DiskTest, TerminatesDuringRecoveryWithoutLosingBlocks) {
   constexpr uint32_t kDurable = 64;
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(kDurable));
@@ -59,7 +59,7 @@ TEST_F(DiskTest, StopsWhileItRecovers) {
   }
 }
 
-TEST_F(DiskTest, StopsWhenWhatIsBeingReadIsThere) {
+TEST_F(DiskTest, ADrainWaitsForReadsThatAreUnderWay) {
   constexpr uint32_t kBlocks = 32;
   std::vector<Digest> digests;
   ASSERT_NO_FATAL_FAILURE(StartWithOnDisk(kBlocks, "data.read=sleep:100ms", &digests));
@@ -131,7 +131,7 @@ class DiskKillTest : public DiskTest {
   std::vector<uint32_t> durable_;
 };
 
-TEST_F(DiskKillTest, WhatWasDurableIsThere) {
+TEST_F(DiskKillTest, DurableBlocksSurviveKill9AtRandomMoments) {
   std::mt19937 random(testing::TestSeed());
   const uint64_t kills = testing::Scaled(100);
   uint64_t recovering_kills = 0;

@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST_F(DiskTest, WhatLeftThePoolComesBackInEveryMode) {
+TEST_F(DiskTest, BlocksThatLeftThePoolAreReadFromDiskInEveryMode) {
   ASSERT_NO_FATAL_FAILURE(Start());
   constexpr uint32_t kBlocks = 600;  // more than twice as many as the pool holds
   for (uint32_t number = 0; number < kBlocks; ++number) {
@@ -32,7 +32,7 @@ TEST_F(DiskTest, WhatLeftThePoolComesBackInEveryMode) {
   EXPECT_GT(daemon_->Metric("larder_blocks_got_total{result=\"disk\"}"), 300);
 }
 
-TEST_F(DiskTest, SurvivesKill9) {
+TEST_F(DiskTest, BlocksOnDiskSurviveKill9) {
   ASSERT_NO_FATAL_FAILURE(Start());
   for (uint32_t number = 0; number < 200; ++number) ASSERT_EQ(Put(number), BlockStatus::kOk);
   ASSERT_TRUE(Eventually([&] { return OnDisk() == 200; }));
@@ -49,7 +49,7 @@ TEST_F(DiskTest, SurvivesKill9) {
 }
 
 // A router calls Lookup before any engine has attached to the new daemon.
-TEST_F(DiskTest, LookupKnowsTheEnginesOfTheFormerDaemon) {
+TEST_F(DiskTest, LookupListsTheEnginesOfThePreviousDaemon) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_EQ(Put(1), BlockStatus::kOk);
   ASSERT_TRUE(Eventually([&] { return OnDisk() == 1; }));
@@ -199,7 +199,7 @@ TEST_F(DiskTest, OneOfTwoEnginesIsKilledWhileTheirBlocksAreRead) {
 // The deadline of Acquire passes while the library waits for the reads, and the caller then
 // releases
 // the lease.
-TEST_F(DiskTest, ALeaseIsReleasedBeforeItsBlocksAreThere) {
+TEST_F(DiskTest, ALeaseIsReleasedBeforeItsBlocksAreRead) {
   constexpr uint32_t kBlocks = 32;
   std::vector<Digest> digests;
   ASSERT_NO_FATAL_FAILURE(StartWithOnDisk(kBlocks, "data.read=sleep:150ms", &digests));
@@ -221,7 +221,7 @@ TEST_F(DiskTest, ALeaseIsReleasedBeforeItsBlocksAreThere) {
 }
 
 // A session acquires blocks and gives them up at once, by a release or by a bye.
-TEST_F(DiskTest, ASessionGivesBackWhatIsBeingRead) {
+TEST_F(DiskTest, ASessionGivesUpBlocksThatAreBeingRead) {
   constexpr uint32_t kBlocks = 32;
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
@@ -272,7 +272,7 @@ TEST_F(DiskTest, ASessionGivesBackWhatIsBeingRead) {
 // ---- a bad disk
 
 // A block that cannot be read is a miss, and is a hit again once the disk works again.
-TEST_F(DiskTest, ABadDiskIsAMissAndNeverAnError) {
+TEST_F(DiskTest, AFailedReadIsAMissAndNeverAnError) {
   constexpr uint32_t kBlocks = 100;
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
@@ -292,7 +292,7 @@ TEST_F(DiskTest, ABadDiskIsAMissAndNeverAnError) {
 // One read of three fails.  The daemon reads again, and gives up a block that fails four times
 // while
 // others can be read.
-TEST_F(DiskTest, ADiskThatFailsNowAndThenIsAskedAgain) {
+TEST_F(DiskTest, ReadsThatFailSometimesAreRepeated) {
   constexpr uint32_t kBlocks = 100;
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
@@ -316,7 +316,7 @@ TEST_F(DiskTest, ADiskThatFailsNowAndThenIsAskedAgain) {
   EXPECT_EQ(CountHits(0, kBlocks), left);
 }
 
-TEST_F(DiskTest, WritesThatFailCostTheDiskCopyOnly) {
+TEST_F(DiskTest, AFailedWriteCostsOnlyTheDiskCopy) {
   for (const char* faults :
        {"data.write=error", "data.sync=error", "data.create=full", "catalog.commit=error"}) {
     SCOPED_TRACE(faults);
@@ -351,7 +351,7 @@ TEST_F(DiskTest, ASlowDiskDoesNotSlowThePool) {
   EXPECT_LT(longest, std::chrono::seconds(4)) << "a call waited for the disk";
 }
 
-TEST_F(DiskTest, TheDaemonSaysWhatItHasAndWhatItLacks) {
+TEST_F(DiskTest, TheDaemonReportsItsDiskAndMissingSpace) {
   ASSERT_NO_FATAL_FAILURE(Start());
   EXPECT_THAT(daemon_->output(), HasSubstr("400MiB in " + folder_->File("disk")));
   EXPECT_THAT(daemon_->errors(),

@@ -170,7 +170,7 @@ double At(std::vector<double> all, double share) {
   return all[static_cast<size_t>(share * static_cast<double>(all.size() - 1))];
 }
 
-TEST(DrainTest, SigtermUnderLoad) {
+TEST(DrainTest, SigtermUnderLoadFailsNoCallThatHadBegun) {
   std::mt19937 random(testing::TestSeed());
   const uint64_t rounds = testing::Scaled(200);
   uint64_t calls = 0, in_flight = 0, failed = 0, refused = 0;

@@ -130,7 +130,7 @@ void ExpectLimits(const DriverState& state, const std::vector<std::string>& limi
   for (const char* part : state.without) EXPECT_FALSE(any(part)) << part;
 }
 
-TEST_P(DriverStates, AnEngineThatTakesWhatThereIsStartsAndSaysWhatItHas) {
+TEST_P(DriverStates, AnEngineThatAcceptsAnyDeviceStartsAndReportsIt) {
   DriverState state = GetParam();
   if (EngineOfAnotherBuild() != nullptr)
     state = {.name = "", .kind = "host", .reason = "this build has no CUDA: install the toolkit"};
@@ -170,7 +170,7 @@ TEST_P(DriverStates, AnEngineThatTakesWhatThereIsStartsAndSaysWhatItHas) {
       << table.out;
 }
 
-TEST_P(DriverStates, AnEngineThatWantsCudaStartsOrSaysWhyNot) {
+TEST_P(DriverStates, AnEngineThatRequiresCudaStartsOnlyWithCuda) {
   const bool starts = std::string(GetParam().kind) == "cuda" && EngineOfAnotherBuild() == nullptr;
   const std::unique_ptr<ChildEngine> engine = Start("cuda", "once");
   EXPECT_EQ(engine->Hear(), starts ? std::optional<std::string>("done 96") : std::nullopt);

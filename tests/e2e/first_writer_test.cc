@@ -1,10 +1,10 @@
-// One name, one content: two writers put different bytes under the same names, by every road that
-// writes, while blocks go from HOST to disk and back and daemons are killed and drained.  Whatever
-// a reader is given under a name are the bytes of one and the same writer.
+// A name has one content: two writers put different bytes under the same names in every write mode,
+// while blocks move from HOST to disk and back and daemons are killed and drained.  All reads of a
+// name must give the bytes of one and the same writer.
 //
-// A name begins a new life when its block has left all tiers.  None does here, but by a mistake of
-// the daemon: the disk holds all blocks, and a daemon is ended only when all that it accepted is
-// durable.
+// A name may get another content once its block has left all tiers.  Here no block leaves all tiers
+// unless the daemon makes a mistake: the disk holds all blocks, and a daemon is ended only when all
+// blocks that it accepted are durable.
 #include <array>
 #include <atomic>
 #include <csignal>
@@ -32,7 +32,7 @@ constexpr std::array<uint32_t, 2> kWriters = {0xA, 0xB};
 constexpr std::array kRoads = {WriteMode::kMapped, WriteMode::kStaged, WriteMode::kStream};
 constexpr std::chrono::milliseconds kCallLimit{10'000};
 
-// What was seen under each name, by all threads.
+// Records which writer's bytes were seen under each name, by any thread.
 class Contents {
  public:
   explicit Contents(uint32_t names) : seen_(names) {}
@@ -50,8 +50,8 @@ class Contents {
   }
   [[nodiscard]] uint32_t Writer(uint32_t name) const { return seen_[name]; }
 
-  // A failure for each of the names below `end` that gave two contents since the last call; those
-  // above began a new life.
+  // Fails the test for each name below `end` that gave two contents since the last call.  The names
+  // from `end` on may have got another content.
   void Report(uint32_t end) {
     MutexLock lock(mu_);
     int more = -kTwiceShown;
@@ -64,12 +64,12 @@ class Contents {
 
  private:
   static constexpr int kTwiceShown = 16;
-  std::vector<std::atomic<uint32_t>> seen_;  // 0: nothing yet
+  std::vector<std::atomic<uint32_t>> seen_;  // the writer of each name; 0: nothing seen yet
   Mutex mu_;
-  std::map<uint32_t, std::string> twice_ LARDER_GUARDED_BY(mu_);  // by name, what was seen
+  std::map<uint32_t, std::string> twice_ LARDER_GUARDED_BY(mu_);  // what was seen, by name
 };
 
-// An engine of one writer, which writes by one road and reads what there is.
+// An engine of one writer, which puts in one write mode and reads any block.
 class Engine {
  public:
   Engine(std::string folder, uint32_t writer, WriteMode road, Contents& contents)
@@ -77,7 +77,7 @@ class Engine {
     maker_.writer = writer;
   }
 
-  // Connects where it is not.  False: there is no daemon now.
+  // Connects and attaches unless it already has.  Returns false if no daemon answers.
   [[nodiscard]] bool Attach() {
     if (session_ != nullptr) return true;
     auto client = Client::Connect({.socket_dir = folder_, .retry_budget = 0, .retries_max = 0});
@@ -98,7 +98,7 @@ class Engine {
     client_.reset();
   }
 
-  // False: the daemon went.  How many were stored is added to *stored.
+  // Adds the number of stored blocks to `*stored`.  Returns false if the daemon has ended.
   [[nodiscard]] bool Put(std::span<const uint32_t> names, std::atomic<uint64_t>* stored) {
     std::vector<TestBlock> blocks;
     std::vector<std::vector<std::byte>> bytes;
@@ -129,7 +129,7 @@ class Engine {
     return true;
   }
 
-  // False: the daemon went.  How many were there is added to *hits.
+  // Adds the number of hits to `*hits`.  Returns false if the daemon has ended.
   [[nodiscard]] bool Get(std::span<const uint32_t> names, std::atomic<uint64_t>* hits) {
     std::vector<TestBlock> blocks;
     for (const uint32_t name : names) blocks.push_back(maker_.Block(name));
@@ -171,8 +171,8 @@ class Engine {
 class FirstWriterTest : public ::testing::Test {
  protected:
   static constexpr uint32_t kBatch = 16;
-  static constexpr uint32_t kWindow = 128;  // names that are new at a time
-  static constexpr uint32_t kLostMax = 16;  // windows
+  static constexpr uint32_t kWindow = 128;  // the number of new names at a time
+  static constexpr uint32_t kLostMax = 16;  // windows that may be lost
   static constexpr int kRounds = 6;
   static constexpr std::chrono::milliseconds kAttachPause{5};
 
@@ -184,8 +184,8 @@ class FirstWriterTest : public ::testing::Test {
   }
 
   void Start() {
-    // The pool holds a fraction of all names.  The scan is slow, so that engines are back while the
-    // disk has yet to tell most of what it has.
+    // The pool holds a fraction of all blocks.  The scan is slow, so that engines attach before the
+    // disk has reported most of its blocks.
     const std::vector<std::string> flags = {
         "--pool",        "16MiB",  "--disk",         folder_->File("disk"),
         "--disk-limit",  "400MiB", "--fault-points", "catalog.scan=sleep:300us",
@@ -200,15 +200,15 @@ class FirstWriterTest : public ::testing::Test {
            Metric("larder_disk_waiting{for=\"spill\"}") == 0;
   }
 
-  // Each engine in a thread of its own puts some of the names from `put` on and gets some of all,
-  // until `over`.
+  // Runs each engine in its own thread.  Until `over`, it puts some of the names from `put` on and
+  // gets some of all names.
   void RunAll(const std::atomic<bool>& over, size_t put) {
     for (std::unique_ptr<Engine>& engine : engines_) {
       threads_.emplace_back([this, &over, &engine, put, seed = random_()] {
         std::mt19937 random(seed);
         while (!over) {
           if (!engine->Attach()) {
-            std::this_thread::sleep_for(kAttachPause);  // the daemon that starts wants the cores
+            std::this_thread::sleep_for(kAttachPause);  // leaves the cores to the starting daemon
             continue;
           }
           if (engine->Put(Some(random, put), &stored_) && engine->Get(Some(random, 0), &hits_))
@@ -232,25 +232,28 @@ class FirstWriterTest : public ::testing::Test {
     return Eventually([&] { return done_ >= from + steps; });
   }
 
-  // All of them race for new names, a window of them at a time, until there are so many.
+  // Lets all engines race for new names, one window at a time, until `until` names are in use.
   void TakeNames(uint32_t until) {
     for (uint32_t window = kWindow; names_.size() < until;) {
       bool kept = false;
       ASSERT_NO_FATAL_FAILURE(
           TakeWindow(std::min(window, until - static_cast<uint32_t>(names_.size())), &kept));
       if (kept) continue;
-      ASSERT_LE(++lost_, kLostMax) << "this machine evicts what it has not yet written";
+      ASSERT_LE(++lost_, kLostMax) << "this machine evicts blocks before it has written them";
       window = std::max(kBatch, window / 2);
     }
   }
-  // *kept is false where a block left the pool before the disk had it, by this test's own pressure
-  // on a slow machine: its name began a new life, so the window's names are used no more.
+  // Sets `*kept` to false if a block left the pool before it was on disk, which this test's own
+  // load
+  // can cause on a slow machine.  The block's name may then get another content, so the names of
+  // the
+  // window are not used any more.
   void TakeWindow(uint32_t count, bool* kept) {
     const size_t known = names_.size();
     const uint32_t first = next_;
     for (uint32_t i = 0; i < count; ++i) names_.push_back(next_++);
-    // After a restart it is not 0: blocks that were put again and evicted before the disk had told
-    // that it has them count as unspilled.
+    // After a restart this is not 0: blocks that were put again and evicted before the disk had
+    // reported them count as unspilled.
     const double unspilled = Metric("larder_blocks_evicted_unspilled_total");
     std::atomic<bool> over{false};
     RunAll(over, known);
@@ -263,22 +266,21 @@ class FirstWriterTest : public ::testing::Test {
     if (!*kept) names_.resize(known);
   }
 
-  // Everything there is, again with both writers' bytes, while the daemon ends and another one
-  // starts.
+  // Puts all names again, with both writers' bytes, while the daemon ends and the next one starts.
   void WriteAmidARestart(bool killed) {
     std::atomic<bool> over{false};
     RunAll(over, 0);
-    EXPECT_TRUE(More(50)) << "while the daemon runs";
+    EXPECT_TRUE(More(50)) << "no progress while the daemon runs";
     if (killed) {
       daemon_->Kill9();
     } else {
       EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();
     }
     Start();
-    EXPECT_TRUE(More(100)) << "while the next one finds out what its disk has: "
+    EXPECT_TRUE(More(100)) << "no progress while the next daemon recovers: "
                            << daemon_->errors();
     EXPECT_TRUE(Eventually([&] { return Metric("larder_disk_recovering") == 0; }));
-    EXPECT_TRUE(More(50)) << "afterwards";
+    EXPECT_TRUE(More(50)) << "no progress after recovery";
     over = true;
     Join();
     contents_.Report(next_);
@@ -286,14 +288,14 @@ class FirstWriterTest : public ::testing::Test {
     ASSERT_TRUE(Eventually([&] { return daemon_->serves(); })) << daemon_->errors();
   }
 
-  // Each is there still, and is what it was.
+  // Expects that every name is still stored, with its former content.
   void ReadAll() {
     hits_ = 0;
     Engine reader(folder_->path(), kWriters[0], WriteMode::kMapped, contents_);
     ASSERT_TRUE(reader.Attach());
     for (const uint32_t name : names_) ASSERT_TRUE(reader.Get({&name, 1}, &hits_));
     contents_.Report(next_);
-    EXPECT_EQ(hits_, names_.size()) << "durable blocks are lost";
+    EXPECT_EQ(hits_, names_.size()) << "durable blocks were lost";
   }
 
   const uint32_t wanted_ = static_cast<uint32_t>(testing::Scaled(10'000));
@@ -304,13 +306,13 @@ class FirstWriterTest : public ::testing::Test {
   std::unique_ptr<DaemonProcess> daemon_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<std::thread> threads_;
-  std::vector<uint32_t> names_;  // that are used; changed while no engine runs
-  uint32_t next_ = 0;            // never used before
-  uint32_t lost_ = 0;            // windows
+  std::vector<uint32_t> names_;  // the names in use; changed only while no engine runs
+  uint32_t next_ = 0;            // the first name that was never used
+  uint32_t lost_ = 0;            // windows that were lost
   std::atomic<uint64_t> stored_{0}, hits_{0}, done_{0};
 };
 
-TEST_F(FirstWriterTest, ANameHasOneContentOverAllTiersRoadsAndRestarts) {
+TEST_F(FirstWriterTest, ANameKeepsOneContentAcrossTiersModesAndRestarts) {
   Start();
   ASSERT_TRUE(Eventually([&] { return daemon_->serves(); })) << daemon_->errors();
   for (int round = 0; round < kRounds; ++round) {
@@ -323,8 +325,8 @@ TEST_F(FirstWriterTest, ANameHasOneContentOverAllTiersRoadsAndRestarts) {
   uint64_t of_first = 0;
   for (const uint32_t name : names_) of_first += contents_.Writer(name) == kWriters[0];
   std::printf(
-      "%zu names, %lu of them of the first writer; %lu steps of 6 engines, %d restarts, %u windows "
-      "again; names that gave two contents: %s\n",
+      "%zu names, %lu of them of the first writer; %lu steps of 6 engines, %d restarts, %u lost "
+      "windows; names that gave two contents: %s\n",
       names_.size(), of_first, done_.load(), kRounds, lost_, HasFailure() ? "see above" : "0");
   EXPECT_GT(of_first, 0u);
   EXPECT_LT(of_first, names_.size());

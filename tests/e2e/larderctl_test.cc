@@ -101,7 +101,7 @@ TEST_F(LarderctlTest, EveryVerbHasHelpThatFitsTheTerminal) {
   EXPECT_THAT(Ctl({"--version"}).out, ::testing::StartsWith("larderctl "));
 }
 
-TEST_F(LarderctlTest, WrongCommandLines) {
+TEST_F(LarderctlTest, WrongCommandLinesAreExplained) {
   ExpectError(Line("stauts"), 2, "did you mean status?", "larderctl --help");
   ExpectError(Line("mvoe --all"), 2, "did you mean move?", "larderctl --help");
   ExpectError(Line("xyzzy"), 2, "no verb \"xyzzy\"\n", "larderctl --help");
@@ -128,7 +128,7 @@ TEST_F(LarderctlTest, WrongCommandLines) {
   ExpectError(Line("status", slip), 2, "did you mean LARDERCTL_OUTPUT?", "larderctl");
 }
 
-TEST_F(LarderctlTest, NoDaemon) {
+TEST_F(LarderctlTest, EveryVerbReportsThatNoDaemonAnswers) {
   const std::string key = std::string(32, 'a');
   const Words lines = {"status",
                        "top",
@@ -155,7 +155,7 @@ TEST_F(LarderctlTest, NoDaemon) {
   ExpectError(Line("instances"), 3, "has ended", "next: larderd --pool");
 }
 
-TEST_F(LarderctlTest, NoRights) {
+TEST_F(LarderctlTest, MissingRightsAreExplained) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_EQ(chmod(folder_->path().c_str(), 0755), 0);
@@ -171,7 +171,7 @@ TEST_F(LarderctlTest, NoRights) {
 }
 
 // An older larderctl calls data.sock, as does one with --socket.
-TEST_F(LarderctlTest, TheEnginesSocket) {
+TEST_F(LarderctlTest, VerbsOfOperatorsAreRefusedAtTheDataSocket) {
   ASSERT_NO_FATAL_FAILURE(Start());
   const std::string at_data = "--socket " + folder_->File("data.sock") + " ";
   ExpectError(Line(at_data + "clear --all --yes"), 4,
@@ -180,7 +180,7 @@ TEST_F(LarderctlTest, TheEnginesSocket) {
   EXPECT_EQ(Line(at_data + "instances").code, 0);
 }
 
-TEST_F(LarderctlTest, AReaderThatHasGone) {
+TEST_F(LarderctlTest, EndsBySigpipeWhenItsReaderHasGone) {
   ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
   CtlOptions gone;
   gone.reader_gone = true;
@@ -237,7 +237,7 @@ TEST_F(LarderctlTest, NothingIsWiderThanTheTerminal) {
   EXPECT_THAT(Line("instances").out, HasSubstr(std::string(200, 'e') + "\\x1b[31m "));
 }
 
-TEST_F(LarderctlTest, WhatDestroysAsksFirst) {
+TEST_F(LarderctlTest, DestructiveVerbsAskFirst) {
   ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
   const auto stored = [&] { return CountIn(Tier::kHost, 0, kBlocks); };
   ExpectError(Line("clear --all"), 2, "cannot ask for confirmation", "--yes");
@@ -294,7 +294,7 @@ TEST_F(LarderctlTest, CtrlCCancelsTheCallAndSaysSo) {
 
 // ---- verb by verb, as programs use it
 
-TEST_F(LarderctlTest, StateOfTheDaemon) {
+TEST_F(LarderctlTest, ShowsTheStateOfTheDaemon) {
   ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
   const json status = Json("status");
   EXPECT_EQ(status.at("boot_id"), daemon_->Stats().boot_id());
@@ -396,7 +396,7 @@ TEST_F(LarderctlTest, Compress) {
   ExpectError(Line("compress --all --codec zip"), 2, "--codec", "larderctl compress --help");
 }
 
-TEST_F(LarderctlTest, RefusedFailedAndLate) {
+TEST_F(LarderctlTest, RefusedAndLateCallsAreExplained) {
   daemon_ = std::make_unique<DaemonProcess>(Words{}, DaemonProcess::Options{.folder = folder_});
   ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
   ExpectError(Line("move --all --from host --to disk"), 5, "has no disk", "larderctl config");
@@ -410,7 +410,7 @@ TEST_F(LarderctlTest, RefusedFailedAndLate) {
   daemon_->Signal(SIGCONT);
 }
 
-TEST_F(LarderctlTest, BenchLeavesNothing) {
+TEST_F(LarderctlTest, BenchLeavesNoBlocks) {
   ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
   const json bench = Json("bench --blocks 32 --block-bytes 64KiB");
   EXPECT_EQ(bench.at("got"), 32);
@@ -420,7 +420,7 @@ TEST_F(LarderctlTest, BenchLeavesNothing) {
   EXPECT_EQ(CountHits(0, kBlocks), kBlocks);
 }
 
-TEST_F(LarderctlTest, ProfileMeasuresBothChannelsAndLeavesNothing) {
+TEST_F(LarderctlTest, ProfileMeasuresBothChannelsAndLeavesNoBlocks) {
   ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
   const json rates = Json("profile --blocks 32 --block-bytes 64KiB");
   ASSERT_EQ(rates.at("channels").size(), 2u);
@@ -437,7 +437,7 @@ TEST_F(LarderctlTest, ProfileMeasuresBothChannelsAndLeavesNothing) {
   EXPECT_EQ(Json("clear --model larderctl-profile --content --dry-run").at("host").at("blocks"), 0);
 }
 
-TEST_F(LarderctlTest, ProfileIsMergedWithTheEngines) {
+TEST_F(LarderctlTest, ProfileIsMergedWithTheEnginesProfile) {
   ASSERT_NO_FATAL_FAILURE(Start());
   const std::string engine = folder_->path() + "/engine.toml", merged = folder_->path() + "/p.toml";
   const Profile of_engine{.model = "m",
@@ -482,7 +482,7 @@ TEST_F(LarderctlTest, ProfileOfADaemonWithoutADisk) {
   EXPECT_THAT(ran.err, HasSubstr("has no disk"));
 }
 
-TEST_F(LarderctlTest, DrainWaitsForTheEnd) {
+TEST_F(LarderctlTest, DrainWaitsUntilTheDaemonHasEnded) {
   ASSERT_NO_FATAL_FAILURE(Start());
   session_.reset();
   const json drained = Json("drain --yes --wait --limit 20s");

@@ -1,10 +1,12 @@
-// A real model's prefix is restored while something goes wrong at a random moment: the daemon is
-// killed, a record on its disk is damaged, or it stands still.  The answer is the computed one, bit
-// for bit in its first logits, and nothing waits.
+// Restores a real model's prefix while a fault happens at a random moment: the daemon is killed,
+// records on its disk are damaged, or the daemon is stopped.  The answer must equal the computed
+// one,
+// as must every bit of its first logits, and the restore must not hang.
 //
-// What a restore took beside computing alone is printed, for each kind of fault; no timing decides
-// the test but that of a hang: thrice as long and ten seconds.
-// LARDER_TEST_SCALE (default 0.1) of 120 restores; LARDER_TEST_SEED replays the moments.
+// For each kind of fault the test prints the time of a restore as a multiple of computing alone.
+// Times do not decide the test, except that a restore hangs if it takes longer than three times
+// computing alone plus ten seconds.
+// LARDER_TEST_SCALE (default 0.1) scales the 120 restores; LARDER_TEST_SEED replays the moments.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -55,7 +57,7 @@ class LlamaRestoreFaultsTest : public LlamaFixture {
     ASSERT_TRUE(cache.ok()) << cache.status();
     cache_ = *std::move(cache);
   }
-  // Computes it all.  Whatever the last fault has cost is stored again, and on disk.
+  // Computes the whole prompt, and stores again on disk every block that the last fault has cost.
   void ComputeAndStore() {
     const auto stored =
         RunPrompt(*prompt_, {.predict = 1, .mode = RestoreMode::kCompute}, engine_, cache_.get());
@@ -65,18 +67,19 @@ class LlamaRestoreFaultsTest : public LlamaFixture {
     ASSERT_TRUE(Eventually(
         [&] { return daemon_->Metric("larder_disk_waiting{for=\"spill\"}") == 0; }, kDurableLimit));
   }
-  // A daemon that has all of it on disk, and, unless its records are to be damaged, half of the
-  // times in the pool.
+  // Provides a daemon that has all blocks on disk and, in half of the cases, also in the pool.  If
+  // its
+  // records are to be damaged, the pool is empty.
   void Prepare(bool damages) {
     if (daemon_ == nullptr || !daemon_->alive() || random_() % 2 == 0) Start();
     ASSERT_NO_FATAL_FAILURE(ComputeAndStore());
-    if (damages || random_() % 2 == 0) Start();  // from disk alone
+    if (damages || random_() % 2 == 0) Start();  // with an empty pool
   }
   void DamageRecords() {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(disk_)) {
       std::error_code gone;
       const uint64_t bytes = entry.is_regular_file(gone) ? entry.file_size(gone) : 0;
-      if (bytes < MiB(1).value()) continue;  // no data file
+      if (bytes < MiB(1).value()) continue;  // not a data file
       const int fd = open(entry.path().c_str(), O_WRONLY | O_CLOEXEC);
       if (fd < 0) continue;
       for (int i = 0; i < 64; ++i) {
@@ -86,7 +89,7 @@ class LlamaRestoreFaultsTest : public LlamaFixture {
       close(fd);
     }
   }
-  // Records that the daemon has found damaged.
+  // The number of records that the daemon has found damaged.
   [[nodiscard]] double Damaged() const {
     return std::max(0.0, daemon_->Metric("larder_disk_failures_total{kind=\"damaged\"}"));
   }
@@ -103,10 +106,10 @@ class LlamaRestoreFaultsTest : public LlamaFixture {
                    .value();
     return bytes;
   }
-  // The time to its first token.
+  // Restores the prefix through the fault.  Returns the time to the first token.
   double RestoreThrough(Fault fault) {
     const double alone_s = Median(alone_s_);
-    // A link that needs about as long as computing: both are at work when it strikes.
+    // The link takes about as long as computing, so both are at work when the fault happens.
     const double rate = static_cast<double>(PrefixBytes()) / alone_s;
     TokenBucket link(rate);
     const RunOptions options{
@@ -115,25 +118,26 @@ class LlamaRestoreFaultsTest : public LlamaFixture {
         .store = false,
         .profile = Believed(alone_s / static_cast<double>(prompt_->size()), rate),
         .link = &link};
-    // What is damaged after it was read harms nothing, and half of it is read by the middle.
+    // Damage to a record that was already read has no effect, and by the middle half of them were.
     const double latest = fault == Fault::kDamage ? 0.2 : 0.6;
     const std::chrono::duration<double> moment(
         alone_s * std::uniform_real_distribution<>(0, latest)(random_));
     std::thread striker([&] {
-      std::this_thread::sleep_for(moment);  // a moment of the fault's own choosing
+      std::this_thread::sleep_for(moment);
       Strike(fault);
     });
     const auto result = RunPrompt(*prompt_, options, engine_, cache_.get());
     striker.join();
     if (fault == Fault::kStall) daemon_->Signal(SIGCONT);
     if (fault == Fault::kKill) {
-      EXPECT_TRUE(daemon_->Wait()) << "it survived";  // or it might seem alive to the next
+      // Wait, or the next restore might find the daemon alive.
+      EXPECT_TRUE(daemon_->Wait()) << "the daemon survived SIGKILL";
     }
     EXPECT_TRUE(result.ok()) << result.status();
     if (!result.ok()) return 0;
     ExpectComputed(*result);
     if (HasFailure() && result->restored) PrintSpans(result->restored->what);
-    EXPECT_LT(result->ttft_s, 3 * alone_s + 10) << "it hung";
+    EXPECT_LT(result->ttft_s, 3 * alone_s + 10) << "the restore hung";
     if (fault == Fault::kDamage) damaged_ += Damaged();
     if (result->restored) {
       for (const Restorer::Span& span : result->restored->what.spans) useless_[fault] += !span.used;
@@ -155,14 +159,14 @@ class LlamaRestoreFaultsTest : public LlamaFixture {
       std::make_shared<TemporarySocketDirectory>();
   const std::string disk_ = folder_->File("disk");
   std::unique_ptr<DaemonProcess> daemon_;
-  std::unique_ptr<PromptCache> cache_;  // dies before its daemon
+  std::unique_ptr<PromptCache> cache_;  // destroyed before its daemon
   std::map<Fault, uint64_t> loaded_;    // tokens
-  std::map<Fault, uint64_t> useless_;   // loads that came to nothing, or too late
+  std::map<Fault, uint64_t> useless_;   // loads that failed or came too late
   double damaged_ = 0;
-  std::vector<double> alone_s_;  // computing, to the first token
+  std::vector<double> alone_s_;  // times to the first token of computing alone
 };
 
-TEST_F(LlamaRestoreFaultsTest, TheAnswerIsRightAndNothingWaits) {
+TEST_F(LlamaRestoreFaultsTest, FaultsDuringARestoreNeitherChangeTheAnswerNorHangIt) {
   const uint64_t restores = testing::Scaled(kRestores);
   std::map<Fault, std::vector<double>> ratios;
   for (uint64_t i = 0; i < restores && !HasFailure(); ++i) {
@@ -171,15 +175,14 @@ TEST_F(LlamaRestoreFaultsTest, TheAnswerIsRightAndNothingWaits) {
     ASSERT_NO_FATAL_FAILURE(Prepare(fault == Fault::kDamage));
     ratios[fault].push_back(RestoreThrough(fault) / alone_s_.back());
   }
-  std::printf("computing alone: %.2f s in the median\n", Median(alone_s_));
+  std::printf("computing alone: median %.2f s\n", Median(alone_s_));
   for (const auto& [fault, of_fault] : ratios) {
     std::printf(
-        "%s: %zu restores, %lu tokens loaded, time / computing alone %.2f in the median, "
-        "%.2f at most\n",
+        "%s: %zu restores, %lu tokens loaded, time / computing alone: median %.2f, maximum %.2f\n",
         kNames[static_cast<size_t>(fault)], of_fault.size(), loaded_[fault], Median(of_fault),
         std::ranges::max(of_fault));
   }
-  // The faults were felt, or this proves nothing.
+  // If the faults had no effect, this test proves nothing.
   EXPECT_GT(loaded_[Fault::kNone], 0u);
   if (restores < 12) return;
   EXPECT_GT(damaged_, 0);

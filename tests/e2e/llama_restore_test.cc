@@ -1,5 +1,6 @@
-// A real model's prefix, brought back by computing and loading at once: bit for bit what computing
-// all of it leaves in the engine, whichever way it went.
+// Restores a real model's prefix by computing and loading at the same time.  The engine's state
+// must
+// equal, bit for bit, the state after computing all of it, whichever parts were loaded.
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -34,7 +35,7 @@ using ::testing::Le;
 using ::testing::Lt;
 using ::testing::Not;
 
-constexpr double kToken_s = 1.0 / Engine::kBatchTokens;  // as a profile has it: a second a chunk
+constexpr double kToken_s = 1.0 / Engine::kBatchTokens;  // in profiles: a second per chunk
 
 class LlamaRestoreTest : public LlamaFixture {
  protected:
@@ -48,7 +49,7 @@ class LlamaRestoreTest : public LlamaFixture {
     ASSERT_TRUE(cache.ok()) << cache.status();
     cache_ = *std::move(cache);
   }
-  // A daemon that has the prompt's blocks.
+  // Starts a daemon and stores the prompt's blocks in it.
   void StartStored(std::vector<std::string> flags = {}) {
     ASSERT_NO_FATAL_FAILURE(Start(std::move(flags)));
     const auto stored =
@@ -91,7 +92,7 @@ class LlamaRestoreTest : public LlamaFixture {
   const std::shared_ptr<TemporarySocketDirectory> folder_ =
       std::make_shared<TemporarySocketDirectory>();
   std::unique_ptr<DaemonProcess> daemon_;
-  std::unique_ptr<PromptCache> cache_;  // dies before its daemon
+  std::unique_ptr<PromptCache> cache_;  // destroyed before its daemon
 };
 
 std::vector<std::byte> Part(const StateView& state, TokenRange tokens) {
@@ -106,7 +107,7 @@ std::vector<std::byte> Part(const StateView& state, TokenRange tokens) {
   return {joined.begin(), joined.end()};
 }
 
-TEST_F(LlamaRestoreTest, AppendedPartsAreWhatComputingLeaves) {
+TEST_F(LlamaRestoreTest, AppendedPartsEqualTheComputedState) {
   const uint32_t border = PromptCache::RestorableTokens(kPromptTokens);
   ASSERT_TRUE(engine_->ResetContext().ok());
   ASSERT_TRUE(engine_->Decode(*prompt_, 0, border).ok());
@@ -134,7 +135,7 @@ TEST_F(LlamaRestoreTest, AppendedPartsAreWhatComputingLeaves) {
   }
 }
 
-TEST_F(LlamaRestoreTest, ADamagedPartLeavesTheTextAsItWas) {
+TEST_F(LlamaRestoreTest, ADamagedPartLeavesTheStateUnchanged) {
   ASSERT_TRUE(engine_->ResetContext().ok());
   ASSERT_TRUE(engine_->Decode(*prompt_, 0, 64).ok());
   const auto before = engine_->SaveState();
@@ -155,7 +156,7 @@ TEST_F(LlamaRestoreTest, EveryModeGivesTheComputedAnswer) {
   for (const double rate : {5e6, 1e9}) {
     for (const RestoreMode mode :
          {RestoreMode::kCompute, RestoreMode::kLoad, RestoreMode::kBoth, RestoreMode::kAuto}) {
-      if (mode == RestoreMode::kCompute && rate == 1e9) continue;  // has no use for a link
+      if (mode == RestoreMode::kCompute && rate == 1e9) continue;  // it does not use the link
       SCOPED_TRACE(absl::StrCat(ToString(mode), " at ", rate));
       const auto result = Run(mode, rate);
       ASSERT_TRUE(result.ok()) << result.status();
@@ -171,18 +172,18 @@ TEST_F(LlamaRestoreTest, EveryModeGivesTheComputedAnswer) {
       if (!result->restored) continue;
       const Restorer::Restored& what = result->restored->what;
       EXPECT_EQ(what.computed_tokens + what.loaded_tokens, border);
-      EXPECT_EQ(result->restored->met_at_token(), what.computed_tokens) << "it has no holes";
+      EXPECT_EQ(result->restored->met_at_token(), what.computed_tokens) << "there are no holes, so all loaded tokens follow the computed ones";
       EXPECT_EQ(what.computed_tokens % Engine::kCutTokens, 0);
       if (mode == RestoreMode::kBoth) {
         EXPECT_THAT(what.computed_tokens, Gt(0u));
       } else if (rate == 1e9) {
-        EXPECT_EQ(what.computed_tokens, 0) << "nothing is computed that is loaded sooner";
+        EXPECT_EQ(what.computed_tokens, 0) << "tokens were computed that could be loaded sooner";
       }
     }
   }
 }
 
-TEST_F(LlamaRestoreTest, WhatIsNotStoredIsComputed) {
+TEST_F(LlamaRestoreTest, BlocksThatAreNotStoredAreComputed) {
   ASSERT_NO_FATAL_FAILURE(Start());
   const auto result = Run(RestoreMode::kAuto, 10e6);
   ASSERT_TRUE(result.ok()) << result.status();
@@ -198,11 +199,11 @@ TEST_F(LlamaRestoreTest, WithoutItsDaemonEverythingIsComputed) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->answer, computed_->answer);
   EXPECT_EQ(result->hit_tokens, 0);
-  EXPECT_FALSE(result->cache_status.ok()) << "nobody is told why it took so long";
+  EXPECT_FALSE(result->cache_status.ok()) << "the result does not say that the daemon failed";
 }
 
-// Steps are cut to their budget then.
-TEST_F(LlamaRestoreTest, SequencesThatAreDecodedMeanwhileChangeNothing) {
+// While other sequences are decoded, steps are cut to their budget.
+TEST_F(LlamaRestoreTest, DecodingOtherSequencesDoesNotChangeTheAnswer) {
   ASSERT_NO_FATAL_FAILURE(StartStored());
   for (const RestoreMode mode : {RestoreMode::kBoth, RestoreMode::kAuto}) {
     SCOPED_TRACE(ToString(mode));
@@ -215,7 +216,7 @@ TEST_F(LlamaRestoreTest, SequencesThatAreDecodedMeanwhileChangeNothing) {
   }
 }
 
-TEST_F(LlamaRestoreTest, AProfileExplainsWhatWasMeasured) {
+TEST_F(LlamaRestoreTest, AFittedProfileExplainsTheMeasuredTimes) {
   const ComputeCost cost{.fixed_s = 0.02, .linear_s = 0.003, .quadratic_s = 2e-7};
   ChunkTimes times{.first = {0, 256}, .later = {768, 1024}, .small = {1024, 1056}};
   times.first_s = cost.Seconds(times.first);
@@ -225,7 +226,7 @@ TEST_F(LlamaRestoreTest, AProfileExplainsWhatWasMeasured) {
   EXPECT_NEAR(fitted.fixed_s, cost.fixed_s, 1e-9);
   EXPECT_NEAR(fitted.linear_s, cost.linear_s, 1e-12);
   EXPECT_NEAR(fitted.quadratic_s, cost.quadratic_s, 1e-15);
-  // Disturbed ones make no negative cost.
+  // Times that were disturbed must not give a negative cost.
   times.first_s *= 3;
   times.small_s *= 9;
   const ComputeCost disturbed = FitComputeCost(times);
@@ -234,7 +235,7 @@ TEST_F(LlamaRestoreTest, AProfileExplainsWhatWasMeasured) {
   EXPECT_THAT(disturbed.quadratic_s, Ge(0));
 }
 
-TEST_F(LlamaRestoreTest, APictureHasALineForEachWayThatTokensCame) {
+TEST_F(LlamaRestoreTest, APictureHasASeriesForEachSourceOfTokens) {
   Restorer::Restored restored;
   restored.spans = {{{0, 256}, ChannelId::kNowhere, 0, 1, true},
                     {{544, 576}, kDiskChannel, 0, 0.5, true},
@@ -275,7 +276,7 @@ TEST_F(LlamaRestoreTest, TheProgramKeepsItsProfileAndDrawsItsRun) {
   EXPECT_THAT((std::string{std::istreambuf_iterator<char>(drawn), {}}), HasSubstr("</svg>"));
 }
 
-// Neither a place for its profile nor one for its picture: the answer is the same.
+// The program can write neither its profile nor its picture, and the answer must be the same.
 TEST_F(LlamaRestoreTest, TheProgramAnswersWhereNothingCanBeWritten) {
   ASSERT_NO_FATAL_FAILURE(StartStored());
   const auto cold = nlohmann::json::parse(OutputOf(Program("--json --mode compute")));
@@ -287,14 +288,14 @@ TEST_F(LlamaRestoreTest, TheProgramAnswersWhereNothingCanBeWritten) {
                &code));
   EXPECT_EQ(code, 0);
   EXPECT_EQ(run["answer"], cold["answer"]);
-  EXPECT_TRUE(run.contains("restore")) << "a profile was measured, and not used";
+  EXPECT_TRUE(run.contains("restore")) << "the measured profile was not used";
   EXPECT_FALSE(run.contains("picture"));
   const std::string said = OutputOf("cat " + errors);
   EXPECT_THAT(said, HasSubstr("the profile is not kept: "));
   EXPECT_THAT(said, HasSubstr("no picture is written: "));
   EXPECT_THAT(said, HasSubstr(absl::StrCat(ModelPath().substr(ModelPath().rfind('/') + 1), "-",
                                            ShortRevision("program"), "-1-threads.profile.toml")));
-  // What was stored to measure the pool is gone again.
+  // The blocks that were stored to measure the pool have been cleared.
   const auto cache = PromptCache::Connect({.socket_dir = folder_->path(),
                                            .model = ModelPath().substr(ModelPath().rfind('/') + 1),
                                            .revision = "program",
@@ -317,7 +318,7 @@ TEST_F(LlamaRestoreTest, TheProgramComputesWhereNoProfileCanBeMeasured) {
   EXPECT_THAT(said, HasSubstr("larger --context"));
 }
 
-TEST_F(LlamaRestoreTest, WhatWasFoundDamagedIsStoredAgain) {
+TEST_F(LlamaRestoreTest, DamagedBlocksAreComputedAndStoredAgain) {
   const std::string disk = folder_->File("disk");
   ASSERT_NO_FATAL_FAILURE(StartStored({"--disk", disk}));
   ASSERT_TRUE(Eventually([&] { return daemon_->Metric("larder_disk_waiting{for=\"spill\"}") == 0; },
@@ -325,7 +326,7 @@ TEST_F(LlamaRestoreTest, WhatWasFoundDamagedIsStoredAgain) {
   (void)daemon_->Terminate();
   ASSERT_NO_FATAL_FAILURE(Start({"--disk", disk}));
   for (const auto& file : std::filesystem::recursive_directory_iterator(disk)) {
-    if (!file.is_regular_file() || file.file_size() < MiB(1).value()) continue;  // no data file
+    if (!file.is_regular_file() || file.file_size() < MiB(1).value()) continue;  // not a data file
     std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
     for (uint64_t at = 0; at < file.file_size(); at += 4096) bytes.seekp(at).write("damaged", 7);
   }
@@ -338,10 +339,11 @@ TEST_F(LlamaRestoreTest, WhatWasFoundDamagedIsStoredAgain) {
   EXPECT_THAT(result->stored_blocks, Gt(0u));
 }
 
-// What follows a part is computed from where computing all of it may be cut, too.
-TEST_F(LlamaRestoreTest, APartThatIsStoredGivesTheComputedAnswer) {
+// The tokens after a loaded part are computed from a multiple of 64 tokens on, where computing all
+// tokens may be cut, too.
+TEST_F(LlamaRestoreTest, APartlyStoredPrefixGivesTheComputedAnswer) {
   ASSERT_NO_FATAL_FAILURE(StartStored());
-  constexpr uint32_t kMissing = 5;  // 160 tokens are before it: no multiple of 64
+  constexpr uint32_t kMissing = 5;  // 160 tokens are before it, which is no multiple of 64
   ASSERT_NO_FATAL_FAILURE(ClearBlock(*prompt_, kMissing));
   const auto result =
       RunPrompt(*prompt_, {.predict = kPredict, .mode = RestoreMode::kLoad, .store = false},
@@ -351,9 +353,10 @@ TEST_F(LlamaRestoreTest, APartThatIsStoredGivesTheComputedAnswer) {
   ExpectComputed(*result);
 }
 
-// Nor are fewer than 64 tokens ever computed alone at the end of a prefix of which computing takes
-// more at once.
-TEST_F(LlamaRestoreTest, WhateverIsMissingOfAPrefixOfAnyLengthTheAnswerIsTheComputedOne) {
+// Fewer than 64 tokens are never computed alone at the end of a prefix if computing all of the
+// prefix
+// would take more tokens in its last step.
+TEST_F(LlamaRestoreTest, AnyMissingBlockOfAnyPrefixGivesTheComputedAnswer) {
   ASSERT_NO_FATAL_FAILURE(StartStored());
   for (const uint32_t border : {288u, 352u, 416u}) {
     const auto prompt = std::span(*prompt_).first(border + 8);
@@ -365,7 +368,7 @@ TEST_F(LlamaRestoreTest, WhateverIsMissingOfAPrefixOfAnyLengthTheAnswerIsTheComp
                                .profile = Believed(kToken_s, bytes_per_s),
                                .link = &link};
       auto result = RunPrompt(prompt, options, engine_, cache_.get());
-      // A lookup has some milliseconds, which a machine at work may take for something else.
+      // A lookup has a deadline of some milliseconds, which a busy machine may miss.
       for (int i = 0; i < 3 && result.ok() && absl::IsDeadlineExceeded(result->cache_status); ++i)
         result = RunPrompt(prompt, options, engine_, cache_.get());
       return result;
@@ -397,7 +400,8 @@ TEST_F(LlamaRestoreTest, WhateverIsMissingOfAPrefixOfAnyLengthTheAnswerIsTheComp
   }
 }
 
-// What a short prompt leaves behind is what a longer one with the same beginning computes.
+// The blocks that a short prompt stores equal those that a longer prompt with the same beginning
+// computes.
 TEST_F(LlamaRestoreTest, ALongerPromptUsesWhatAShorterOneStored) {
   for (const uint32_t tokens : {288u, 296u, 320u, 360u, 424u}) {
     SCOPED_TRACE(absl::StrCat(tokens, " tokens are stored"));
@@ -415,7 +419,7 @@ TEST_F(LlamaRestoreTest, ALongerPromptUsesWhatAShorterOneStored) {
   }
 }
 
-TEST_F(LlamaRestoreTest, TheProgramSaysWhatIsWrong) {
+TEST_F(LlamaRestoreTest, TheProgramExplainsErrors) {
   int code = -1;
   EXPECT_THAT(OutputOf(Program("--mode twice 2>&1"), &code), HasSubstr("--mode"));
   EXPECT_EQ(code, 2);

@@ -1,13 +1,15 @@
-// A process of another uid that may pass over file modes (CAP_DAC_OVERRIDE and its like, as a
-// container's root has them by default), and that tries to write into the pool by every descriptor
-// and every mapping that it can come by.
+// A process of another uid that bypasses file modes (CAP_DAC_OVERRIDE and other capabilities that
+// the
+// root of a container has by default) and that tries to write into the pool by every descriptor and
+// every mapping that it can get.
 //
 //   memory_attacker SOCKET_DIR DAEMON_PID UID host|namespaces
 //
-// It attaches as an engine, reads, and asks the sideband for all that there is; with `namespaces`
-// it does so as root of a user, mount and PID namespace of its own.
-// Prints what it held and tried, a line each.  Exit codes: 0 nothing was written but memory of its
-// own; 1 it could not get so far; 2 this host does not let it make the namespaces; 3 it wrote.
+// It attaches as an engine, reads, and asks the sideband for everything that it gives; with
+// `namespaces` it does so as root of its own user, mount and PID namespaces.
+// It prints a line for each write that succeeded, and one with the descriptors that it held.
+// Exit codes: 0 it could write only its own memory; 1 an earlier step failed; 2 this host does not
+// let it make the namespaces; 3 it wrote.
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/capability.h>
@@ -62,8 +64,8 @@ void Need(bool ok, const char* what) {
   if (!ok) Die(1, what);
 }
 
-// Docker's default capabilities, but for those that make it another user at will: who may become
-// the daemon's own user is that user.
+// Gives the process Docker's default capabilities, except those to become any user: a process that
+// can become the daemon's user has all of the daemon's rights.
 void BecomeWithCapabilities(uid_t uid) {
   Need(prctl(PR_SET_KEEPCAPS, 1) == 0, "keepcaps");
   Need(setgroups(0, nullptr) == 0 && setgid(uid) == 0 && setuid(uid) == 0, "setuid");
@@ -75,7 +77,7 @@ void BecomeWithCapabilities(uid_t uid) {
     data[cap / 32].effective |= 1u << (cap % 32);
   }
   Need(syscall(SYS_capset, &header, data.data()) == 0, "capset");
-  // What it was told to give up with its former uid: its own /proc is its own again.
+  // The change of uid made the process undumpable, and so took its own /proc away from it.
   Need(prctl(PR_SET_DUMPABLE, 1) == 0, "dumpable");
 }
 
@@ -86,7 +88,9 @@ void WriteFile(const char* path, const std::string& text) {
   if (!file) Die(2, absl::StrCat("cannot write ", path));
 }
 
-// Continues in a child that is root of all three, and init of the last; it ends with this process.
+// Continues in a child that is root of the three namespaces and init of the PID namespace.  The
+// child
+// ends with this process.
 void EnterNamespaces(uid_t uid) {
   if (unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID) != 0) Die(2, "unshare");
   WriteFile("/proc/self/setgroups", "deny");
@@ -102,7 +106,7 @@ void EnterNamespaces(uid_t uid) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 
-// ---- what it may come by
+// ---- what it can get
 
 class Sideband {
  public:
@@ -119,7 +123,7 @@ class Sideband {
     const Frame welcome = Ask(ChallengeReplyFrame{.nonce = nonce}, {.credentials = true});
     Need(std::holds_alternative<WelcomeFrame>(welcome), "no WELCOME");
   }
-  // Keeps the descriptor that comes with the answer.
+  // Sends a frame and returns the answer.  Keeps the descriptors that come with it.
   Frame Ask(const Frame& frame, const SendExtras& extras) {
     Need(SendPacket(socket_.get(), EncodeFrame(frame).bytes(), extras) == SendResult::kSent,
          "send");
@@ -148,11 +152,11 @@ std::string NameOf(int fd) {
   const ssize_t size = readlink(link.c_str(), name.data(), name.size() - 1);
   return size < 0 ? "" : std::string(name.data(), static_cast<size_t>(size));
 }
-// Its own to write: what the daemon shares with it for that.
+// Staging segments, which the daemon shares with this process to be written.
 bool Own(const std::string& name) { return name.find("larder-staging") != std::string::npos; }
 bool Shared(const std::string& name) { return name.find("memfd:") != std::string::npos; }
 
-// ---- how it tries.  Each answers whether it wrote.
+// ---- the attempts.  Each returns whether it wrote.
 
 const std::array<std::byte, kPattern>& Pattern() {
   static const auto pattern = [] {
@@ -246,7 +250,7 @@ std::vector<Mapping> SharedMappings() {
   return found;
 }
 
-// What the client library mapped for it.
+// Tries to write through a mapping that the client library made.
 bool TryMapping(const Mapping& one) {
   auto* const base = reinterpret_cast<std::byte*>(one.begin);
   const size_t size = one.end - one.begin;
@@ -256,7 +260,7 @@ bool TryMapping(const Mapping& one) {
   iovec remote{.iov_base = base, .iov_len = kPattern};
   wrote = process_vm_writev(getpid(), &local, 1, &remote, 1, 0) > 0 || wrote;
   const FileDescriptor self(open("/proc/self/mem", O_RDWR | O_CLOEXEC));
-  if (self)  // writes where the kernel may by force
+  if (self)  // a write here can bypass the protection of a mapping
     wrote =
         pwrite(self.get(), Pattern().data(), kPattern, static_cast<off_t>(one.begin)) > 0 || wrote;
   void* moved = mremap(base, 0, size, MREMAP_MAYMOVE);  // a second mapping of the same pages
@@ -265,7 +269,7 @@ bool TryMapping(const Mapping& one) {
   return wrote;
 }
 
-// The daemon's memory and descriptors, from outside.
+// Tries to reach the daemon's memory and descriptors from outside.
 bool TryDaemon(pid_t daemon) {
   bool wrote = false;
   const std::string proc = absl::StrCat("/proc/", daemon);
@@ -280,7 +284,7 @@ bool TryDaemon(pid_t daemon) {
   for (const uint64_t at : {uint64_t{0x10000}, uint64_t{0x400000}, uint64_t{0x7ffff0000000}}) {
     iovec remote{.iov_base = reinterpret_cast<void*>(at), .iov_len = sizeof word};
     const ssize_t written = process_vm_writev(daemon, &local, 1, &remote, 1, 0);
-    wrote = wrote || written > 0 || (written < 0 && errno == EFAULT);  // EFAULT: it was let in
+    wrote = wrote || written > 0 || (written < 0 && errno == EFAULT);  // EFAULT: access was granted
   }
   return wrote;
 }
@@ -352,7 +356,7 @@ int Main(int argc, char** argv) {
   if (std::string(argv[4]) == "namespaces") EnterNamespaces(static_cast<uid_t>(uid));
   const int code = Attack(argv[1], daemon);
   std::fflush(stdout);
-  _exit(code);  // it may have spoilt its own memory
+  _exit(code);  // without destructors, as the attack may have damaged this process's own memory
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
-// Every metric is moved by something that happens to a real daemon: a table of what happens and
-// which samples it moves.  One that is in no row fails EveryMetricIsMoved, so a new metric needs a
-// row.
+// Every metric is moved by some event on a real daemon.  A table lists the events and the samples
+// that each moves.  A metric without a row fails EveryMetricIsMoved, so a new metric needs a row.
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -21,7 +20,7 @@ namespace larder::e2e {
 
 namespace {
 
-// Of block 0, by a process that may write to the pool.
+// Changes a byte of block 0 in HOST, as any process that may write to the pool can.
 void FlipAByteInHost(MetricsTest& at) {
   std::vector<std::byte> layer(kLayerBytes);
   FillLayer(at.maker_.Block(0).digest, 1, layer);
@@ -69,7 +68,7 @@ std::vector<Happening> Happenings() {
          std::promise<void> wake;
          ASSERT_NO_FATAL_FAILURE(
              at.AttachDevice([woken = wake.get_future().share()] { woken.wait(); }));
-         at.DropFromDevice(70'000);  // more than it may owe
+         at.DropFromDevice(70'000);  // more than may be unanswered at one engine
          wake.set_value();
        }},
       {"TooManyDeviceBlocks",
@@ -260,7 +259,7 @@ std::vector<Happening> Happenings() {
         "larder_sessions_reading{read_mode=\"copied\"}",
         "larder_sideband_refused_total{cause=\"slab_denied\"}"},
        [](MetricsTest& at) {
-         // It trusts another user than the test's.
+         // The daemon trusts another user than the test's.
          ASSERT_NO_FATAL_FAILURE(at.Start({"--trusted-uids", std::to_string(geteuid() + 4242)}));
          EXPECT_EQ(at.Put(0), BlockStatus::kOk);
          EXPECT_EQ(at.Get(0), BlockStatus::kOk);
@@ -302,12 +301,12 @@ std::vector<Happening> Happenings() {
          ASSERT_NO_FATAL_FAILURE(at.Start({"--slab", "32MiB", "--host-verify-rate", "1GiB"}));
          EXPECT_EQ(at.Put(0), BlockStatus::kOk);
          ASSERT_NO_FATAL_FAILURE(FlipAByteInHost(at));
-         // The pool was walked already, when nothing was there: the next walk is 20 s later.
+         // The daemon has walked the pool while it was empty; the next walk is 20 s later.
          const auto found = [&] {
            return at.daemon_->errors().find("is not what was published") != std::string::npos;
          };
          EXPECT_TRUE(Eventually(found, std::chrono::seconds(60)));
-         (void)at.Get(0);  // from the disk, where it is by now
+         (void)at.Get(0);  // reads from disk, where the block is by now
        }},
       {"DamageOnItsWay",
        {"larder_blocks_damaged_in_transit_total"},
@@ -354,13 +353,13 @@ std::vector<Happening> Happenings() {
          ASSERT_NO_FATAL_FAILURE(at.Start());
          at.engine_ = std::make_unique<ChildEngine>(*at.daemon_, "mapped", "churn", 1);
          ASSERT_EQ(at.engine_->Hear(), "ready");
-         at.engine_->Signal(SIGUSR1);  // it loses its connections and lives on
+         at.engine_->Signal(SIGUSR1);  // the engine closes its connections and lives on
        }},
       {"AnEngineIdOfAnotherOne",
        {"larder_engine_id_conflicts_total"},
        [](MetricsTest& at) {
          ASSERT_NO_FATAL_FAILURE(at.Start());
-         if (geteuid() != 0) return;  // nobody else comes
+         if (geteuid() != 0) return;  // only root can connect as another user
          at.raw_ = std::make_unique<RawSession>(ChannelOfUser(*at.daemon_, kAttackerUid),
                                                 RawSession::Options{.engine_id = "disk"});
          EXPECT_TRUE(Eventually([&] { return at.Moved("larder_engine_id_conflicts_total"); }));
@@ -505,7 +504,7 @@ std::vector<Happening> Happenings() {
        {"larder_watchers_cut_off_total"},
        [](MetricsTest& at) {
          ASSERT_NO_FATAL_FAILURE(at.Start({"--events-max", "100"}));
-         grpc::ChannelArguments small;  // what it takes without being asked
+         grpc::ChannelArguments small;  // gRPC accepts little before the watcher reads
          small.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
          small.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4096);
          const auto stub = v1::Cache::NewStub(grpc::CreateCustomChannel(
@@ -562,7 +561,7 @@ std::vector<Happening> Happenings() {
   };
 }
 
-TEST_P(MetricsTest, Moves) {
+TEST_P(MetricsTest, MovesItsMetrics) {
   ASSERT_NO_FATAL_FAILURE(GetParam().happen(*this));
   for (const std::string& sample : GetParam().moves)
     EXPECT_TRUE(Eventually([&] { return Moved(sample); }))
@@ -571,7 +570,7 @@ TEST_P(MetricsTest, Moves) {
 INSTANTIATE_TEST_SUITE_P(By, MetricsTest, ::testing::ValuesIn(Happenings()),
                          [](const auto& row) { return row.param.name; });
 
-// Prometheus's own checker: names, units, help, types.
+// Prometheus's own checker examines names, units, help texts and types.
 TEST(ScrapeTest, PromtoolFindsNothing) {
   if (std::system("command -v promtool >/dev/null") != 0)
     GTEST_SKIP() << "no promtool; deploy/fetch-promtool.sh fetches it, and tests/run.sh finds it";
@@ -583,10 +582,11 @@ TEST(ScrapeTest, PromtoolFindsNothing) {
   EXPECT_EQ(std::system(("promtool check metrics < " + file).c_str()), 0);
 }
 
-// Sessions have no series of their own, so that it stays small however many there are.
-TEST(ScrapeTest, OfAThousandSessions) {
+// Sessions have no time series of their own, so a scrape stays small however many sessions there
+// are.
+TEST(ScrapeTest, StaysSmallWithAThousandSessions) {
   constexpr size_t kSessions = 1000, kPerConnection = 100;
-  DaemonProcess daemon({"--sessions-max", "2100"});  // of which they have a share
+  DaemonProcess daemon({"--sessions-max", "2100"});  // these callers' share is half of it
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
   const size_t alone = daemon.Scrape().size();
   std::vector<std::unique_ptr<RawSession>> sessions;
@@ -607,8 +607,8 @@ TEST(ScrapeTest, OfAThousandSessions) {
     took_ms.push_back(took.count());
   }
   std::ranges::sort(took_ms);
-  EXPECT_LT(bytes, alone + 1000) << "series of sessions";
-  std::printf("a scrape beside %zu sessions: %zu bytes, %.1f ms (p50), %.1f ms (most of %zu)\n",
+  EXPECT_LT(bytes, alone + 1000) << "the scrape grows with the sessions";
+  std::printf("a scrape with %zu sessions: %zu bytes, %.1f ms (p50), %.1f ms (max of %zu)\n",
               kSessions, bytes, took_ms[took_ms.size() / 2], took_ms.back(), took_ms.size());
 }
 
@@ -619,7 +619,7 @@ TEST(MetricsTableTest, EveryMetricIsMoved) {
       moved.insert(sample.substr(0, sample.find('{')));
   for (const Metric& metric : Metrics()) {
     const bool times = metric.type == MetricType::kHistogram;
-    if (std::string_view(metric.name) == "larder_pool_stalled") continue;  // pool_memory_test does
+    if (std::string_view(metric.name) == "larder_pool_stalled") continue;  // pool_memory_test moves it
     EXPECT_TRUE(moved.contains(std::string(metric.name) + (times ? "_count" : "")))
         << metric.name << ": no row of Happenings() moves it";
   }

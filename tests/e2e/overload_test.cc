@@ -1,8 +1,9 @@
-// Ten times what the daemon takes on at once, of everything: look-ups, sessions and byte streams,
-// from callers who come back at once whatever they are told.  Its own memory stays bounded, every
-// answer is the call's or RESOURCE_EXHAUSTED with a hint, and afterwards it is as well as before.
+// Offers the daemon ten times the look-ups, sessions and byte streams that it accepts at once, from
+// callers that repeat their calls immediately whatever the answer is.  The daemon's own memory must
+// stay bounded, every call must be answered or refused with RESOURCE_EXHAUSTED and a hint when to
+// retry, and afterwards the daemon must be healthy and hold nothing.
 //
-// LARDER_TEST_SCALE (default 0.1) of 60 s, at least 5 s.
+// LARDER_TEST_SCALE (default 0.1) scales the duration of 60 s; it is at least 5 s.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -24,10 +25,10 @@ namespace larder::e2e {
 namespace {
 
 constexpr int kCallsMax = 32;
-constexpr int kSessionsMax = 64;     // of callers without a sideband, who have a share
-constexpr int kSessionsOfAll = 128;  // half of which that is
-constexpr int kStreamsMax = 32;      // byte streams of theirs that fit the default memory limit
-constexpr int kPlaces = 8;           // sessions left for those who come and go
+constexpr int kSessionsMax = 64;     // the share of callers without a sideband: half of all
+constexpr int kSessionsOfAll = 128;  // --sessions-max
+constexpr int kStreamsMax = 32;      // their byte streams that fit the default memory limit
+constexpr int kPlaces = 8;           // session slots that are left for callers that come and go
 constexpr int kTimes = 10;
 
 std::chrono::milliseconds Duration() {
@@ -35,7 +36,7 @@ std::chrono::milliseconds Duration() {
       static_cast<int64_t>(std::max(5.0, 60 * testing::TestScale()) * 1e3));
 }
 
-// What the daemon answered, by kind of call.
+// Counts the daemon's answers by kind of call.
 class Answers {
  public:
   void Add(const std::string& kind, const grpc::Status& status,
@@ -61,11 +62,12 @@ class Answers {
     MutexLock lock(mu_);
     return overloaded_[kind];
   }
-  // Each kind was answered, and nothing else than a hint refused.
+  // Prints the counts.  Expects that calls of each kind were answered, and that every refusal was
+  // RESOURCE_EXHAUSTED with a hint.
   void Report() {
     MutexLock lock(mu_);
     for (const auto& [kind, count] : ok_) {
-      std::printf("%s: %lu answered, %lu told to come back\n", kind.c_str(), count,
+      std::printf("%s: %lu answered, %lu told to retry\n", kind.c_str(), count,
                   overloaded_[kind]);
       EXPECT_GT(count, 0u);
     }
@@ -111,7 +113,7 @@ class OverloadTest : public ::testing::Test {
     ASSERT_EQ(reply.status(0), v1::BLOCK_STATUS_OK) << reply.message();
   }
 
-  // `width` threads that call one after the other until the end.
+  // Starts `width` threads, each of which repeats the call until the end of the test.
   void Offer(int width, const std::function<void(const std::shared_ptr<grpc::Channel>&)>& call) {
     constexpr int kThreadsPerConnection = 16;
     std::shared_ptr<grpc::Channel> channel;
@@ -153,7 +155,7 @@ class OverloadTest : public ::testing::Test {
     }
     answers_.Add("attach", stream->Finish(), context);
   }
-  // Block 0 is stored, and no other.
+  // Fetches a block.  Only block 0 is stored.
   void Fetch(const std::shared_ptr<grpc::Channel>& channel, uint32_t number = 0) {
     grpc::ClientContext context;
     Limit(context);
@@ -177,14 +179,14 @@ class OverloadTest : public ::testing::Test {
   std::vector<std::thread> threads_;
 };
 
-TEST_F(OverloadTest, StaysBoundedAndSaysWhenToComeBack) {
+TEST_F(OverloadTest, MemoryStaysBoundedAndRefusalsHaveARetryHint) {
   const uint64_t resident_before = daemon_.ResidentBytesBesidePool();
   v1::LookupRequest small, large;
   wire::Encode(maker_.content, small.mutable_content());
   large = small;
   small.set_digests(std::string(500 * 16, 'x'));
   for (uint32_t i = 0; i < 1u << 20; ++i) large.add_tokens(i);
-  // Sessions that stay, so that those who knock find no place.
+  // These sessions stay, so that too few slots are left for the callers of Attach.
   std::vector<std::unique_ptr<RawSession>> held;
   for (int i = 0; i < kSessionsMax - kPlaces; ++i) {
     held.push_back(std::make_unique<RawSession>(daemon_.DataChannel(), RawSession::Options{}));
@@ -206,7 +208,7 @@ TEST_F(OverloadTest, StaysBoundedAndSaysWhenToComeBack) {
   held.clear();
   ASSERT_TRUE(daemon_.alive()) << daemon_.errors();
   answers_.Report();
-  EXPECT_GT(answers_.Overloaded("attach"), 0u) << "no overload, so this proves nothing";
+  EXPECT_GT(answers_.Overloaded("attach"), 0u) << "the daemon was not overloaded, so this proves nothing";
   std::printf("resident beside the pool: %lu MiB before, %lu MiB at most\n", resident_before >> 20,
               resident_max >> 20);
   EXPECT_LE(resident_max, uint64_t{512} << 20);
@@ -218,10 +220,10 @@ TEST_F(OverloadTest, StaysBoundedAndSaysWhenToComeBack) {
   EXPECT_EQ(daemon_.Terminate(), 0) << daemon_.errors();
 }
 
-// Nearly as many callers as there are places, each with one small stream at a time: none finds the
-// door shut, however late gRPC tells the daemon that a stream is over.  The rest of the places is
-// for what it keeps of them until then.
-TEST_F(OverloadTest, AStreamsPlaceIsFreeOnceItsCallerHasTheAnswer) {
+// Nearly as many callers as there are slots have one small stream at a time each.  None may be
+// refused, however late gRPC tells the daemon that a stream has ended; the other slots are for
+// streams that have ended and that gRPC has not reported yet.
+TEST_F(OverloadTest, AStreamsSlotIsFreeOnceItsCallerHasTheAnswer) {
   Offer(kStreamsMax - 8, [this](const auto& channel) { Fetch(channel, /*number=*/1); });
   std::this_thread::sleep_for(Duration());
   end_ = true;

@@ -1,7 +1,9 @@
-// Engines with a paged KV cache on a device, restored through a running daemon, every byte checked;
-// killed at any moment.  On the host device; LARDER_TEST_DEVICE=cuda: on a GPU.
+// Engines with a paged KV cache on a device restore it through a running daemon, check every byte,
+// and are killed at random moments.  The device is the host device, or a GPU with
+// LARDER_TEST_DEVICE=cuda.
 //
-// LARDER_TEST_SCALE (default 0.1) of 200 kills; LARDER_TEST_SEED replays a run.
+// LARDER_TEST_SCALE (default 0.1) scales the 200 kills and the 100 owners of shared memory;
+// LARDER_TEST_SEED replays a run.
 #include <deque>
 #include <random>
 #include <thread>
@@ -24,9 +26,9 @@ ShareTicket TicketOf(const std::string& hex) {
   return ticket;
 }
 
-constexpr int kLayouts = 8 * 3 * 2;  // kinds of caches, sizes of their pages, and of rows
+constexpr int kLayouts = 8 * 3 * 2;  // 8 kinds of caches, 3 sizes of pages, 2 sizes of rows
 
-TEST(PagedCacheTest, EveryLayoutInEveryMode) {
+TEST(PagedCacheTest, EveryLayoutIsReadRightInEveryMode) {
   DaemonProcess daemon({"--pool", "64MiB", "--slab", "16MiB", "--check-one-in", "1"});
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
   for (const char* mode : {"mapped", "staged", "stream"}) {
@@ -39,7 +41,7 @@ TEST(PagedCacheTest, EveryLayoutInEveryMode) {
   EXPECT_EQ(daemon.Metric("larder_blocks_damaged_total{tier=\"host\"}"), 0);
 }
 
-TEST(PagedCacheTest, EnginesThatAreKilledLeaveNothing) {
+TEST(PagedCacheTest, EnginesThatAreKilledLeaveNothingHeld) {
   DaemonProcess daemon({"--pool", "64MiB", "--slab", "16MiB", "--check-one-in", "1"});
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
   ChildEngine(daemon, "mapped", "once", 0, PAGED_ENGINE_PATH).Wait();
@@ -53,22 +55,22 @@ TEST(PagedCacheTest, EnginesThatAreKilledLeaveNothing) {
       live.push_back(std::make_unique<ChildEngine>(
           daemon, random() % 3 == 0 ? "staged" : "mapped", "churn",
           static_cast<uint32_t>(random() % 100'000), PAGED_ENGINE_PATH));
-    if (i < 2 && i + 1 < kills) continue;  // three at a time
+    if (i < 2 && i + 1 < kills) continue;  // three engines run at a time
     ASSERT_EQ(live.front()->Hear(), "ready");
     std::this_thread::sleep_for(
-        std::chrono::microseconds(random() % 50'000));  // anywhere in its work
+        std::chrono::microseconds(random() % 50'000));  // to a random point of its work
     (void)live.front()->KillAndProve();
     EXPECT_EQ(live.front()->Wait(), 128 + SIGKILL)
-        << "it ended by itself: wrong bytes, or a call that failed";
+        << "the engine ended by itself: it read wrong bytes, or a call failed";
     live.pop_front();
   }
   EXPECT_EQ(daemon.Metric("larder_blocks_damaged_total{tier=\"host\"}"), 0);
   ExpectNothingLeft(daemon, descriptors);
 }
 
-// Memory that engines share through the daemon: right bytes while the owner lives, then an error,
-// also for who had it imported.
-TEST(PagedCacheTest, SharedMemoryGoesWithItsOwner) {
+// Engines share memory through the daemon.  While the owner lives, an import gives the right bytes;
+// afterwards it gives an error, also to a process that had imported the memory before.
+TEST(PagedCacheTest, SharedMemoryCannotBeImportedAfterItsOwnersDeath) {
   DaemonProcess daemon({"--pool", "64MiB", "--slab", "16MiB"});
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
   auto opened = OpenTestDevice();
@@ -104,7 +106,7 @@ TEST(PagedCacheTest, SharedMemoryGoesWithItsOwner) {
     EXPECT_EQ(imports.kept(), 0u);
   }
   const DeviceStats stats = device->stats();
-  EXPECT_EQ(stats.imports[0] + stats.imports[1], owners) << "each once";
+  EXPECT_EQ(stats.imports[0] + stats.imports[1], owners) << "a ticket was imported more than once";
   const auto count = [&daemon](const std::string& what) {
     return daemon.Metric("larder_sideband_given_total{what=\"" + what + "\"}");
   };

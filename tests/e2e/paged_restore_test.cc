@@ -224,7 +224,7 @@ class PagedRestoreTest : public ::testing::Test {
   std::optional<Restorer> restorer_;
 };
 
-TEST_F(PagedRestoreTest, ComputesAndLandsAtOnce) {
+TEST_F(PagedRestoreTest, ComputesAndLoadsAtTheSameTime) {
   const auto restored = Restore();
   ASSERT_TRUE(restored.ok()) << restored.status();
   pages_->ExpectRight(blocks_);
@@ -233,14 +233,14 @@ TEST_F(PagedRestoreTest, ComputesAndLandsAtOnce) {
   EXPECT_EQ(restored->computed_tokens + restored->loaded_tokens, kBlocks * kBlockTokens);
 }
 
-TEST_F(PagedRestoreTest, BlocksThatAreGoneAreComputed) {
+TEST_F(PagedRestoreTest, MissingBlocksAreComputed) {
   ASSERT_NO_FATAL_FAILURE(Forget({3, 50, 51, 127}));
   const auto restored = Restore();
   ASSERT_TRUE(restored.ok()) << restored.status();
   pages_->ExpectRight(blocks_);
 }
 
-TEST_F(PagedRestoreTest, ADaemonThatIsKilledLeavesTheRestToComputing) {
+TEST_F(PagedRestoreTest, ComputesTheRestAfterTheDaemonIsKilled) {
   before_compute_ = [&](TokenRange tokens) {
     if (tokens.begin == 2 * kChunk) daemon_.Kill9();
   };
@@ -251,7 +251,7 @@ TEST_F(PagedRestoreTest, ADaemonThatIsKilledLeavesTheRestToComputing) {
   pages_->ExpectRight(blocks_);
 }
 
-TEST_F(PagedRestoreTest, ADaemonThatStandsStillIsNotWaitedFor) {
+TEST_F(PagedRestoreTest, DoesNotWaitForAStoppedDaemon) {
   bool stopped = false;
   before_compute_ = [&](TokenRange tokens) {
     if (tokens.begin != 2 * kChunk) return;
@@ -268,7 +268,7 @@ TEST_F(PagedRestoreTest, ADaemonThatStandsStillIsNotWaitedFor) {
 }
 
 // After a cancelled restore the engine may give the pages to another request.
-TEST_F(PagedRestoreTest, NothingLandsAfterARestoreThatWasCancelled) {
+TEST_F(PagedRestoreTest, NothingWritesToThePagesAfterACancelledRestore) {
   std::mt19937 random(testing::TestSeed());
   uint64_t cancelled = 0;
   for (uint64_t i = 0; i < testing::Scaled(100); ++i) {
@@ -296,7 +296,7 @@ TEST_F(PagedRestoreTest, NothingLandsAfterARestoreThatWasCancelled) {
   EXPECT_GT(cancelled, 0u);
 }
 
-TEST_F(PagedRestoreTest, ABlockMayNotLandWhileItIsComputed) {
+TEST_F(PagedRestoreTest, HedgingIsRefused) {
   const auto restored = Restore(/*hedges=*/true);
   EXPECT_TRUE(absl::IsInvalidArgument(restored.status())) << restored.status();
 }

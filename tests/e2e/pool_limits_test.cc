@@ -1,4 +1,4 @@
-// The pool filled over and over by four engines: the limit holds exactly at every look.
+// Four engines fill the pool again and again, and at every sample the limit must hold exactly.
 #include <csignal>
 #include <cstdlib>
 #include <memory>
@@ -12,7 +12,7 @@
 namespace larder::e2e {
 namespace {
 
-TEST(PoolLimits, HoldExactlyWhileItIsFilledOverAndOver) {
+TEST(PoolLimits, TheLimitHoldsExactlyWhileThePoolIsFilledRepeatedly) {
   const double scale = testing::TestScale();
   DaemonProcess daemon({"--pool", "128MiB", "--slab", "16MiB"});
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
@@ -22,7 +22,7 @@ TEST(PoolLimits, HoldExactlyWhileItIsFilledOverAndOver) {
   }
   for (const auto& engine : engines) ASSERT_EQ(engine->Hear(), "ready");
 
-  const double evicted_wanted = 20'000 * scale;  // blocks of half a MiB: dozens of times the pool
+  const double evicted_wanted = 20'000 * scale;  // blocks of half a MiB; dozens of times the pool
   uint64_t samples = 0, samples_full = 0;
   ASSERT_TRUE(Eventually(
       [&] {

@@ -1,8 +1,10 @@
-// A node whose memory is not what it seems: free huge pages that larderd's control group may not
-// use, or not reserve, and no memory at all.  It serves from small pages, or says that it does not
-// serve, and why.
+// A node on which larderd cannot use the memory that seems to be free: its control group may not
+// use, or may not reserve, the free huge pages, or there is no memory at all.  The daemon must
+// serve
+// from small pages, or report that it does not serve and why.
 //
-// Needs root, 2 MiB huge pages and control groups with the hugetlb controller; skipped without.
+// Needs root, 2 MiB huge pages and control groups with the hugetlb controller; otherwise the tests
+// are skipped.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -38,7 +40,8 @@ bool WriteText(const std::string& path, const std::string& text) {
   return file.good();
 }
 
-// Where the second version of control groups is mounted and knows hugetlb; empty: nowhere.
+// Returns where control groups of version 2 with the hugetlb controller are mounted, or an empty
+// string if they are not.
 std::string GroupsWithHugePages() {
   std::ifstream mounts("/proc/self/mounts");
   std::string device, where, type, rest;
@@ -50,17 +53,17 @@ std::string GroupsWithHugePages() {
   return "";
 }
 
-// Free huge pages on this host, and a control group of ours; both go with the test.
+// Makes free huge pages on this host and a control group for the test, and undoes both afterwards.
 class PoolMemoryTest : public testing::Test {
  protected:
   void SetUp() override {
     groups_ = GroupsWithHugePages();
     if (geteuid() != 0 || groups_.empty())
-      GTEST_SKIP() << "needs root and control groups with hugetlb";
+      GTEST_SKIP() << "needs root and control groups of version 2 with the hugetlb controller";
     pages_before_ = std::stoi(ReadText(kHugePages));
     ASSERT_TRUE(WriteText(kHugePages, std::to_string(pages_before_ + 2 * kPoolPages)));
     if (std::stoi(ReadText(kHugePages)) < pages_before_ + kPoolPages)
-      GTEST_SKIP() << "the host gives no huge pages";
+      GTEST_SKIP() << "the host cannot provide enough huge pages";
     ASSERT_TRUE(WriteText(groups_ + "/cgroup.subtree_control", "+hugetlb"));
     group_ = groups_ + "/larder-pool-memory-" + std::to_string(getpid());
     ASSERT_TRUE(fs::create_directory(group_));
@@ -71,7 +74,7 @@ class PoolMemoryTest : public testing::Test {
     if (pages_before_ >= 0) WriteText(kHugePages, std::to_string(pages_before_));
   }
 
-  // In our group; `before` is called in the child, ahead of larderd.
+  // Starts larderd in the test's control group.  `before` is called in the child, before larderd.
   void Start(
       bool wait = true, const std::function<void()>& before = [] {}) {
     const std::string procs = group_ + "/cgroup.procs";
@@ -106,7 +109,7 @@ TEST_F(PoolMemoryTest, AGroupThatMayUseLessThanThePoolGetsBoth) {
   ASSERT_TRUE(WriteText(group_ + "/hugetlb.2MB.max", "20971520"));  // a slab and a quarter
   Start();
   ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
-  // Where the daemon sees the limit, it does not begin with huge pages.
+  // If the daemon can see the limit, it does not begin with huge pages.
   EXPECT_TRUE(daemon_->Tenant().pages() == "2 MiB hugetlb and 4 KiB" ||
               daemon_->Tenant().pages() == "4 KiB")
       << daemon_->Tenant().pages();
@@ -119,8 +122,10 @@ TEST_F(PoolMemoryTest, AGroupThatMayReserveLessThanThePoolGetsSmallPages) {
   EXPECT_EQ(daemon_->Tenant().pages(), "4 KiB");
 }
 
-// Free huge pages made it start; it may use none, and there are no others.
-TEST_F(PoolMemoryTest, WithoutAnyMemoryItSaysWhyAndAsksAgain) {
+// The daemon starts because there are free huge pages, but its group may use none of them, and
+// there
+// is no other memory.
+TEST_F(PoolMemoryTest, WithoutMemoryItReportsWhyAndTriesAgain) {
   ASSERT_TRUE(WriteText(group_ + "/hugetlb.2MB.max", "0"));
   const TemporarySocketDirectory folder;
   const std::string meminfo = folder.File("meminfo");
@@ -135,7 +140,7 @@ TEST_F(PoolMemoryTest, WithoutAnyMemoryItSaysWhyAndAsksAgain) {
     const bool sees_the_group = daemon_->errors().find("does not fit") != std::string::npos;
     ASSERT_TRUE(sees_the_group) << daemon_->errors();
     GTEST_SKIP()
-        << "this host shows larderd the limit of its group, so that it does not start at all";
+        << "on this host larderd sees the limit of its group, so it does not start at all";
   }
   const std::string why = daemon_->Tenant().pool_stalled();
   EXPECT_NE(why.find("0 of 2 slabs are populated"), std::string::npos) << why;

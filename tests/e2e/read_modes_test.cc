@@ -1,5 +1,5 @@
-// Who may read the pool in place, who reads by copies, and that neither can write it: not even a
-// container's root, whose file modes are none.
+// Which clients may read the pool in place and which read by copies, and that neither can write it:
+// not even the root of a container, who bypasses file modes.
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ constexpr uid_t kStranger = 65534;
 constexpr uint32_t kBlocks = 24;
 constexpr size_t kLayerBytes = 300'000;
 
-// An engine of this process.
+// An engine in this process.
 class Engine {
  public:
   Engine(const DaemonProcess& daemon, size_t layer_bytes = kLayerBytes, ByteCount staging = MiB(64))
@@ -59,7 +59,8 @@ class Engine {
     }
     return all;
   }
-  // Of blocks 0 .. count-1, layers [first, first + layers); right bytes, or the test fails.
+  // Reads layers [first, first + layers) of blocks 0 .. count-1.  Fails the test if bytes are
+  // wrong.
   std::vector<BlockStatus> Get(uint32_t count, uint32_t first = 0, uint32_t layers = 2) {
     std::vector<std::vector<std::vector<std::byte>>> to;
     std::vector<std::vector<std::span<std::byte>>> views;
@@ -80,7 +81,7 @@ class Engine {
     }
     return *got;
   }
-  // Of the last Get: the call alone.
+  // The duration of the last Get, without the check of the bytes.
   [[nodiscard]] double get_seconds() const {
     return std::chrono::duration<double>(get_took_).count();
   }
@@ -112,7 +113,7 @@ class Engine {
 std::vector<std::string> Flags(const std::string& trusted) {
   return {"--pool", "64MiB", "--trusted-uids", trusted, "--data-socket-mode", "0666"};
 }
-// Another user than the test's: so the test's process is none of the trusted ones.
+// Another user than the test's, so that the daemon does not trust the test's process.
 std::string SomebodyElse() { return std::to_string(geteuid() + 4242); }
 
 class ReadByCopies : public ::testing::Test {
@@ -124,14 +125,14 @@ class ReadByCopies : public ::testing::Test {
   std::unique_ptr<DaemonProcess> daemon_;
 };
 
-TEST_F(ReadByCopies, ItSaysSoAndNeverMapsASlab) {
+TEST_F(ReadByCopies, ReportsCopiedReadsAndMapsNoSlab) {
   Engine engine(*daemon_);
   EXPECT_EQ(engine.session().read_mode(), ReadMode::kCopied);
   EXPECT_EQ(engine.session().write_mode(), WriteMode::kStaged);
   EXPECT_THAT(engine.session().read_mode_reason(), ::testing::HasSubstr("--trusted-uids"));
   EXPECT_THAT(engine.Put(kBlocks), Each(BlockStatus::kOk));
   EXPECT_THAT(engine.Get(kBlocks), Each(BlockStatus::kOk));
-  EXPECT_THAT(engine.Get(kBlocks, 1, 1), Each(BlockStatus::kOk)) << "a range of layers";
+  EXPECT_THAT(engine.Get(kBlocks, 1, 1), Each(BlockStatus::kOk)) << "of a range of layers";
   EXPECT_EQ(daemon_->Metric("larder_sideband_given_total{what=\"slab_read\"}"), 0);
   EXPECT_EQ(daemon_->Metric("larder_sideband_given_total{what=\"slab_write\"}"), 0);
   EXPECT_EQ(daemon_->Metric("larder_sessions_reading{read_mode=\"copied\"}"), 1);
@@ -139,18 +140,18 @@ TEST_F(ReadByCopies, ItSaysSoAndNeverMapsASlab) {
             1.5 * kBlocks * 2 * kLayerBytes);
 }
 
-TEST_F(ReadByCopies, ViewsLieInStagingUntilTheyAreDropped) {
+TEST_F(ReadByCopies, ViewsTakeStagingUntilTheyAreReleased) {
   Engine engine(*daemon_, kLayerBytes, MiB(8));
   EXPECT_THAT(engine.Put(kBlocks), Each(BlockStatus::kOk));
-  for (int round = 0; round < 3; ++round) {  // the first has to learn how large blocks are
+  for (int round = 0; round < 3; ++round) {  // the client learns the size of blocks in the first
     auto lease = engine.Acquire(6, round == 2);
     ASSERT_TRUE(lease.ok()) << lease.status();
     engine.ExpectRight(*lease);
     EXPECT_TRUE(lease->Valid());
     EXPECT_EQ(lease->Table(0) != nullptr, round == 2);
     EXPECT_TRUE(Eventually([&] { return daemon_->Metric("larder_holds{kind=\"lease\"}") == 0; }))
-        << "the pool's blocks are free, though the views are not";
-    EXPECT_THAT(engine.Get(kBlocks), Each(BlockStatus::kOk)) << "beside the views";
+        << "views of copies still hold a lease on the pool's blocks";
+    EXPECT_THAT(engine.Get(kBlocks), Each(BlockStatus::kOk)) << "while the views are held";
   }
   auto most = engine.Acquire(kBlocks);  // 14 MiB
   ASSERT_TRUE(most.ok()) << most.status();
@@ -162,14 +163,14 @@ TEST_F(ReadByCopies, ViewsLieInStagingUntilTheyAreDropped) {
   engine.ExpectRight(*again);
 }
 
-TEST_F(ReadByCopies, BatchesLargerThanStagingGoThrough) {
+TEST_F(ReadByCopies, ABatchLargerThanStagingSucceeds) {
   Engine engine(*daemon_, kLayerBytes, MiB(2));
   EXPECT_THAT(engine.Put(kBlocks), Each(BlockStatus::kOk));
   EXPECT_THAT(engine.Get(kBlocks), Each(BlockStatus::kOk));
 }
 
-// The last finds nothing, and has its bytes by stream; all of them work.
-TEST(Staging, SessionsTakeWhatIsLeftAndThenStream) {
+// The last session finds no staging memory left and streams its bytes.  All sessions must work.
+TEST(Staging, SessionsShareStagingAndThenFallBackToStreams) {
   std::vector<std::string> flags = Flags(SomebodyElse());
   flags.insert(flags.end(), {"--staging-limit", "16MiB", "--staging-uid-limit", "16MiB"});
   DaemonProcess daemon(flags);
@@ -187,7 +188,7 @@ TEST(Staging, SessionsTakeWhatIsLeftAndThenStream) {
   EXPECT_EQ(daemon.Metric("larder_staging_bytes"), 16 << 20);
   EXPECT_TRUE(Eventually([&] {
     return daemon.Metric("larder_sessions{write_mode=\"staged\"}") == 3;
-  })) << "the one that was attached in vain has ended";
+  })) << "a staged session that could not be used is still attached";
   EXPECT_THAT(engines[0]->Put(kBlocks), Each(BlockStatus::kOk));
   for (const auto& engine : engines) EXPECT_THAT(engine->Get(kBlocks), Each(BlockStatus::kOk));
   engines.erase(engines.begin(), engines.begin() + 3);
@@ -195,7 +196,7 @@ TEST(Staging, SessionsTakeWhatIsLeftAndThenStream) {
   EXPECT_EQ(Engine(daemon).session().read_mode(), ReadMode::kCopied);
 }
 
-// The same of a session that writes by the daemon and reads in place.
+// With no trusted user the pool is sealed: sessions write through the daemon and read in place.
 TEST(SealedPool, IsReadInPlaceByAllAndMappedWritableByNone) {
   DaemonProcess daemon(Flags(""));
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
@@ -232,10 +233,10 @@ Attacked RunAttacker(const DaemonProcess& daemon, const char* where) {
   return result;
 }
 
-// Parameter: the trusted uids.
+// Parameter: the value of --trusted-uids.
 class PoolUnderAttack : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(PoolUnderAttack, ProcessesThatPassOverFileModesChangeNoByte) {
+TEST_P(PoolUnderAttack, AProcessThatBypassesFileModesCannotWriteThePool) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another uid with capabilities";
   DaemonProcess daemon(Flags(GetParam()));
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
@@ -248,7 +249,7 @@ TEST_P(PoolUnderAttack, ProcessesThatPassOverFileModesChangeNoByte) {
     SCOPED_TRACE(where);
     const Attacked attack = RunAttacker(daemon, where);
     std::printf("%s, trusted \"%s\":\n%s", where, GetParam(), attack.said.c_str());
-    if (attack.code == 2) continue;  // this host lets nobody make such namespaces
+    if (attack.code == 2) continue;  // this host does not permit such namespaces
     EXPECT_EQ(attack.code, 0) << attack.said;
     const std::string mode =
         trusted ? "reads copied, writes staged" : "reads mapped, writes staged";
@@ -260,7 +261,7 @@ TEST_P(PoolUnderAttack, ProcessesThatPassOverFileModesChangeNoByte) {
     auto lease = victim.Acquire(kBlocks);
     ASSERT_TRUE(lease.ok()) << lease.status();
     victim.ExpectRight(*lease);
-    EXPECT_TRUE(lease->Valid()) << "its revocation words";
+    EXPECT_TRUE(lease->Valid()) << "the attack changed the session's revocation words";
   }
   EXPECT_EQ(daemon.Metric("larder_blocks_damaged_total{tier=\"host\"}"), 0);
   EXPECT_TRUE(daemon.alive());
@@ -271,7 +272,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, PoolUnderAttack, ::testing::Values("self", ""),
                            return std::string(mode.param).empty() ? "sealed" : "mapped_writers";
                          });
 
-// ---- what it costs; printed, and nothing more
+// ---- the cost, which is only printed
 
 double MedianSeconds(Engine& engine) {
   std::vector<double> all;
@@ -283,7 +284,7 @@ double MedianSeconds(Engine& engine) {
   return all[100];
 }
 
-TEST(ReadModes, WhatAGetByCopiesTakes) {
+TEST(ReadModes, PrintsTheCostOfAGetByCopies) {
   DaemonProcess in_place(Flags("self")), by_copies(Flags(SomebodyElse()));
   ASSERT_TRUE(in_place.serves() && by_copies.serves());
   Engine mapped(in_place, 512 << 10), copied(by_copies, 512 << 10);

@@ -1,7 +1,10 @@
-// The README's transcripts of larderctl are what it prints: each command of section "Operate it" is
-// run at a daemon like the reader's, and compared but for numbers, sizes and times.
+// The transcripts in docs/larderctl.md must be what larderctl prints.  The test runs each command
+// of
+// the section "Operate it" on a daemon like the reader's, and compares the output except for
+// numbers,
+// sizes and times.
 //
-// LARDER_TEST_README=FILE writes the README with what was printed instead.
+// LARDER_TEST_README=FILE makes the test write the page to FILE, with the output of this run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +27,7 @@ namespace larder::e2e {
 namespace {
 
 constexpr uint32_t kBlocks = 20;
-constexpr char kFolderShown[] = "/run/larder";  // instead of that of the test
+constexpr char kFolderShown[] = "/run/larder";  // printed in place of the test's folder
 constexpr char kSection[] = "\n## Operate it\n";
 
 std::string ReadReadme() {
@@ -32,7 +35,7 @@ std::string ReadReadme() {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// An engine that has one prompt of twenty blocks.
+// Stores one prompt of twenty blocks.
 void PutPrompt(Session& session) {
   const ContentSpec content{
       .tenant = {}, .model = "my-model", .revision = {}, .salt = {}, .lora = {}, .multimodal = {}};
@@ -59,7 +62,8 @@ void WriteTokens(const std::string& path, uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) file << i << "\n";
 }
 
-// What stays on a terminal: a line that was drawn over is its last drawing.
+// Returns the text as a terminal shows it in the end: of a line that was drawn several times, only
+// the last drawing.
 std::string Shown(const std::string& text) {
   std::vector<std::string> lines = absl::StrSplit(text, '\n');
   for (std::string& line : lines) {
@@ -69,7 +73,7 @@ std::string Shown(const std::string& text) {
   return absl::StrJoin(lines, "\n");
 }
 
-// Without what differs from run to run.
+// Replaces the parts of the text that differ from run to run.
 std::string Shape(std::string text) {
   const std::pair<const char*, const char*> kRules[] = {
       {"[ \n]+", " "},  // first: a line may end between a number and its unit
@@ -84,11 +88,13 @@ std::string Shape(std::string text) {
 }
 
 struct Command {
-  size_t begin = 0, end = 0;  // of what it prints, in the README
+  size_t begin = 0, end = 0;  // where its output is in the page
   std::string line, output;
 };
 
-// "$ command", and what follows up to the next or the end of the block.
+// Returns the commands, which are lines "$ command".  Their outputs end at the next command or at
+// the
+// end of the code block.
 std::vector<Command> CommandsOf(const std::string& readme) {
   std::vector<Command> commands;
   const size_t section = readme.find(kSection);
@@ -132,7 +138,7 @@ TEST(ReadmeTranscript, IsWhatLarderctlPrints) {
   std::vector<Command> commands = CommandsOf(readme);
   ASSERT_GE(commands.size(), 16u);
   for (Command& command : commands) {
-    if (command.line.find("drain") != std::string::npos) session->reset();  // it does as it is told
+    if (command.line.find("drain") != std::string::npos) session->reset();  // ends, as a drain asks
     CtlOptions options;
     options.socket_dir = folder->path();
     options.folder = folder->path();
@@ -143,7 +149,7 @@ TEST(ReadmeTranscript, IsWhatLarderctlPrints) {
     EXPECT_EQ(Shape(printed), Shape(command.output)) << command.line;
     command.output = printed;
   }
-  EXPECT_EQ(daemon.Wait(), 0) << "the last command ends it";
+  EXPECT_EQ(daemon.Wait(), 0) << "the last command drains the daemon";
   if (const char* const to = std::getenv("LARDER_TEST_README")) {
     for (size_t i = commands.size(); i-- > 0;) {
       const Command& command = commands[i];

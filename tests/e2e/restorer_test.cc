@@ -208,7 +208,7 @@ class RestorerTest : public VerbTest {
   std::optional<Restorer> restorer_;
 };
 
-TEST_F(RestorerTest, TheCacheIsWhatComputingAllWouldMake) {
+TEST_F(RestorerTest, TheCacheIsTheSameAsAfterComputingAll) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   OracleEngine engine(maker_, blocks_);
   engine.work = 100;
@@ -232,7 +232,7 @@ TEST_F(RestorerTest, HolesAreComputed) {
 
 // The profile says that loading takes no time, so all blocks except the holes are loaded.  Only the
 // holes are computed, together with the rest of the 32 tokens that cut_tokens makes of a step.
-TEST_F(RestorerTest, WhereChunksAreCutNoMoreIsComputedThanIsMissing) {
+TEST_F(RestorerTest, CutChunksComputeOnlyTheCutsWithHoles) {
   const std::set<uint32_t> holes = {5, 6, 31, 63};
   ASSERT_NO_FATAL_FAILURE(StoreChain(holes));
   OracleEngine engine(maker_, blocks_);
@@ -257,7 +257,7 @@ TEST_F(RestorerTest, WhereChunksAreCutNoMoreIsComputedThanIsMissing) {
 }
 
 // The profile says that a chunk of 64 tokens takes 10 ms, and a step may take 4 ms.
-TEST_F(RestorerTest, AnEngineThatDecodesMeanwhileGetsShortSteps) {
+TEST_F(RestorerTest, AnEngineThatDecodesGetsShortSteps) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   OracleEngine engine(maker_, blocks_);
   engine.decodes = true;
@@ -275,7 +275,7 @@ TEST_F(RestorerTest, AnEngineThatDecodesMeanwhileGetsShortSteps) {
   EXPECT_THAT(engine.between, Gt(steps.size()));
 }
 
-TEST_F(RestorerTest, WhatAnEmulatedLinkCarriesIsHereWhenItSays) {
+TEST_F(RestorerTest, BlocksArriveWhenTheEmulatedLinkSays) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   OracleEngine engine(maker_, blocks_);
   constexpr double kCarries_s = 0.05;
@@ -296,7 +296,7 @@ TEST_F(RestorerTest, WhatAnEmulatedLinkCarriesIsHereWhenItSays) {
   EXPECT_GE(restored->restore_s, kCarries_s);
 }
 
-TEST_F(RestorerTest, WhatHangsOnItsWayToItsPlaceIsCalledBackBeforeItIsComputed) {
+TEST_F(RestorerTest, AHangingLoadIsStoppedBeforeItsBlocksAreComputed) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   LandingEngine engine(maker_.variant.block_tokens);
   engine.hangs_from = kBlocks / 2;
@@ -310,7 +310,7 @@ TEST_F(RestorerTest, WhatHangsOnItsWayToItsPlaceIsCalledBackBeforeItIsComputed) 
 }
 
 // A step computes a part of a block.  The load must be stopped before, as it may write to any part.
-TEST_F(RestorerTest, WhatHangsIsCalledBackBeforeAPartOfItIsComputed) {
+TEST_F(RestorerTest, AHangingLoadIsStoppedBeforeAPartOfItsBlockIsComputed) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   LandingEngine engine(maker_.variant.block_tokens);
   engine.hangs_from = kBlocks / 2;
@@ -324,7 +324,7 @@ TEST_F(RestorerTest, WhatHangsIsCalledBackBeforeAPartOfItIsComputed) {
   EXPECT_EQ(engine.There(), kBlocks);
 }
 
-TEST_F(RestorerTest, NothingLandsAnyMoreWhenARestoreIsCancelled) {
+TEST_F(RestorerTest, NoLoadIsUnderWayAfterACancelledRestore) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   LandingEngine engine(maker_.variant.block_tokens);
   engine.hangs_from = 0;
@@ -341,7 +341,7 @@ TEST_F(RestorerTest, NothingLandsAnyMoreWhenARestoreIsCancelled) {
   EXPECT_EQ(engine.Landing(), 0u);
 }
 
-TEST_F(RestorerTest, AnEngineInWhichNothingCanLandSaysSo) {
+TEST_F(RestorerTest, AnErrorOfLandEndsTheRestore) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   LandingEngine engine(maker_.variant.block_tokens);
   engine.fails = absl::InternalError("the device is gone");
@@ -352,7 +352,7 @@ TEST_F(RestorerTest, AnEngineInWhichNothingCanLandSaysSo) {
 }
 
 // A request that stayed in the scheduler would count towards its limit, kRequestsMax.
-TEST_F(RestorerTest, ASuffixThatIsTheEnginesOwnLeavesNothingBehind) {
+TEST_F(RestorerTest, ASuffixLeavesNoRequestInTheScheduler) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   RestorePrefix prefix = Prefix();
   prefix.suffix_tokens = 100;
@@ -367,7 +367,7 @@ TEST_F(RestorerTest, ASuffixThatIsTheEnginesOwnLeavesNothingBehind) {
   }
 }
 
-TEST_F(RestorerTest, WhatMakesNoSenseIsRefused) {
+TEST_F(RestorerTest, InvalidArgumentsAreRefused) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   OracleEngine engine(maker_, blocks_);
   RestorePrefix elsewhere = Prefix();
@@ -381,7 +381,7 @@ TEST_F(RestorerTest, WhatMakesNoSenseIsRefused) {
   EXPECT_EQ(engine.computed, 0u);
 }
 
-TEST_F(RestorerTest, WhereNothingMayBeComputedAHoleIsAnError) {
+TEST_F(RestorerTest, WithoutComputingAHoleIsAnError) {
   ASSERT_NO_FATAL_FAILURE(StoreChain({5}));
   Restorer::Options options;
   options.scheduler.computes = false;
@@ -393,7 +393,7 @@ TEST_F(RestorerTest, WhereNothingMayBeComputedAHoleIsAnError) {
 }
 
 // The restorer loads such blocks a few times and then gives up with an error.
-TEST_F(RestorerTest, WhereNothingMayBeComputedWhatDoesNotComeIsAnError) {
+TEST_F(RestorerTest, WithoutComputingABlockThatDoesNotArriveIsAnError) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   const Restorer::Options options{.scheduler = {.computes = false, .hedges = false}};
   for (const BlockStatus why : {BlockStatus::kCancelled, BlockStatus::kFull}) {
@@ -412,7 +412,7 @@ TEST_F(RestorerTest, WhereNothingMayBeComputedWhatDoesNotComeIsAnError) {
 }
 
 // Neither the restore nor the restorer's destructor waits for a daemon that does not answer.
-TEST_F(RestorerTest, ADaemonThatStandsStillHoldsNobody) {
+TEST_F(RestorerTest, DoesNotWaitForAStoppedDaemon) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   OracleEngine engine(maker_, blocks_);
   engine.work = 20;
@@ -429,7 +429,7 @@ TEST_F(RestorerTest, ADaemonThatStandsStillHoldsNobody) {
 }
 
 // The lookup listed the blocks, but they are not stored any more.
-TEST_F(RestorerTest, WhatHasLeftIsComputed) {
+TEST_F(RestorerTest, BlocksThatHaveLeftSinceTheLookupAreComputed) {
   ASSERT_NO_FATAL_FAILURE(StoreChain({2, 20, 40, 62, 63}));
   OracleEngine engine(maker_, blocks_);
   const auto restored = Restore(Prefix(), engine);
@@ -438,7 +438,7 @@ TEST_F(RestorerTest, WhatHasLeftIsComputed) {
   EXPECT_THAT(engine.computed, Gt(0u));
 }
 
-TEST_F(RestorerTest, ADaemonThatDiesIsComputedFor) {
+TEST_F(RestorerTest, ComputesTheRestAfterTheDaemonIsKilled) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   OracleEngine engine(maker_, blocks_);
   engine.before_compute = [this](TokenRange tokens) {
@@ -449,7 +449,7 @@ TEST_F(RestorerTest, ADaemonThatDiesIsComputedFor) {
   engine.ExpectRight();
 }
 
-TEST_F(RestorerTest, AnEngineThatFailsEndsIt) {
+TEST_F(RestorerTest, AnErrorOfTheEngineEndsTheRestore) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   OracleEngine engine(maker_, blocks_);
   engine.fails = true;
@@ -460,7 +460,7 @@ TEST_F(RestorerTest, AnEngineThatFailsEndsIt) {
   well.ExpectRight();
 }
 
-TEST_F(RestorerTest, CancelledItEndsSoon) {
+TEST_F(RestorerTest, CancelEndsTheRestoreAfterOneChunk) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   OracleEngine engine(maker_, blocks_);
   engine.before_compute = [this](TokenRange) { restorer_->Cancel(); };

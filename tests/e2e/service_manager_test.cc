@@ -84,7 +84,7 @@ size_t CountOf(const std::string& words, const std::string& text) {
   return count;
 }
 
-TEST(ServiceManagerTest, HearsOfReadinessAndOfTheDrain) {
+TEST(ServiceManagerTest, IsNotifiedOfReadinessAndOfTheDrain) {
   Manager manager;
   DaemonProcess daemon({"--drain-limit", "40s"}, {.in_child = [&] { manager.SetEnvironment(0); }});
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
@@ -96,7 +96,7 @@ TEST(ServiceManagerTest, HearsOfReadinessAndOfTheDrain) {
               Contains(AllOf(HasSubstr("STOPPING=1"), HasSubstr("EXTEND_TIMEOUT_USEC=55000000"))));
 }
 
-TEST(ServiceManagerTest, OneThatDoesNotListenHoldsUpNothing) {
+TEST(ServiceManagerTest, AManagerThatDoesNotListenDelaysNothing) {
   Manager manager;
   manager.FillQueue();
   DaemonProcess daemon({}, {.in_child = [&] { manager.SetEnvironment(200'000); }});
@@ -144,7 +144,7 @@ TEST_F(WatchdogTest, ASidebandThatHangsIsNoticed) {
 TEST_F(WatchdogTest, ASessionLoopThatHangsIsNoticed) {
   ExpectNoticed("session_sockets", [](const std::string& name) { return name == "session-loop"; });
 }
-TEST_F(WatchdogTest, AGrpcThatHangsIsNoticed) {
+TEST_F(WatchdogTest, AGrpcServerThatHangsIsNoticed) {
   ExpectNoticed("grpc", [](const std::string& name) {
     for (const char* ours : {"signals", "housekeeper", "sideband", "session-loop", "accept"})
       if (name == ours) return false;
@@ -187,7 +187,7 @@ class InheritedSocketsTest : public ::testing::Test {
   std::vector<FileDescriptor> listeners_;
 };
 
-TEST_F(InheritedSocketsTest, WhoConnectsBeforeTheDaemonIsThereIsServed) {
+TEST_F(InheritedSocketsTest, AClientThatConnectsBeforeTheDaemonStartsIsServed) {
   DaemonProcess first({}, Options(/*wait=*/false));
   {
     ChildEngine early(first, "mapped", "put", 0);  // the daemon may not have started yet
@@ -209,7 +209,7 @@ TEST_F(InheritedSocketsTest, WhoConnectsBeforeTheDaemonIsThereIsServed) {
   EXPECT_TRUE(third.serves()) << third.errors();
 }
 
-TEST_F(InheritedSocketsTest, OneOfAnotherFolderIsRefused) {
+TEST_F(InheritedSocketsTest, ASocketOfAnotherFolderIsRefused) {
   const TemporarySocketDirectory elsewhere;
   DaemonProcess daemon({"--socket-dir", elsewhere.path()}, Options(/*wait=*/false));
   EXPECT_EQ(daemon.Wait(), 3);

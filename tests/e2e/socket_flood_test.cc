@@ -1,5 +1,6 @@
-// Connections and descriptors as weapons: whatever the neighbours of a client do at the daemon's
-// socket files, the client is served, before, meanwhile and after, and so is one that comes later.
+// Processes attack the daemon's socket files with connections and descriptors.  A client that was
+// connected before must be served before, during and after the attack, and so must a client that
+// connects later.
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -35,7 +36,7 @@ constexpr uid_t kStranger = 65534;
 // The daemon answers within milliseconds; what is asserted is that no call waits for an attacker.
 constexpr milliseconds kStallMax{1000};
 
-// Another user where the test may become one.
+// Another user if the test can become one, otherwise the test's own.
 uid_t AttackersUid() { return geteuid() == 0 ? kStranger : geteuid(); }
 
 ::testing::AssertionResult HealthyWithin(DaemonProcess& daemon, milliseconds limit) {
@@ -45,11 +46,11 @@ uid_t AttackersUid() { return geteuid() == 0 ? kStranger : geteuid(); }
   return ::testing::AssertionFailure() << health;
 }
 
-// Calls on a connection that was there before.
+// A client that calls on a connection that it opened before the attack.
 class Victim {
  public:
   explicit Victim(const DaemonProcess& daemon) : stub_(v1::Cache::NewStub(daemon.DataChannel())) {}
-  // How long one call takes; fails the test if it fails.
+  // Makes a call and returns how long it took.  Fails the test if the call fails.
   Clock::duration Call() {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + seconds(30));
@@ -83,7 +84,7 @@ constexpr Attack kAttacks[] = {
 
 class SocketTest : public ::testing::Test {
  protected:
-  // `limit` of open files; 0: what the test has.
+  // Starts a daemon with this limit of open files; 0: the test's own limit.
   static std::unique_ptr<DaemonProcess> Start(rlim_t limit, const Flags& more = {}) {
     Flags flags = {"--data-socket-mode", "0666"};
     flags.insert(flags.end(), more.begin(), more.end());
@@ -98,7 +99,7 @@ class SocketTest : public ::testing::Test {
   }
 };
 
-// The user that a process is now, as /proc says.
+// Returns the user of a process according to /proc.
 uid_t UserOf(pid_t process) {
   std::ifstream status("/proc/" + std::to_string(process) + "/status");
   for (std::string line; std::getline(status, line);) {
@@ -107,7 +108,7 @@ uid_t UserOf(pid_t process) {
   return geteuid();
 }
 
-// Starts a flood, writes its processes' numbers and waits to be killed.
+// Starts a flood, writes the pids of its processes to `say` and waits to be killed.
 [[noreturn]] void FloodUntilKilled(int say) {
   const SocketFlood flood(
       {.path = "/nonexistent/data.sock", .processes = 3, .uid = AttackersUid()});
@@ -117,12 +118,13 @@ uid_t UserOf(pid_t process) {
   for (;;) pause();
 }
 
-// A test that is killed leaves no attacker behind.
+// If a test is killed, its attackers end too.
 TEST(SocketFloodProcesses, EndWithTheirTest) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   const FileDescriptor hear(ends[0]), say(ends[1]);
-  // What the killed one leaves behind becomes a child of this process, which can wait for it.
+  // The attackers become children of this process when their parent is killed, so that it can wait
+  // for them.
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   const pid_t owner = fork();
   ASSERT_GE(owner, 0);
@@ -137,7 +139,7 @@ TEST(SocketFloodProcesses, EndWithTheirTest) {
   for (const pid_t one : flood) {
     const bool ended =
         Eventually([&] { return waitpid(one, nullptr, WNOHANG) == one; }, seconds(10));
-    EXPECT_TRUE(ended) << "it goes on attacking";
+    EXPECT_TRUE(ended) << "the attacker outlived its test";
     if (ended) continue;
     kill(one, SIGKILL);
     waitpid(one, nullptr, 0);
@@ -148,16 +150,18 @@ TEST(SocketFloodProcesses, EndWithTheirTest) {
 class SocketFloodTest : public SocketTest,
                         public ::testing::WithParamInterface<std::tuple<Attack, int, int>> {};
 
-TEST_P(SocketFloodTest, NoOtherIsKeptAway) {
+TEST_P(SocketFloodTest, OtherClientsAreServed) {
   const auto& [attack, processes, limit] = GetParam();
   const auto daemon = Start(static_cast<rlim_t>(limit));
   Victim victim(*daemon);
   victim.Call();
   const auto sideband = SidebandClient::Connect(daemon->sideband_socket(), seconds(10));
   ASSERT_TRUE(sideband.ok()) << sideband.status();
-  // admin.sock is open to the daemon's own user alone.
+  // Only the daemon's own user can connect to admin.sock.
   const bool admin = std::string(attack.socket) == "admin.sock";
-  // Of one uid, so many processes take all places that a low limit leaves it.
+  // If the attackers have the test's user, 50 processes take all connections that a low limit
+  // leaves
+  // to that user.
   const bool others = AttackersUid() != geteuid();
   const bool new_ones = others || admin || limit == 0 || processes == 1;
   SocketFlood flood({.path = daemon->folder()->File(attack.socket),
@@ -170,8 +174,8 @@ TEST_P(SocketFloodTest, NoOtherIsKeptAway) {
   int calls = 0;
   do {
     slowest = std::max(slowest, victim.Call());
-    EXPECT_TRUE((*sideband)->Clean(SessionId{1}).ok()) << "a sideband that was there";
-    // New ones, as another process of another user: the flood's are kStranger's.
+    EXPECT_TRUE((*sideband)->Clean(SessionId{1}).ok()) << "the sideband connection from before";
+    // The test also opens new connections.  Its user is not the flood's, which is kStranger.
     if (new_ones) {
       EXPECT_TRUE(HealthyWithin(*daemon, seconds(3))) << "a new connection to data.sock";
     }
@@ -199,12 +203,12 @@ INSTANTIATE_TEST_SUITE_P(Of, SocketFloodTest,
                                             ::testing::Values(0, 256)),
                          NameOf);
 
-// A program of the same user with connections of its own, beside one that has taken its share.
-TEST_F(SocketTest, AProcessIsTurnedAwayWhenItsShareIsTaken) {
+// A process opens more connections than its share.
+TEST_F(SocketTest, AConnectionBeyondTheShareOfAProcessIsRefused) {
   const auto daemon = Start(0, {"--connections-per-process", "3"});
   std::vector<std::shared_ptr<grpc::Channel>> held;
   grpc::Status answer;
-  // The health checks of this process may hold a place a moment longer.
+  // The health checks of this process may hold a connection a moment longer.
   while (answer.ok() && held.size() < 4) {
     held.push_back(daemon->DataChannel());
     grpc::ClientContext context;
@@ -232,7 +236,8 @@ TEST_F(SocketTest, TooFewDescriptorsAreAnErrorAtTheStart) {
 
 // ---- listeners that break
 
-// The daemon's listening socket at `path`, as a descriptor of ours; empty: none was found.
+// Returns a descriptor of the daemon's listening socket at `path`, or an empty one if none is
+// found.
 FileDescriptor ListenerOf(const DaemonProcess& daemon, const std::string& path) {
   const FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, daemon.pid(), 0)));
   for (int number = 0; number < 512; ++number) {
@@ -262,7 +267,7 @@ class BrokenListenerTest : public SocketTest {
         << daemon.errors();
     EXPECT_TRUE(HealthyWithin(daemon, seconds(10))) << daemon.errors();
     EXPECT_TRUE(Eventually([&] { return !daemon.Stats().version().empty(); }, seconds(10)));
-    EXPECT_LT(victim.Call(), kStallMax) << "a connection that was there";
+    EXPECT_LT(victim.Call(), kStallMax) << "a call on a connection from before";
     struct stat file {};
     EXPECT_EQ(stat(daemon.folder()->File(name + ".sock").c_str(), &file), 0);
     EXPECT_EQ(file.st_mode & 0777, name == "admin" ? 0600u : 0666u);
@@ -281,13 +286,13 @@ TEST_F(BrokenListenerTest, IsReplaced) {
     victim.Call();
     const FileDescriptor listener =
         ListenerOf(*daemon, daemon->folder()->File(std::string(name) + ".sock"));
-    if (!listener) GTEST_SKIP() << "may not take descriptors of the daemon";
+    if (!listener) GTEST_SKIP() << "the kernel does not let this process copy the daemon's descriptors";
     ASSERT_EQ(shutdown(listener.get(), SHUT_RDWR), 0);
     ExpectBack(*daemon, victim, name);
   }
 }
 
-TEST_F(BrokenListenerTest, AFileThatWasTakenAwayIsMadeAgain) {
+TEST_F(BrokenListenerTest, ARemovedSocketFileIsCreatedAgain) {
   for (const char* name : {"data", "admin", "sideband"}) {
     SCOPED_TRACE(name);
     const auto daemon = Start(0);
@@ -300,8 +305,8 @@ TEST_F(BrokenListenerTest, AFileThatWasTakenAwayIsMadeAgain) {
 
 // ---- descriptors whose close waits
 
-// Takes connections with a descriptor of which the last close waits 20 s; as on a kernel that can
-// refuse it, and as on one that cannot.
+// Attackers send the daemon descriptors whose last close blocks for 20 s.  The tests cover kernels
+// that can refuse the descriptors and kernels that cannot.
 class LingeringDescriptorTest : public SocketTest {
  protected:
   static constexpr int kLinger_s = 20;
@@ -315,7 +320,7 @@ class LingeringDescriptorTest : public SocketTest {
   }
 };
 
-TEST_F(LingeringDescriptorTest, HoldsUpNoOther) {
+TEST_F(LingeringDescriptorTest, DelaysNoOtherClient) {
   const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
   const std::string settings("\0\0\0\4\0\0\0\0\0", 9);
   for (const bool old_kernel : {false, true}) {
@@ -337,7 +342,9 @@ TEST_F(LingeringDescriptorTest, HoldsUpNoOther) {
     };
     for (int i = 0; i < 14; ++i) {
       FileDescriptor socket = Connect(daemon->data_socket(), SOCK_STREAM);
-      // At once, after gRPC has begun to read, and behind what makes gRPC close it.
+      // The descriptor comes first, after gRPC has begun to read, or after bytes that make gRPC
+      // close
+      // the connection.
       if (i % 3 == 1) {
         ASSERT_EQ(write(socket.get(), (preface + settings).data(), 33), 33);
         char answer[9];
@@ -346,7 +353,7 @@ TEST_F(LingeringDescriptorTest, HoldsUpNoOther) {
       if (i % 3 == 2) {
         ASSERT_EQ(write(socket.get(), "garbage garbage garbage garbage", 31), 31);
       }
-      // In the line, and the last byte out of band.
+      // Eight come with normal bytes, six with a last byte out of band.
       attack(std::move(socket), i % 3 == 0 ? preface : "x", i < 8 ? 0 : MSG_OOB);
     }
     attack(FileDescriptor(dup(session.get())), "x", MSG_OOB);
@@ -366,12 +373,14 @@ TEST_F(LingeringDescriptorTest, HoldsUpNoOther) {
     EXPECT_LT(Clock::now() - begun, seconds(kLinger_s / 2));
     attackers.clear();
     EXPECT_EQ(daemon->Terminate(), 0) << daemon->errors();
-    EXPECT_LT(Clock::now() - begun, seconds(kLinger_s)) << "the end does not wait for them";
+    EXPECT_LT(Clock::now() - begun, seconds(kLinger_s)) << "the daemon's end waited for the descriptors";
   }
 }
 
-// More of them than the daemon may have files open, and than one process may have connections.
-TEST_F(LingeringDescriptorTest, HundredsTakeNoDescriptors) {
+// There are more such descriptors than the daemon may have open files, and more connections than
+// one
+// process may have.
+TEST_F(LingeringDescriptorTest, HundredsUseUpNoDescriptors) {
   constexpr int kAll = 400;
   const auto daemon = Start(256, {"--fault-points", "socket.rights=error"});
   Victim victim(*daemon);

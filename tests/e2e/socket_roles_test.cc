@@ -1,7 +1,10 @@
-// Every method of the contract, at every socket, by users of every group: served where the contract
-// says, refused before its request is decoded elsewhere, unreachable for others.
+// Calls every method of the contract at every socket as users of every group.  A method is served
+// at
+// the sockets that the contract names, and elsewhere refused before its request is decoded.  Users
+// of no group cannot connect.
 //
-// What is expected is written here once more, apart from the daemon's own table.  Requests are
+// The expectation is written down here again, independently of the daemon's own table.  Requests
+// are
 // garbage, so that no call does anything: a method that is served fails to parse them.
 #include <fcntl.h>
 #include <grp.h>
@@ -36,7 +39,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr char kCallsAt[] = "LARDER_TEST_CALLS_AT";  // set: this process is a caller, see main
+constexpr char kCallsAt[] = "LARDER_TEST_CALLS_AT";  // if set: run as a caller, see main
 constexpr std::array<const char*, 3> kSockets = {"data.sock", "control.sock", "admin.sock"};
 constexpr char kHealth[] = "/grpc.health.v1.Health/Check";
 constexpr char kReflection[] = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
@@ -61,7 +64,7 @@ const std::map<std::string, Names>& Served() {
   return served;
 }
 
-// All that the .proto files have.
+// Returns all methods of the .proto files.
 Names Methods() {
   Names names;
   for (const google::protobuf::FileDescriptor* file :
@@ -83,7 +86,7 @@ std::string WhereServed(const std::string& method) {
   return "";
 }
 
-// ---- a caller: a process of its own, since its user and groups are its own
+// ---- a caller, in a separate process because it has another user and other groups
 
 grpc::Status Call(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                   const std::string& request) {
@@ -104,7 +107,7 @@ grpc::Status Call(const std::shared_ptr<grpc::Channel>& channel, const std::stri
   call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
   await();
   grpc::ByteBuffer reply;
-  do {  // the status comes behind what was not read
+  do {  // the status follows the unread replies
     call->Read(&reply, nullptr);
   } while (await());
   grpc::Status status;
@@ -113,7 +116,7 @@ grpc::Status Call(const std::shared_ptr<grpc::Channel>& channel, const std::stri
   return status;
 }
 
-// Prints "SOCKET METHOD CODE MESSAGE", a line a call.
+// Prints a line "SOCKET METHOD CODE MESSAGE" for each call.
 int MakeCalls(const std::string& folder) {
   const std::string garbage = "\xff\xff\xff\xff garbage";
   for (const char* socket : kSockets) {
@@ -144,12 +147,12 @@ struct User {
   const char* name;
   uid_t uid;
   std::vector<gid_t> groups;
-  Names opens;  // socket files
+  Names opens;  // the socket files that the user can connect to
 };
 
-// This program once more, as that user; its own, where `user` is null.
+// Runs this program as a caller of that user, or of the test's own user if `user` is null.
 Answers CallsOf(const User* user, const std::string& folder) {
-  // By descriptor: the user may not come to where it lies.
+  // By descriptor, because the user may have no access to the program's folder.
   const int program = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
   LARDER_CHECK(program >= 0);
   std::array<int, 2> out{};
@@ -211,7 +214,7 @@ void ExpectAsDeclared(const Answers& answers, const Names& opens, const std::str
       } else if (method == kReflection && socket == "data.sock") {
         EXPECT_EQ(code, grpc::StatusCode::UNIMPLEMENTED) << message;
       } else if (method == kReflection || Served().at(socket).contains(method)) {
-        // What gRPC says of a request that does not parse is its own affair.
+        // gRPC chooses the status of a request that does not parse.
         for (const auto refused :
              {grpc::StatusCode::PERMISSION_DENIED, grpc::StatusCode::UNAVAILABLE,
               grpc::StatusCode::DEADLINE_EXCEEDED})
@@ -227,13 +230,13 @@ void ExpectAsDeclared(const Answers& answers, const Names& opens, const std::str
   }
 }
 
-TEST(SocketRolesTest, EveryMethodIsExpectedSomewhere) {
+TEST(SocketRolesTest, TheExpectationNamesEveryMethod) {
   Names expected;
   for (const auto& [socket, methods] : Served()) expected.insert(methods.begin(), methods.end());
   EXPECT_EQ(expected, Methods());
 }
 
-TEST(SocketRolesTest, EveryMethodAtEverySocket) {
+TEST(SocketRolesTest, MethodsAreServedOnlyAtTheirSockets) {
   DaemonProcess daemon;
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
   const Answers answers = CallsOf(nullptr, daemon.folder()->path());
@@ -243,8 +246,8 @@ TEST(SocketRolesTest, EveryMethodAtEverySocket) {
   EXPECT_EQ(daemon.Metric("larder_calls_at_wrong_socket_total"), static_cast<double>(elsewhere));
 }
 
-TEST(SocketRolesTest, ByUsersOfEveryGroup) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
+TEST(SocketRolesTest, UsersReachOnlyTheSocketsOfTheirGroups) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   constexpr gid_t kDataGroup = 64'001, kControlGroup = 64'002;
   const auto folder = std::make_shared<TemporarySocketDirectory>();
   ASSERT_EQ(chmod(folder->path().c_str(), 0755), 0);
@@ -265,7 +268,7 @@ TEST(SocketRolesTest, ByUsersOfEveryGroup) {
   }
 }
 
-TEST(SocketRolesTest, ModesAndGroupsOfTheFiles) {
+TEST(SocketRolesTest, SocketFilesHaveTheConfiguredModes) {
   DaemonProcess daemon({"--data-socket-mode", "0666", "--control-socket-mode", "0600"});
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
   const auto mode = [&](const std::string& name) {
@@ -279,15 +282,15 @@ TEST(SocketRolesTest, ModesAndGroupsOfTheFiles) {
   EXPECT_EQ(mode("admin.sock"), 0600u);
 }
 
-TEST(SocketRolesTest, AGroupThatIsNotThere) {
+TEST(SocketRolesTest, AnUnknownGroupIsAnErrorAtTheStart) {
   DaemonProcess daemon({"--control-socket-group", "no-such-group"}, {.wait = false});
   EXPECT_EQ(daemon.Wait(), 3);
   EXPECT_THAT(daemon.errors(), ::testing::AllOf(HasSubstr("part=control_socket_group"),
                                                 HasSubstr("no-such-group"), HasSubstr("groupadd")));
 }
 
-TEST(SocketRolesTest, AGroupThatTheDaemonIsNotIn) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
+TEST(SocketRolesTest, AGroupWithoutTheDaemonsUserIsAnErrorAtTheStart) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   const auto folder = std::make_shared<TemporarySocketDirectory>();
   ASSERT_EQ(chown(folder->path().c_str(), 64'100, 64'100), 0);
   DaemonProcess daemon(
@@ -296,7 +299,7 @@ TEST(SocketRolesTest, AGroupThatTheDaemonIsNotIn) {
          LARDER_CHECK(setgroups(0, nullptr) == 0 && setgid(64'100) == 0 && setuid(64'100) == 0);
        }});
   const std::optional<int> code = daemon.Wait();
-  if (code == 127) GTEST_SKIP() << "others cannot run this build";
+  if (code == 127) GTEST_SKIP() << "another user cannot execute this build";
   EXPECT_EQ(code, 3);
   EXPECT_THAT(daemon.errors(),
               ::testing::AllOf(HasSubstr("control.sock cannot be given to group 64002"),

@@ -154,7 +154,7 @@ class WriterTest : public VerbTest {
   }
 };
 
-TEST_F(WriterTest, IsKnownAndClearedByUserAndEngine) {
+TEST_F(WriterTest, BlocksAreFoundAndClearedByUserAndEngine) {
   ASSERT_NO_FATAL_FAILURE(PutOfBoth());
   for (const v1::Tier tier : {v1::TIER_HOST, v1::TIER_DISK}) {
     EXPECT_THAT(WritersOf(tier, 0, kOurs),
@@ -174,7 +174,7 @@ TEST_F(WriterTest, IsKnownAndClearedByUserAndEngine) {
   ExpectNothingHeld();
 }
 
-TEST_F(WriterTest, TheUserIsKnownAfterKill9) {
+TEST_F(WriterTest, TheUserButNotTheEngineIsKnownAfterKill9) {
   ASSERT_NO_FATAL_FAILURE(PutOfBoth());
   ASSERT_NO_FATAL_FAILURE(StartAnew());
   EXPECT_THAT(WritersOf(v1::TIER_DISK, 0, kOurs), AllOf(SizeIs(kOurs), Each(Pair(0u, 0u))));

@@ -34,7 +34,7 @@ constexpr double kVictimsStagingMib = 16;
 constexpr milliseconds kLookPause{100};
 constexpr milliseconds kReadyLimit{30'000};
 constexpr milliseconds kEndLimit{6'000};
-// A bystander that lost its daemon looks for the next one each 50 ms, and then attaches.
+// How long bystanders may take to attach to the next daemon, for which they look every 50 ms.
 constexpr int64_t kReattachNs = 1'000'000'000;
 
 void SleepUntil(int64_t ns) {
@@ -68,7 +68,7 @@ PipedProgram::PipedProgram(const std::string& path, const std::vector<std::strin
   pid_ = fork();
   LARDER_CHECK(pid_ >= 0);
   if (pid_ == 0) {
-    DieWith(parent);  // until it becomes another user
+    DieWith(parent);  // holds until the program changes its user
     dup2(write_end.get(), STDOUT_FILENO);
     execv(pointers[0], pointers.data());
     _exit(127);
@@ -145,7 +145,7 @@ void AttackRun::StartDaemon() {
 }
 
 std::string AttackRun::Start() {
-  // Others look into the directory of the socket files; the disk's is the daemon's own.
+  // Other users must reach the socket files; the disk's folder is for the daemon's user only.
   std::filesystem::permissions(folder_->path(), std::filesystem::perms(0755));
   StartDaemon();
   if (!daemon_->serves()) return "the daemon does not serve: " + daemon_->errors();
@@ -216,11 +216,11 @@ void AttackRun::During(milliseconds time, const std::function<void()>& begin,
   during_ = NowNs();
   begin();
   const int64_t until = during_ + Ns(time);
-  // What the daemon says is taken while the attack goes on, and before its end.
+  // Status and metrics are read while the attack is under way, some time before its end.
   const int64_t take_at = during_ + Ns(time) * 2 / 3;
   for (bool taken = false; NowNs() < until; std::this_thread::sleep_for(milliseconds(20))) {
     if (!taken && NowNs() > take_at) {
-      // On a thread of its own: a daemon that hangs does not hold up the run.
+      // On another thread, so that a daemon that hangs does not delay the run.
       taker_ = std::thread([this, daemon = daemon_] { TakeSaid(*daemon); });
       taken = true;
     }
@@ -249,7 +249,7 @@ void AttackRun::Reap() {
     const ssize_t n = read(attacker.program->out(), words, sizeof words);
     std::string text(words, n > 0 ? static_cast<size_t>(n) : 0);
     while (!text.empty() && text.back() == '\n') text.pop_back();
-    attacker_words_[attacker.name] = n > 0 ? text : "it ended without a word";
+    attacker_words_[attacker.name] = n > 0 ? text : "it ended without output";
     attacker.program = nullptr;
   }
   std::erase_if(attackers_, [](const Attacker& attacker) { return attacker.program == nullptr; });
@@ -268,7 +268,7 @@ void AttackRun::EndAttackers() {
 }
 
 void AttackRun::TakeSaid(const DaemonProcess& daemon) {
-  // What is held comes and goes: the most of some looks.
+  // The amounts change all the time, so the maximum of several samples is taken.
   constexpr int kLooks = 20;
   for (int i = 0; i < kLooks; ++i) {
     for (const auto& [kind, amount] : SharesHeld(daemon.Scrape()))
@@ -284,7 +284,9 @@ void AttackRun::After(milliseconds limit) {
     after_ms_ = static_cast<double>(limit.count());
 }
 
-// The first good answer of each kind of call that began later than `since`.
+// Whether every kind of call that began after `since` was served at least once.  Returns the kind
+// that was served last, or one that was not served, in `*call`, and how long the last one took from
+// `since` on in `*after_ms`.
 bool AttackRun::Served(int64_t since, double* after_ms, std::string* call) {
   const MutexLock lock(mu_);
   std::map<std::string, int64_t> served;
@@ -376,7 +378,7 @@ void AttackRun::Listen() {
       if (ends[i].fd < 0 || (ends[i].revents & (POLLIN | POLLHUP)) == 0) continue;
       Record record;
       if (read(ends[i].fd, &record, sizeof record) != sizeof record) {
-        ends[i].fd = -1;  // poll passes it over
+        ends[i].fd = -1;  // poll ignores negative descriptors
         --open;
         continue;
       }
@@ -410,9 +412,9 @@ void AttackRun::Weigh(const DaemonProcess& daemon) {
 void AttackRun::Look(const std::shared_ptr<DaemonProcess>& daemon) {
   TakeColdOnes();
   Record record{.op = Op::kHealth, .outcome = Outcome::kOk, .begin_ns = NowNs()};
-  // While attackers connect faster than the daemon accepts, the kernel's queue is full now and
-  // then, and gRPC's client takes that for an error (docs/security.md): how long it takes
-  // counts.
+  // While attackers connect faster than the daemon accepts, the kernel's queue is sometimes full,
+  // and gRPC's client takes that for an error (docs/security.md).  So the call reconnects, and its
+  // duration counts.
   const std::string health = daemon->Health(/*insist=*/true);
   record.end_ns = NowNs();
   if (health != "SERVING") {
@@ -424,7 +426,8 @@ void AttackRun::Look(const std::shared_ptr<DaemonProcess>& daemon) {
   if (looked_at_ == daemon) samples_.push_back({"test health", record});
 }
 
-// So that they are on disk alone, as what has not been wanted for a while.
+// Clears the cold blocks from HOST, so that they are only on disk, like blocks that have not been
+// read for a while.
 void AttackRun::TakeColdOnes() {
   const auto channel = grpc::CreateChannel("unix:" + ControlSocketIn(folder_->path()),
                                            grpc::InsecureChannelCredentials());
@@ -444,14 +447,14 @@ void AttackRun::TakeColdOnes() {
   }
 }
 
-// ---- what came of it
+// ---- the figures
 
 AttackRun::Phase AttackRun::PhaseOf(const Record& record) const {
   if (record.op == Op::kReady || record.begin_ns < before_) return Phase::kNone;
   for (const Interval& restart : restarts_) {
     if (record.begin_ns < restart.end && record.end_ns > restart.begin) return Phase::kNone;
   }
-  // A call that began before the attack and ended in it is of it.
+  // A call that began before the attack and ended during it counts as during.
   if (record.end_ns < during_) return Phase::kBefore;
   return Phase::kDuring;
 }
@@ -485,7 +488,7 @@ void AttackRun::AddLatencies(AttackFigures* figures) {
                                    .during_p99 = P99(during)};
     latency.during_max = during.empty() ? 0 : during.back();
     figures->latencies.push_back(latency);
-    // How often events come follows from how often victims put; the disk has its own limit.
+    // The time between events depends on how often victims put, and durable puts on the disk.
     if (call.ends_with(" watch") || call.ends_with(" durable")) continue;
     if (latency.during_max > figures->longest_ms) {
       figures->longest_ms = latency.during_max;
@@ -510,10 +513,8 @@ void AttackFigures::Print(const std::string& name) const {
   };
   std::printf(
       "%s: %lu calls, %lu failed, %lu missed, %lu wrong, %lu restores computed; p99 %.2f -> %.2f "
-      "ms (x %.1f, %s), "
-      "longest %.0f ms (%s); "
-      "served %.0f ms after (%s); %.0f MiB above, %.0f MiB staging; said in log %s, metric %s, "
-      "status %s%s\n",
+      "ms (x %.1f, %s), longest %.0f ms (%s); all served %.0f ms after the attack (%s); %.0f MiB "
+      "above memory_limit, %.0f MiB staging; reported in log %s, metrics %s, status %s%s\n",
       name.c_str(), calls, failed, missed, wrong, computed, worst.before_p99, worst.during_p99,
       worst.ratio(), worst.call.c_str(), longest_ms, longest_call.c_str(), after_ms,
       after_call.c_str(), above_mib, staging_mib, said(log), said(metrics), said(status),
@@ -521,14 +522,14 @@ void AttackFigures::Print(const std::string& name) const {
   std::printf("    attacker: %s\n    pool: %s\n", attackers.c_str(), pool.c_str());
   for (const Latency& one : latencies) {
     std::printf(
-        "    %-16s %5zu calls, p99 %8.2f ms; then %5zu, p99 %8.2f ms (x %.1f), max %.2f ms\n",
+        "    %-16s %5zu calls, p99 %8.2f ms; during %5zu, p99 %8.2f ms (x %.1f), max %.2f ms\n",
         one.call.c_str(), one.before_calls, one.before_p99, one.during_calls, one.during_p99,
         one.ratio(), one.during_max);
   }
   for (const auto& [reason, count] : reasons) std::printf("    %lu x %s\n", count, reason.c_str());
   for (const auto* lines : {&log, &metrics, &status}) {
     for (size_t i = 0; i < std::min<size_t>(lines->size(), 3); ++i)
-      std::printf("    said: %s\n", (*lines)[i].c_str());
+      std::printf("    reported: %s\n", (*lines)[i].c_str());
   }
   std::fflush(stdout);
 }

@@ -1,18 +1,19 @@
-// A daemon, its bystanders and attackers as processes, and what came of it: who was served how, how
-// much memory the daemon took, and where it said what was going on.
+// Runs a daemon, bystanders and attackers as processes, and reports how the bystanders were served,
+// how much memory the daemon took, and where the daemon reported the attack.
 //
 //   AttackRun run({});
 //   ASSERT_EQ(run.Start(), "");
 //   run.Before(1s);                                    // bystanders alone
-//   run.During(3s, [&] { run.Attack("holds", 3s); });   // beside an attack
+//   run.During(3s, [&] { run.Attack("holds", 3s); });  // bystanders beside an attack
 //   run.After(10s);                                    // until all are served again
 //   const AttackFigures figures = run.End();
 //
 // Needs root: attackers and one victim run as other users.
-// Ownership: all processes, which die with it, and their directory.
-// Thread-safety: none; threads of its own listen to the bystanders, weigh the daemon and look at
-// it.
-// Limits: a daemon with a pool of 64 MiB and a disk; one attacker's line of text is read.
+// Ownership: all processes, which die with this object, and their folder.
+// Thread-safety: none.  The object's own threads read the bystanders' records, measure the daemon's
+// memory and check its health.
+// Limits: the daemon has a pool of 64 MiB and a disk.  Of each attack's name, the text of one
+// attacker is kept.
 #pragma once
 
 #include <sys/types.h>
@@ -33,7 +34,7 @@
 
 namespace larder::e2e {
 
-// A program of these tests, with its standard output on a pipe.  Killed when dropped.
+// A program of these tests with its standard output on a pipe.  The destructor kills it.
 class PipedProgram {
  public:
   PipedProgram(const std::string& path, const std::vector<std::string>& arguments);
@@ -44,7 +45,7 @@ class PipedProgram {
   [[nodiscard]] int out() const { return out_.get(); }
   [[nodiscard]] pid_t pid() const { return pid_; }
   void Signal(int signal) const;
-  // False: it still runs after `limit`.
+  // Returns false if the program still runs after `limit`.
   [[nodiscard]] bool WaitFor(std::chrono::milliseconds limit);
 
  private:
@@ -54,33 +55,33 @@ class PipedProgram {
 };
 
 struct AttackFigures {
-  uint64_t calls = 0;  // of bystanders, from the attack on
+  uint64_t calls = 0;  // calls of bystanders since the attack began
   uint64_t failed = 0, missed = 0, wrong = 0;
-  uint64_t computed = 0;                    // restores that loaded nothing: right, and slow
-  std::map<std::string, uint64_t> reasons;  // of these
-  // Of each bystander's kinds of calls, in milliseconds.
+  uint64_t computed = 0;                    // restores that loaded nothing: right but slow
+  std::map<std::string, uint64_t> reasons;  // why calls are counted in these four
+  // The latency of a bystander's kind of call, in milliseconds.
   struct Latency {
-    std::string call;  // "mapped get"
+    std::string call;  // for example "mapped get"
     size_t before_calls = 0, during_calls = 0;
     double before_p99 = 0, during_p99 = 0, during_max = 0;
     [[nodiscard]] double ratio() const { return before_p99 > 0 ? during_p99 / before_p99 : 0; }
   };
   std::vector<Latency> latencies;
-  Latency worst;          // by its ratio
-  double longest_ms = 0;  // of calls beside the attack
+  Latency worst;          // the one with the highest ratio
+  double longest_ms = 0;  // the longest call during the attack
   std::string longest_call;
-  double after_ms = 0;     // until the last kind of call was served
-  std::string after_call;  // that one
-  double above_mib = 0;    // the daemon's own memory beside pool and memory_limit, at most; may be
-                           // negative
-  double staging_mib = 0;  // what the daemon maps of staging segments, at most
+  double after_ms = 0;     // after the attack, until the last kind of call was served again
+  std::string after_call;  // the last kind of call
+  double above_mib = 0;    // maximum of the daemon's own memory, without the pool, minus
+                           // memory_limit; may be negative
+  double staging_mib = 0;  // maximum of the staging segments that the daemon maps
   bool alive = false;
-  std::vector<std::string> log, metrics, status;  // what speaks of the attack
-  std::map<std::string, double> held;             // of each kind of share, by anybody
-  std::string pool;                               // what held it then
-  std::string attackers;                          // what they say themselves
+  std::vector<std::string> log, metrics, status;  // the parts of each that report the attack
+  std::map<std::string, double> held;             // maximum of each kind of share, by all callers
+  std::string pool;                               // what the pool's memory was used for then
+  std::string attackers;                          // what the attackers print themselves
 
-  // One line, and one for each kind of call.
+  // Prints a line of figures, one for each kind of call, and the reasons.
   void Print(const std::string& name) const;
 };
 
@@ -91,12 +92,12 @@ void ExpectAllServed(const AttackFigures& figures);
 class AttackRun {
  public:
   struct Options {
-    uint64_t descriptors = 0;  // RLIMIT_NOFILE of the daemon; 0: that of the test
+    uint64_t descriptors = 0;  // RLIMIT_NOFILE of the daemon; 0: the test's limit
     std::vector<std::string> flags = {};
-    bool unnamed = false;  // attackers come without a sideband, too
-    // The run pins on disk what victims read.  For runs with restarts: a daemon that has just
-    // started does not know which blocks are read often, so a flood can evict a victim's block from
-    // all tiers, and an attacker may then put other bytes under its name (docs/security.md).
+    bool unnamed = false;  // attackers also call without a sideband
+    // Pins the blocks that victims read on disk.  It is for runs with restarts: a daemon that has
+    // just started does not know which blocks are read often, so a flood can evict a victim's block
+    // from all tiers, and an attacker may then put other bytes under its name (docs/security.md).
     bool pinned = false;
   };
   explicit AttackRun(Options options);
@@ -104,27 +105,31 @@ class AttackRun {
   AttackRun(const AttackRun&) = delete;
   AttackRun& operator=(const AttackRun&) = delete;
 
-  // Why this machine cannot; empty: it can.
+  // Returns why this machine cannot run the tests, or an empty string if it can.
   [[nodiscard]] static std::string WhyNot();
-  // Empty: daemon and bystanders are ready; else what went wrong.
+  // Starts the daemon and the bystanders.  Returns what went wrong, or an empty string once they
+  // are
+  // ready.
   [[nodiscard]] std::string Start();
   void Before(std::chrono::milliseconds time);
-  // `begin` starts the first attackers; then `each` is called some times a second until the time is
-  // up.
+  // Calls `begin`, which starts the first attackers, and then `each` several times per second until
+  // the time is up.  Then waits until all attackers have ended.
   void During(
       std::chrono::milliseconds time, const std::function<void()>& begin,
       const std::function<void()>& each = [] {});
-  // All attackers have gone.  Until each kind of call was served, or the limit has passed.
+  // Waits until each kind of call was served again, or the limit has passed.
   void After(std::chrono::milliseconds limit);
   [[nodiscard]] AttackFigures End();
 
   // Starts an attacker that ends by itself.
   void Attack(const std::string& name, std::chrono::milliseconds time);
   [[nodiscard]] size_t attackers() const { return attackers_.size(); }
-  // Forgets attackers that have ended.
+  // Drops attackers that have ended, and keeps what they printed.
   void Reap();
-  // kill -9 and another daemon over the same disk.  What was under way then, and until bystanders
-  // are attached again, counts as neither failed nor slow.  False: it does not serve.
+  // Kills the daemon and starts another on the same disk.  Calls that are under way between the
+  // kill
+  // and the time at which bystanders have attached again count as neither failed nor slow.  Returns
+  // false if the new daemon does not serve.
   [[nodiscard]] bool RestartDaemon();
 
  private:
@@ -133,7 +138,7 @@ class AttackRun {
     std::unique_ptr<PipedProgram> program;
   };
   struct Sample {
-    std::string call;  // "mapped get"
+    std::string call;  // for example "mapped get"
     Record record;
   };
   struct Interval {
@@ -145,7 +150,7 @@ class AttackRun {
   void StartDaemon();
   [[nodiscard]] std::string PinWhatIsRead();
   void Listen();
-  // Calls `once` again and again until the end, with a daemon that serves.
+  // Calls `once` repeatedly until the end, except while the daemon restarts.
   void Watch(const std::function<void(const std::shared_ptr<DaemonProcess>&)>& once);
   void Weigh(const DaemonProcess& daemon);
   void Look(const std::shared_ptr<DaemonProcess>& daemon);
@@ -169,7 +174,7 @@ class AttackRun {
   std::map<std::string, std::string> attacker_words_;
   std::thread listener_, weigher_, looker_, taker_;
 
-  int64_t before_ = 0, during_ = 0, ended_ = 0;  // when each phase began; 0: it has not
+  int64_t before_ = 0, during_ = 0, ended_ = 0;  // when each phase began; 0: not yet
   double after_ms_ = 0;
   std::string after_call_;
   std::vector<Interval> restarts_;

@@ -1,12 +1,14 @@
-// A process of another user that may open the daemon's data.sock and sideband.sock, and does what a
-// hostile, leaking or crashing client does.
+// A process of another user that may connect to the daemon's data.sock and sideband.sock, and that
+// behaves like a hostile, leaking or crashing client.
 //
 //   attacker NAME SOCKET_DIR SECONDS UID
 //   attacker --list
 //
-// It becomes the user first, attacks for SECONDS, prints one line of what it did, and ends without
-// giving anything back. Controls: "nothing" does nothing; "spin" takes a core and sends nothing, as
-// any process may.
+// It first becomes the user, attacks for SECONDS, prints one line about what it did, and ends
+// without
+// releasing anything.  Controls: "nothing" does nothing; "spin" takes a core and sends nothing, as
+// any
+// process may.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -48,7 +50,7 @@ int RunAttack(const std::string& name, const std::string& dir, double seconds, u
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   std::printf("%s\n", attack.tally.Text().c_str());
   std::fflush(stdout);
-  // As a killed process ends: no destructor says goodbye.
+  // SIGKILL, so that no destructor releases anything.
   kill(getpid(), SIGKILL);
   return 1;
 }

@@ -54,7 +54,7 @@ FileDescriptor LingeringSocket() {
   const std::vector<char> bytes(1 << 16);
   while (send(client.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0) {
   }
-  fcntl(client.get(), F_SETFL, 0);  // a close of one that does not block does not wait
+  fcntl(client.get(), F_SETFL, 0);  // the close of a non-blocking socket would not wait
   return client;
 }
 
@@ -118,7 +118,7 @@ std::string RawSideband::Packet(uint16_t type, uint64_t number) {
 
 namespace {
 
-// Else it is an older client, whose bytes go by stream.
+// Without these, the daemon takes it for an older client and has it stream its bytes.
 constexpr uint64_t kAllFeatures = wire::kFeatureTiers | wire::kFeatureCodecs |
                                   wire::kFeatureDeviceBlocks | wire::kFeatureDirectives |
                                   wire::kFeatureCopiedReads;

@@ -1,10 +1,10 @@
-// What attacks are made of: sockets of every kind at the daemon, sessions by raw frames,
+// The tools of the attacks: connections to all sockets of the daemon, sessions of raw frames,
 // descriptors whose close blocks, and a count of what was done and what was refused.
 //
-// Nothing here keeps to a limit of the contract; each attack bounds itself in count, and main() in
-// time.
-// Ownership: an Attack lives as long as its process.  Thread-safety: Tally from any thread, all
-// else from one at a time.
+// Nothing here respects a limit of the contract.  Each attack bounds itself in count, and main()
+// bounds it in time.
+// Ownership: an Attack lives as long as its process.  Thread-safety: Tally may be used from any
+// thread, everything else from one thread at a time.
 #pragma once
 
 #include <atomic>
@@ -35,7 +35,7 @@ class Tally {
     const MutexLock lock(mu_);
     last_ = why;
   }
-  // One line for people.
+  // Returns the counts and the last refusal in one line.
   [[nodiscard]] std::string Text() {
     const MutexLock lock(mu_);
     std::string text = std::to_string(done_) + " done, " + std::to_string(refused_) + " refused";
@@ -58,7 +58,7 @@ struct Attack {
   [[nodiscard]] std::shared_ptr<grpc::Channel> Channel() const;
 };
 
-// The attacks: each runs until it has nothing more to do; what it holds then stays held until the
+// The attacks.  Each runs until it has nothing more to do.  What it holds stays held until the
 // process ends.
 using AttackFunction = void (*)(Attack&);
 struct NamedAttack {
@@ -74,29 +74,31 @@ struct NamedAttack {
 
 inline void Pause(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
-// Empty: it was refused.
+// Returns an empty descriptor if the connection was refused.
 [[nodiscard]] FileDescriptor ConnectTo(const std::string& path, int type);
-// A TCP socket with bytes that its peer does not read, and a linger of 15 s: to close the last
-// descriptor of it blocks for so long.  The peer is leaked.
+// Returns a TCP socket with bytes that its peer does not read and a linger of 15 s, so that closing
+// its last descriptor blocks for 15 s.  The peer is leaked.
 [[nodiscard]] FileDescriptor LingeringSocket();
-// Bytes with a descriptor beside them; false: the socket takes no more.
+// Sends bytes together with a descriptor.  Returns false if the socket does not accept them.
 [[nodiscard]] bool SendWith(int socket, std::span<const std::byte> bytes, int descriptor);
 
-// An honest handshake; null when it is refused.
+// Makes a correct handshake.  Returns null if it is refused.
 [[nodiscard]] std::unique_ptr<SidebandClient> Handshake(Attack& attack);
-// The handshake by frames, for what the library does not say, or no longer.
+// A sideband connection with raw packets, for packets that the client library does not send, or no
+// longer sends.
 class RawSideband {
  public:
-  // Not connected: it was refused.
+  // Makes the handshake.  The object is not connected afterwards if it was refused.
   explicit RawSideband(Attack& attack);
   [[nodiscard]] explicit operator bool() const { return static_cast<bool>(socket_); }
-  // Sends these bytes and waits for a packet, at most 10 s.  Nothing: there was none, or an ERROR,
-  // which is counted as refused.
+  // Sends these bytes and waits at most 10 s for a packet.  Returns nullopt if none came, or an
+  // ERROR
+  // packet, which is counted as refused.
   [[nodiscard]] std::optional<ReceivedPacket> Ask(std::span<const std::byte> bytes,
                                                   const SendExtras& extras = {});
-  // Sends these bytes and reads nothing.  False: the daemon has closed it.
+  // Sends these bytes and reads nothing.  Returns false if the daemon has closed the connection.
   [[nodiscard]] bool Say(std::span<const std::byte> bytes);
-  // A packet of this type whose body is one number.
+  // Returns a packet of this type whose body is one number.
   [[nodiscard]] static std::string Packet(uint16_t type, uint64_t number);
 
  private:
@@ -104,27 +106,29 @@ class RawSideband {
   FileDescriptor socket_;
 };
 
-// A session on a socket of its own, or, without a sideband, by gRPC.  Null when it is refused.
+// Attach a session on a session socket, or without a sideband over gRPC.  Return null if it is
+// refused.
 [[nodiscard]] std::unique_ptr<RawSession> AttachBySocket(Attack& attack, SidebandClient& sideband,
                                                          const std::string& engine_id);
 [[nodiscard]] std::unique_ptr<RawSession> AttachByGrpc(Attack& attack,
                                                        const std::string& engine_id);
-// Registers content and variant of a victim; the variant is index 0.  False: refused.
+// Registers content and variant of a victim; the variant gets index 0.  Returns false if the daemon
+// refuses.
 [[nodiscard]] bool RegisterOf(Attack& attack, RawSession& session, const BlockMaker& maker);
-// The head of a byte stream of one block: its bytes are to follow.
+// Returns the head of a byte stream of one block, whose bytes are to follow.
 [[nodiscard]] v1::StoreBlocksRequest HeadOf(const BlockMaker& maker, const TestBlock& block,
                                             uint32_t layer_bytes, const std::string& engine_id);
-// Stores blocks [from, to) by one byte stream with bytes of the attacker's own.
+// Stores blocks [from, to) by one byte stream, with the attacker's bytes.
 void StoreOwn(Attack& attack, const BlockMaker& maker, uint32_t from, uint32_t to,
               uint32_t layer_bytes);
 
 // A year from now.
 [[nodiscard]] std::chrono::system_clock::time_point NextYear();
 
-// So many threads, each of which calls until the process ends.
+// Starts `count` threads, each of which repeats the call until the process ends.
 void OnThreads(int count, const std::function<void(int)>& call);
 
-// Of the hot blocks of a victim, packed.
+// Returns the packed digests of a victim's first `count` hot blocks.
 [[nodiscard]] std::string HotDigests(const BlockMaker& maker, uint32_t count);
 
 }  // namespace larder::e2e

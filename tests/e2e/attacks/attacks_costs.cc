@@ -1,4 +1,5 @@
-// Attacks by what the daemon's work costs: messages that are within every share, and cheap to say.
+// Attacks on the daemon's processor and memory: messages that are within every share and cheap to
+// send, but costly to handle.
 #include <fcntl.h>
 #include <sys/socket.h>
 
@@ -22,7 +23,7 @@ namespace {
 constexpr uint32_t kHourMs = 600'000;
 constexpr int kPartsMax = 64;
 
-// A session on a socket of its own, registered with content and variant of a victim.
+// A session on a session socket, registered with the content and variant of a victim.
 struct Caller {
   std::unique_ptr<SidebandClient> sideband;
   std::unique_ptr<RawSession> session;
@@ -37,7 +38,7 @@ Caller Call(Attack& attack, const BlockMaker& maker) {
   }
 }
 
-// As fast as the daemon takes them, while another thread reads the answers.
+// Sends the message as fast as the daemon accepts it, while another thread reads the answers.
 void Flood(Attack& attack, RawSession& session, const v1::Up& up) {
   std::thread reader([&session] {
     while (session.Receive()) {
@@ -48,7 +49,7 @@ void Flood(Attack& attack, RawSession& session, const v1::Up& up) {
   attack.tally.Refused(session.End().error_message());
 }
 
-// Registers much once, and then nothing, 64 times in each message.
+// Registers 1,000 variants once, and then sends empty registrations, 64 in each message.
 void EmptyRegisters(Attack& attack) {
   const Caller caller = Call(attack, MakerOf("attacker"));
   v1::Up much;
@@ -65,7 +66,7 @@ void EmptyRegisters(Attack& attack) {
   Flood(attack, *caller.session, up);
 }
 
-// Cancels what was never asked for, beside thousands of leases of the same session.
+// Cancels requests that were never made, in a session with thousands of leases.
 void Cancels(Attack& attack) {
   const BlockMaker maker = MakerOf("mapped");
   const Caller caller = Call(attack, maker);
@@ -88,8 +89,8 @@ void Cancels(Attack& attack) {
   Flood(attack, *caller.session, up);
 }
 
-// Thousands of engine ids that have a victim's content and variant, so that all of them are asked
-// about when somebody looks up that content.
+// Registers a victim's content and variant under thousands of engine ids, so that every lookup of
+// that content has to consider all of them.
 void NamedEngines(Attack& attack) {
   const BlockMaker maker = MakerOf("mapped");
   for (uint32_t i = 0; i < 4'000; ++i) {
@@ -103,8 +104,9 @@ void NamedEngines(Attack& attack) {
   }
 }
 
-// One block, as often as a message can name it, into the same staging memory, of many sessions that
-// do not wait for answers.
+// Many sessions, without waiting for answers, acquire copies of one block, as often as a message
+// can
+// name it, into the same staging segment.
 void SameKeys(Attack& attack) {
   constexpr uint64_t kSegment = 16 << 20;
   const BlockMaker maker = MakerOf("mapped");
@@ -135,7 +137,7 @@ void SameKeys(Attack& attack) {
   });
 }
 
-// Asks for descriptors on the sideband, again and again, and reads none of them.
+// Asks for descriptors on the sideband repeatedly and reads no answer.
 void UnreadAnswers(Attack& attack) {
   const Caller caller = Call(attack, MakerOf("attacker"));
   const std::string packet = RawSideband::Packet(16, 0);  // FrameType::kOpenSession
@@ -155,12 +157,12 @@ void UnreadAnswers(Attack& attack) {
   }
 }
 
-// A message of 16 MiB that says nothing, millions of times.
+// Sends a message of 16 MiB that consists of millions of empty parts.
 void EmptyParts(Attack& attack) {
   constexpr size_t kBytes = 16 << 20;
   std::string body;
   body.reserve(kBytes);
-  // "aborts", each empty: its field's tag, and a length of 0.
+  // An empty part of field "aborts": the field's tag and a length of 0.
   v1::Up one;
   one.add_aborts();
   const std::string part = one.SerializeAsString();
@@ -192,8 +194,8 @@ void EmptyParts(Attack& attack) {
   });
 }
 
-// Requests of 15 MiB that would become half a GiB where they are parsed, to methods of all kinds;
-// and beside them answers of a MiB that nobody reads, as many as the daemon begins.
+// Sends requests of 15 MiB that would take half a GiB if they were parsed, to methods of all kinds.
+// Another thread makes calls whose answers of a MiB it does not read, as many as the daemon begins.
 void HeavyRequests(Attack& attack) {
   constexpr size_t kBytes = 15 << 20;
   std::string nothing = "\x73";  // field 14, a group with empty fields, which no message has
@@ -226,9 +228,9 @@ void HeavyRequests(Attack& attack) {
   });
 }
 
-// Connections that end as soon as they have said something, for ever.
+// Opens connections that end as soon as they have sent a call, forever.
 [[noreturn]] void ComeAndGo(Attack& attack) {
-  const grpc::Slice short_one("x");  // of no message
+  const grpc::Slice short_one("x");  // no valid message
   for (;;) {
     const auto channel = attack.Channel();
     (void)OpenCall(channel, "/larder.v1.Cache/Lookup", short_one, OpenCall::Options()).End();
@@ -236,11 +238,13 @@ void HeavyRequests(Attack& attack) {
   }
 }
 
-// Long messages of calls and streams, hundreds at once on a few connections, so that of most a part
-// has come (server/grpc/incoming_messages.h).  Others come and go meanwhile: gRPC writes to one
-// that has ended, when it makes room for requests (server/grpc/freed_endpoints.h).
+// Sends long messages in hundreds of calls and streams at once on a few connections, so that of
+// most
+// messages only a part has arrived (server/grpc/incoming_messages.h).  Meanwhile other connections
+// come and go: to free memory for requests, gRPC writes to a connection that has ended
+// (server/grpc/freed_endpoints.h).
 void PartialRequests(Attack& attack) {
-  // Most of them calls, as places for streams are few.
+  // Most are single calls, because there are few slots for streams.
   constexpr const char* kLookup = "/larder.v1.Cache/Lookup";
   constexpr const char* kMethods[] = {kLookup,
                                       kLookup,
@@ -266,8 +270,8 @@ void PartialRequests(Attack& attack) {
   });
 }
 
-// Frames that no gRPC client sends: of a message small pieces, each beside much that gRPC skips, so
-// that a piece keeps all that was read with it; and headers without an end.
+// Sends frames that no gRPC client sends: small pieces of a message, each together with many bytes
+// that gRPC skips, so that a piece keeps all bytes that were read with it; and endless headers.
 void OddFrames(Attack& attack) {
   const std::string begun = std::string(kClientPreface) + Http2Frame(kSettingsFrame, 0, 0, "");
   const std::string call = CallHeaders("/larder.v1.Cache/Lookup");
@@ -279,20 +283,20 @@ void OddFrames(Attack& attack) {
   const std::string skipped = Http2Frame(kUnknown, 0, 0, part);
   const std::string piece =
       Http2Frame(kDataFrame, 0, 1, std::string(24, 'm')) + skipped + skipped + skipped + skipped;
-  // A field whose name and value are a GiB each, by RFC 7541, section 5.1.
+  // A field whose name and value have a GiB each, encoded as in RFC 7541, section 5.1.
   const std::string long_field = std::string(1, '\0') + "\x7f\x81\xff\xff\xff\x03";
   const std::string endless = begun + Http2Frame(kHeadersFrame, 0, 1, call + long_field);
   const std::string more_headers = Http2Frame(kContinuationFrame, 0, 1, part);
   OnThreads(4, [&](int number) {
     const bool headers = number == 0;
     const FileDescriptor socket = ConnectTo(attack.data(), SOCK_STREAM);
-    (void)fcntl(socket.get(), F_SETFL, 0);  // it waits for room
+    (void)fcntl(socket.get(), F_SETFL, 0);  // blocking, so that send waits for the daemon
     const auto put = [&socket](const std::string& bytes) {
       return send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0;
     };
     bool goes_on = put(headers ? endless : first);
     for (; goes_on; attack.tally.Done()) goes_on = put(headers ? more_headers : piece);
-    attack.tally.Refused("the daemon has closed it");
+    attack.tally.Refused("the daemon has closed the connection");
   });
 }
 

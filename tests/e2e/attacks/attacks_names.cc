@@ -1,5 +1,5 @@
-// Attacks by names: engine ids, contents and variants that nothing will ever be stored under, as
-// many and as long as a message may say, by callers without a sideband.
+// Attacks with names: callers without a sideband register engine ids, contents and variants under
+// which nothing is ever stored, as many and as long as a message may contain.
 #include "proto/convert/convert.h"
 #include "tests/e2e/attacks/attacker_tools.h"
 
@@ -15,7 +15,8 @@ std::string LongName(const std::string& what, uint32_t number) {
   return name;
 }
 
-// `first`: of their numbers, so that others are others.
+// Returns a registration of so many names, numbered from `first`, so that other numbers give other
+// names.
 v1::Up RegisterMany(uint32_t first, uint32_t contents, uint32_t variants) {
   const BlockMaker maker = MakerOf("attacker");
   v1::Up up;
@@ -36,14 +37,14 @@ v1::Up RegisterMany(uint32_t first, uint32_t contents, uint32_t variants) {
   return up;
 }
 
-// Registers in a session of its own, which is returned; null: refused.
+// Registers in a new session and returns it, or null if the daemon refuses.
 std::unique_ptr<RawSession> RegisterAs(Attack& attack, const std::string& engine_id,
                                        const v1::Up& up) {
   auto session = AttachByGrpc(attack, engine_id);
   if (session == nullptr) return nullptr;
   const auto down = session->Ask(up);
   if (!down || down->registered_size() != 1) {
-    attack.tally.Refused("ended while it registered");
+    attack.tally.Refused("the session ended during the registration");
     return nullptr;
   }
   if (down->registered(0).status() != v1::BLOCK_STATUS_OK) {
@@ -54,7 +55,8 @@ std::unique_ptr<RawSession> RegisterAs(Attack& attack, const std::string& engine
   return session;
 }
 
-// Registrations of as much as one may say, each of another engine that leaves at once.
+// Registers as much as one registration may contain, each time as another engine, which leaves at
+// once.
 void Registrations(Attack& attack) {
   for (uint32_t i = 0; i < 20'000; ++i) {
     const auto session = RegisterAs(attack, LongName("engine", i),
@@ -67,7 +69,7 @@ void Registrations(Attack& attack) {
   }
 }
 
-// More than there are numbers, by one engine's sessions that stay.
+// Registers more variants than the daemon can number, in up to 100 sessions that stay.
 void Variants(Attack& attack) {
   std::vector<std::unique_ptr<RawSession>> held;
   for (uint32_t i = 0; i < 2'000; ++i) {
@@ -81,7 +83,7 @@ void Variants(Attack& attack) {
   }
 }
 
-// Engines that stay, each with all the contents that it may have.
+// Attaches engines that stay, each with as many contents as it may have.
 void Contents(Attack& attack) {
   std::vector<std::unique_ptr<RawSession>> held;
   for (uint32_t i = 0; i < 20'000; ++i) {
@@ -95,8 +97,8 @@ void Contents(Attack& attack) {
   }
 }
 
-// Sessions under the engine ids of the victims, which then need a group that they never store, and
-// are full of contents.
+// Attaches sessions under the engine ids of the victims, which would thereby need a group that they
+// never store, and fills those engines with contents.
 void EngineIds(Attack& attack) {
   std::vector<std::unique_ptr<RawSession>> held;
   for (uint32_t i = 0; i < 2'000; ++i) {

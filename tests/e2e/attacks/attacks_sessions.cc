@@ -1,5 +1,5 @@
-// Attacks by what a session may say: reports, holds, leases, places in device memory, staging
-// memory.
+// Attacks with the messages of a session: damage reports, holds, leases, reports of device memory,
+// staging segments.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -12,8 +12,9 @@ namespace {
 
 constexpr uint32_t kDeadlineMaxMs = 600'000;
 
-// A process of several handshakes and sessions, each registered with the content and variant of a
-// victim.
+// A sideband and a session on it, registered with the content and variant of a victim.  An attack
+// may
+// have several.
 struct Seat {
   std::unique_ptr<SidebandClient> sideband;
   std::unique_ptr<RawSession> session;
@@ -26,7 +27,8 @@ Seat SitDown(Attack& attack, const BlockMaker& maker, const std::string& engine_
     Pause(100);
   }
 }
-// Sends until the session ends, on another thread reads what comes.
+// Sends the message up to `count` times or until the session ends, while another thread reads the
+// answers.
 void Pour(Attack& attack, RawSession& session, const v1::Up& up, int count) {
   std::thread reader([&session] {
     while (session.Receive()) {
@@ -37,7 +39,8 @@ void Pour(Attack& attack, RawSession& session, const v1::Up& up, int count) {
   attack.tally.Refused(session.End().error_message());
 }
 
-// 64 reports of 4,096 times the same key in one message, of four sessions at once.
+// Four sessions at once send messages of 64 damage reports, each of which names the same key 4,096
+// times.
 void DamageReports(Attack& attack) {
   const BlockMaker maker = MakerOf("mapped");
   v1::Up up;
@@ -63,8 +66,9 @@ v1::Up AcquireOf(const std::string& digests, v1::AcquireWhat what, uint32_t dead
   return up;
 }
 
-// One block named 4,096 times in each message of many sessions: together they name it more often
-// than 65,536 times.  As promises, which a process that may not map the pool gets without staging
+// Acquires one block 4,096 times in each message of many sessions, which together hold it more than
+// 65,536 times.  It acquires promises, which a process that may not map the pool gets without
+// staging
 // memory.
 void Holds(Attack& attack) {
   const BlockMaker maker = MakerOf("mapped");
@@ -93,8 +97,8 @@ void Holds(Attack& attack) {
   for (;;) Pause(1'000);
 }
 
-// Fills the pool with blocks of its own and leases them for a second, again and again; of what is
-// revoked it says nothing, and lives on.
+// Fills the pool with its own blocks and leases them for a second, repeatedly.  It does not
+// acknowledge revocations, and lives on.
 void RevokedLeases(Attack& attack) {
   constexpr uint32_t kLayer = 512 << 10;
   constexpr uint32_t kBatch = 8;
@@ -116,7 +120,7 @@ void RevokedLeases(Attack& attack) {
   }
 }
 
-// A million leases on one block.
+// Takes a million leases on one block.
 void Promises(Attack& attack) {
   const BlockMaker maker = MakerOf("mapped");
   for (int turn = 0; turn < 20; ++turn) {
@@ -143,7 +147,7 @@ void Promises(Attack& attack) {
   }
 }
 
-// As many as the daemon takes, from one process.
+// Attaches as many sessions as the daemon accepts from one process.
 void Sessions(Attack& attack) {
   std::vector<std::unique_ptr<RawSession>> held;
   auto sideband = Handshake(attack);
@@ -161,7 +165,8 @@ void Sessions(Attack& attack) {
   for (;;) Pause(1'000);
 }
 
-// Says of a victim's engine that it has a million blocks in device memory, its hot ones among them.
+// Reports, under a victim's engine id, a million blocks in device memory, the victim's hot blocks
+// among them.
 void DeviceReports(Attack& attack) {
   const BlockMaker maker = MakerOf("mapped");
   for (int turn = 0; turn < 100; ++turn) {
@@ -187,7 +192,7 @@ void DeviceReports(Attack& attack) {
   }
 }
 
-// A segment without pages: whoever reads it first pays for them.
+// Returns a segment without pages.  They are charged to the process that reads them first.
 FileDescriptor SparseMemory(uint64_t bytes) {
   FileDescriptor fd(memfd_create("attacker", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
@@ -196,12 +201,14 @@ FileDescriptor SparseMemory(uint64_t bytes) {
   return fd;
 }
 
-// Has the daemon make a segment, else hands in a sparse one, as the library once did; its id.  Each
-// try is of a handshake of its own, for a daemon may close one that says what it does not know.
+// Has the daemon make a segment, or hands in a sparse one, as the library once did, and returns its
+// id.  Each try has its own handshake, because a daemon may close a connection that sends an
+// unknown
+// packet.
 std::optional<uint32_t> StagingOf(Attack& attack, std::vector<std::unique_ptr<RawSideband>>& held,
                                   uint64_t bytes) {
   constexpr uint16_t kHandIn = 9;  // FrameType::kStaging
-  constexpr uint16_t kMake = 26;   // of daemons that make them
+  constexpr uint16_t kMake = 26;   // FrameType::kMakeStaging, of daemons that make segments
   const FileDescriptor memory = SparseMemory(bytes);
   for (const uint16_t type : {kMake, kHandIn}) {
     RawSideband& sideband = *held.emplace_back(std::make_unique<RawSideband>(attack));
@@ -217,7 +224,7 @@ std::optional<uint32_t> StagingOf(Attack& attack, std::vector<std::unique_ptr<Ra
   return std::nullopt;
 }
 
-// Has the daemon read all of a sparse segment of 64 MiB, block after block, and then another one.
+// Has the daemon read all of a sparse segment of 64 MiB block by block, and then another segment.
 void Staging(Attack& attack) {
   constexpr uint64_t kSegment = 64 << 20;
   constexpr uint32_t kLayer = 512 << 10;
@@ -260,7 +267,7 @@ void Staging(Attack& attack) {
   for (;;) Pause(1'000);
 }
 
-// Leases and reservations of the longest time that a message can say.
+// Takes leases and reservations with the longest deadline that a message can contain.
 void Deadlines(Attack& attack) {
   const BlockMaker maker = MakerOf("mapped");
   uint64_t id = 10;
@@ -278,7 +285,7 @@ void Deadlines(Attack& attack) {
       const bool reserved = down->reserved_size() == 1 && down->reserved(0).reservation_id() != 0;
       if (leased || reserved) attack.tally.Done();
       if (!leased) attack.tally.Refused("no lease");
-      if (!reserved) attack.tally.Refused("no room reserved");
+      if (!reserved) attack.tally.Refused("no reservation");
       Pause(5);
     }
     attack.tally.Refused(seat.session->End().error_message());

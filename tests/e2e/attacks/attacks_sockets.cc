@@ -1,5 +1,5 @@
-// Attacks on the sockets themselves: descriptors that are no memory, and connections in every
-// number and state.
+// Attacks on the sockets themselves: descriptors that are not memory, and connections in large
+// numbers and in every state.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -12,20 +12,20 @@ namespace larder::e2e {
 namespace {
 
 constexpr std::byte kOne[] = {std::byte{1}};
-constexpr int kDescriptorsMax = 200;  // each blocks whoever closes it for 15 s
+constexpr int kDescriptorsMax = 200;  // each blocks the thread that closes it for 15 s
 
-// Sends it and lets go of it at once, so that the daemon has the last descriptor of it.
+// Sends a lingering socket and closes it at once, so that the daemon has its last descriptor.
 void SendLingering(Attack& attack, int socket, std::span<const std::byte> bytes) {
   const FileDescriptor slow = LingeringSocket();
   if (socket >= 0 && SendWith(socket, bytes, slow.get())) {
     attack.tally.Done();
   } else {
-    attack.tally.Refused("it takes no descriptor");
+    attack.tally.Refused("the socket accepts no descriptor");
   }
 }
 
-// Now and then on a thread of its own: where the daemon was quicker, it is the attacker's own close
-// that blocks.
+// Calls `call` at intervals, each time on a new thread: if the daemon closes its descriptor first,
+// the attacker's own close blocks.
 void NowAndThen(int pause_ms, const std::function<void()>& call) {
   for (int i = 0; i < kDescriptorsMax; ++i) {
     std::thread(call).detach();
@@ -34,7 +34,7 @@ void NowAndThen(int pause_ms, const std::function<void()>& call) {
   for (;;) Pause(1'000);
 }
 
-// As the first packet of a connection to the sideband.
+// Sends the descriptor with the first packet of a connection to the sideband.
 void DescriptorSideband(Attack& attack) {
   NowAndThen(300, [&attack] {
     FileDescriptor socket = ConnectTo(attack.sideband(), SOCK_SEQPACKET);
@@ -43,7 +43,7 @@ void DescriptorSideband(Attack& attack) {
   });
 }
 
-// One byte on a session socket of its own.
+// Sends the descriptor with one byte on a session socket.
 void DescriptorSession(Attack& attack) {
   NowAndThen(300, [&attack] {
     const auto sideband = Handshake(attack);
@@ -55,7 +55,7 @@ void DescriptorSession(Attack& attack) {
   });
 }
 
-// On eight connections of data.sock at a time.
+// Sends descriptors on eight connections to data.sock at a time.
 void DescriptorGrpc(Attack& attack) {
   NowAndThen(1'000, [&attack] {
     std::vector<FileDescriptor> sockets(8);
@@ -70,8 +70,8 @@ bool IsClosed(int fd) {
   return poll(&look, 1, 0) == 1 && (look.revents & (POLLHUP | POLLERR)) != 0;
 }
 
-// Holds `count` connections, saying `words` on each; another one for each that the daemon closes,
-// after a while.
+// Holds `count` connections after sending `words` on each, and after a pause replaces the ones that
+// the daemon closes.
 void Hold(Attack& attack, const std::string& path, int type, int count, const std::string& words) {
   std::vector<FileDescriptor> held(static_cast<size_t>(count));
   for (;;) {
@@ -93,7 +93,7 @@ void ConnectionsHeld(Attack& attack) {
   Hold(attack, attack.data(), SOCK_STREAM, 3'000, "");
 }
 
-// A greeting that does not end, a handshake that is not answered.
+// Begins greetings on data.sock and handshakes on the sideband, and finishes none of them.
 void ConnectionsHalfOpen(Attack& attack) {
   std::thread([&attack] {
     const EncodedFrame hello = EncodeFrame(HelloFrame{});
@@ -123,7 +123,7 @@ void ConnectionsChurned(Attack& attack) {
   });
 }
 
-// Handshakes and sessions that say nothing more.
+// Makes handshakes and opens session sockets, and sends nothing more on them.
 void Idle(Attack& attack) {
   std::vector<std::unique_ptr<SidebandClient>> sidebands;
   std::vector<FileDescriptor> sessions;

@@ -1,5 +1,5 @@
-// Attacks by calls of gRPC without a session: byte streams that stand still, heads without bytes,
-// blocks under names of others, blocks of more metadata than bytes, watchers that do not read,
+// Attacks with gRPC calls that need no session: stalled byte streams, heads without bytes, blocks
+// under names of other engines, blocks with more metadata than bytes, watchers that do not read,
 // pins.
 #include "larder/v1/cache.grpc.pb.h"
 #include "proto/convert/convert.h"
@@ -27,14 +27,14 @@ void IdleByteStreams(Attack& attack) {
   OnThreads(64, [&](int i) { StandStill(attack, maker, 1'000 + static_cast<uint32_t>(i), 4'096); });
 }
 
-// Heads of blocks that together are the whole pool, and no byte of them.
+// Sends heads of blocks that together fill the pool, and no bytes of them.
 void StoreHeads(Attack& attack) {
   const BlockMaker maker = MakerOf("attacker");
   OnThreads(16,
             [&](int i) { StandStill(attack, maker, 2'000 + static_cast<uint32_t>(i), 2 << 20); });
 }
 
-// Other bytes under the names of a victim's blocks, the cold ones above all.
+// Stores other bytes under the names of a victim's blocks, first of all the cold ones.
 void Overwrite(Attack& attack) {
   const std::vector<BlockMaker> makers = {MakerOf("mapped"), MakerOf("staged")};
   for (int turn = 0; turn < 2'000; ++turn) {
@@ -46,7 +46,7 @@ void Overwrite(Attack& attack) {
   }
 }
 
-// Blocks of one page with 4,096 token ids each.
+// Stores blocks that need one page of memory and have 4,096 token ids each.
 void Metadata(Attack& attack) {
   BlockMaker maker = MakerOf("attacker");
   maker.variant.block_tokens = 4'096;
@@ -86,7 +86,7 @@ void Metadata(Attack& attack) {
   });
 }
 
-// Watches everything, and reads nothing of it.
+// Watches all events and reads none of them.
 void Watchers(Attack& attack) {
   struct Watcher {
     grpc::ClientContext context;
@@ -108,7 +108,7 @@ void Watchers(Attack& attack) {
       attack.tally.Done();
     }
     Pause(2'000);
-    // The last one says how it goes; the others are dropped with it.
+    // The last one shows whether watchers are refused; then all are cancelled.
     v1::WatchEventsReply reply;
     if (!watchers.back()->stream->Read(&reply))
       attack.tally.Refused(watchers.back()->stream->Finish().error_message());
@@ -116,7 +116,7 @@ void Watchers(Attack& attack) {
   }
 }
 
-// Under so many owners, for the longest time.
+// Pins the hot blocks under ever new owners, for the longest time.
 void Pins(Attack& attack) {
   const BlockMaker maker = MakerOf("mapped");
   const auto channel = attack.Channel();

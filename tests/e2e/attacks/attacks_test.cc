@@ -1,11 +1,15 @@
-// One attack at a time by a process of another user, beside two engines and a router: none of their
-// calls fails, what they read is theirs, they are as quick again as soon as the attacker has gone,
-// the daemon's memory stays bounded, and it says what goes on.
+// A process of another user runs one attack at a time, beside two engines and a router.  None of
+// their calls may fail, they must read their own bytes, they must be served quickly again as soon
+// as
+// the attacker has gone, the daemon's memory must stay bounded, and the daemon must report the
+// attack.
 //
-// LARDER_TEST_SCALE (default 0.1) of 60 s each.  How slow calls become is printed and no part of
-// the verdict, except for a call that stood still: it says as much of the machine as of the
-// daemon.  Where an attacker takes a core, so do "spin" and whatever else runs there.  The attacks
-// "nothing" and "spin" are controls: they send nothing, so what they show is the machine's.
+// LARDER_TEST_SCALE (default 0.1) scales the 60 s of each attack.  The slowdown of calls is printed
+// and does not decide the test, except for a call that hangs: it depends on the machine as much as
+// on
+// the daemon, since an attacker that takes a core slows calls no less than "spin" or any other
+// program.  The attacks "nothing" and "spin" are controls: they send nothing, so their figures show
+// the machine alone.
 #include <algorithm>
 
 #include "gmock/gmock.h"
@@ -25,28 +29,30 @@ using ::testing::Not;
 
 constexpr double kRatioMax = 3;
 constexpr double kAboveMibMax = 64;
-// Of the whole run.  Where many things run at once, a call may wait for a core for longer than an
-// attacker's end takes.
+// For the whole run.  On a machine with other work, a call may wait for a core for longer, so the
+// short run multiplies the limit by kSharedMachineFactor.
 constexpr double kAfterMsMax = 1'000;
 constexpr double kSharedMachineFactor = 3;
-// A call that takes longer has not waited for a core: something stood still.
+// A call that takes longer did not merely wait for a core: something hung.
 constexpr double kStallMs = 1'500;
 
-// Where the daemon says what goes on: a counter of refusals; log and `larderctl status`, by name.
+// Where the daemon must report the attack: in a counter of refusals, or by the attackers' names in
+// the log or in `larderctl status`.
 enum Said : uint8_t { kNowhere = 0, kMetric = 1, kLog = 2, kStatus = 4 };
 
 struct Case {
   const char* attack;
   int said = kMetric;
-  bool unnamed = false;      // it comes without a sideband, too
-  uint64_t descriptors = 0;  // limit of the daemon
-  // Nothing is refused, for what it does is allowed: so much is held of a kind of share meanwhile,
-  // far more than bystanders hold.
+  bool unnamed = false;      // the attacker also calls without a sideband
+  uint64_t descriptors = 0;  // the daemon's limit of open files
+  // For attacks that do only what is allowed, so that nothing is refused: a kind of share of which
+  // at
+  // least `held_min` must be held during the attack, far more than bystanders hold.
   const char* held = nullptr;
   double held_min = 0;
-  bool kernel_refuses = false;    // where it can (Linux 6.16): then nothing comes to the daemon
-  int processes = 1;              // that attack
-  const char* counted = nullptr;  // a cause or kind in a counter's name, which must be what grows
+  bool kernel_refuses = false;    // a kernel that can (Linux 6.16) keeps the attack from the daemon
+  int processes = 1;              // the number of attackers
+  const char* counted = nullptr;  // a cause or kind in the name of a counter that must grow
 };
 
 constexpr Case kCases[] = {
@@ -59,7 +65,7 @@ constexpr Case kCases[] = {
     {.attack = "connections_churned", .said = kNowhere, .descriptors = 1'024},
     {.attack = "connections_half_open", .said = kMetric | kLog, .descriptors = 1'024},
     {"idle", kMetric | kStatus},
-    // They wait at the limit of messages under way, and are not refused.
+    // The messages wait at the limit of messages under way, and are not refused.
     {.attack = "damage_reports", .said = kStatus, .held = "message_bytes", .held_min = 1 << 20},
     {.attack = "holds", .said = kStatus, .held = "sessions", .held_min = 32},
     {"revoked_leases", kMetric | kLog | kStatus, true},
@@ -93,7 +99,7 @@ constexpr Case kCases[] = {
     {"unread_answers", kMetric},
     {"empty_parts", kMetric, true},
     {"heavy_requests", kMetric, true},
-    // Of one process alone gRPC's memory quota makes some room.
+    // Two processes, because gRPC's memory quota can free enough memory for one.
     {.attack = "partial_requests",
      .said = kMetric | kLog,
      .unnamed = true,
@@ -102,12 +108,12 @@ constexpr Case kCases[] = {
     {.attack = "odd_frames", .said = kMetric | kLog, .counted = "data_incoming"},
 };
 
-// Controls: what they show is the machine's, and nothing of it may count as said of an attack.
+// Controls show the figures of the machine alone, and nothing may count as a report of an attack.
 bool IsControl(const std::string& attack) { return attack == "nothing" || attack == "spin"; }
 
-// ---- what counts as said of an attack
+// ---- what counts as a report of an attack
 
-TEST(DaemonWords, LinesNameTheAttackersAlone) {
+TEST(DaemonWords, OnlyLinesThatNameAttackersAreFound) {
   const std::string before = "uid 64901 was here\n";
   const std::string held = "callers without a sideband holds 6, 1 more wanted";
   const std::string many = "byte_streams 17 of 64; callers without a sideband 16, uid 0 1";
@@ -128,7 +134,7 @@ TEST(DaemonWords, LinesNameTheAttackersAlone) {
             with_unnamed);
 }
 
-TEST(DaemonWords, OnlyCountersOfRefusalsGrow) {
+TEST(DaemonWords, OnlyCountersOfRefusalsAreFound) {
   const std::string before =
       "# HELP larder_shares_refused_total\n"
       "larder_share_held{kind=\"calls\"} 1\n"
@@ -163,17 +169,17 @@ void ExpectSaid(const Case& one, const AttackFigures& figures, bool whole) {
   const bool nothing_came = figures.attackers.find(": 0 done") != std::string::npos;
   if (one.kernel_refuses && nothing_came) return;
   if ((one.said & kMetric) != 0) {
-    EXPECT_THAT(figures.metrics, Not(IsEmpty())) << "no metric says so";
+    EXPECT_THAT(figures.metrics, Not(IsEmpty())) << "no metric reports the attack";
   }
   if (one.counted != nullptr) {
-    EXPECT_THAT(figures.metrics, Contains(HasSubstr(one.counted))) << "it was refused otherwise";
+    EXPECT_THAT(figures.metrics, Contains(HasSubstr(one.counted))) << "the attack was refused in another way";
   }
   if (one.held != nullptr) {
     const auto held = figures.held.find(one.held);
     ASSERT_NE(held, figures.held.end()) << one.held;
-    EXPECT_GE(held->second, one.held_min) << "no metric says so";
+    EXPECT_GE(held->second, one.held_min) << "the metric does not show what the attacker holds";
   }
-  // In a short run some attackers do not come to what they may have, so nothing is refused.
+  // In a short run some attackers do not reach their limits, so nothing is refused.
   if (!whole) return;
   if ((one.said & kLog) != 0) {
     EXPECT_THAT(figures.log, Not(IsEmpty())) << "no line of the log names the attacker";
@@ -183,11 +189,11 @@ void ExpectSaid(const Case& one, const AttackFigures& figures, bool whole) {
   }
 }
 
-TEST_P(Attacks, HurtNobodyElse) {
+TEST_P(Attacks, HurtNoOtherClient) {
   if (const std::string why = AttackRun::WhyNot(); !why.empty()) GTEST_SKIP() << why;
   const double scale = testing::TestScale();
   const bool whole = scale >= 1;
-  // All of them are to fit into three minutes of the short run.
+  // All attacks together must fit into the three minutes of the short run.
   const milliseconds before(static_cast<int64_t>(std::max(800.0, 15'000 * scale)));
   const milliseconds during(static_cast<int64_t>(whole ? 60'000 * scale : 2'500));
   AttackRun run({.descriptors = GetParam().descriptors, .unnamed = GetParam().unnamed});
@@ -201,19 +207,19 @@ TEST_P(Attacks, HurtNobodyElse) {
   figures.Print(GetParam().attack);
 
   ExpectAllServed(figures);
-  // A restore whose blocks arrive later than computing them would take computes them: right, and no
+  // A restore computes blocks that arrive later than computing them takes.  That is right and no
   // failure.  On two cores it happens without an attacker, too, once in several thousand calls.
   EXPECT_LE(figures.computed, figures.calls / 1'000);
   EXPECT_LE(figures.after_ms, kAfterMsMax * (whole ? 1 : kSharedMachineFactor));
   EXPECT_LE(figures.above_mib, kAboveMibMax);
-  EXPECT_LE(figures.longest_ms, kStallMs) << figures.longest_call << " stood still";
+  EXPECT_LE(figures.longest_ms, kStallMs) << figures.longest_call << " hung";
   if (IsControl(GetParam().attack)) {
     EXPECT_THAT(figures.metrics, IsEmpty());
     EXPECT_THAT(figures.log, IsEmpty());
     EXPECT_THAT(figures.status, IsEmpty());
   }
   ExpectSaid(GetParam(), figures, whole);
-  std::printf("    p99 of the slowest kind of call x %.1f, of %.0f\n", figures.worst.ratio(),
+  std::printf("    p99 of the most slowed kind of call x %.1f, goal %.0f\n", figures.worst.ratio(),
               kRatioMax);
 }
 

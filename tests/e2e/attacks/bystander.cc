@@ -1,11 +1,16 @@
-// Who is beside an attacker: an engine by the client library, or a router by the protos, that says
-// of each of its calls when it began and ended, and how (bystander_record.h), on standard output.
+// A client beside an attacker: an engine with the client library, or a router with the generated
+// stubs.  For each of its calls it writes a record to standard output, with the call's begin, end
+// and
+// outcome (bystander_record.h).
 //
 //   bystander mapped|staged|router SOCKET_DIR UID
 //
-// An engine stores what it reads, waits until that is on disk, says kReady and then puts, gets,
-// looks up and restores until SIGTERM; a second thread attaches as a new client again and again.
-// All that it reads must be its own bytes. After a daemon has gone it attaches to the next one.
+// An engine stores the blocks that it reads, waits until they are on disk, writes a kReady record
+// and
+// then puts, gets, looks up and restores until SIGTERM.  A second thread attaches as a new client
+// repeatedly.  All bytes that it reads must be its own.  After a daemon has ended, it attaches to
+// the
+// next one.
 #include <csignal>
 #include <cstdlib>
 #include <random>
@@ -34,7 +39,7 @@ constexpr int64_t kDurableLimitNs = 10'000'000'000;
 
 volatile std::sig_atomic_t end_asked = 0;
 
-// An engine whose KV is what it wrote itself.  A chunk takes it 5 ms.
+// An engine whose KV is what this process wrote.  It takes 5 ms to compute a chunk.
 class OwnEngine final : public RestoreEngine {
  public:
   OwnEngine(const BlockMaker& maker, uint64_t writer, std::span<const Digest> blocks)
@@ -78,7 +83,7 @@ class OwnEngine final : public RestoreEngine {
   std::vector<std::vector<std::byte>> cache_;
 };
 
-// How a call went, of those that answer a status for each block.
+// The outcome of a call.
 struct Answer {
   Outcome outcome = Outcome::kOk;
   std::string why = {};
@@ -94,7 +99,7 @@ class Engine {
     for (const TestBlock& block : PrefixOf(maker_)) chain_.push_back(block.digest);
   }
 
-  // Another client, with a session of its own.
+  // A client with its session.
   struct Attached {
     std::unique_ptr<Client> client;
     std::unique_ptr<Session> session;
@@ -118,7 +123,7 @@ class Engine {
     return attached;
   }
 
-  // Stores what it will read, and waits until that is on disk.
+  // Stores the blocks that it will read and waits until they are on disk.
   [[nodiscard]] absl::Status SetUp() {
     auto attached = Attach(EngineOf(role_));
     if (!attached.ok()) return attached.status();
@@ -129,7 +134,7 @@ class Engine {
         return absl::InternalError(put.why);
     }
     for (int i = 0; own_.session->counters().blocks_durable < blocks.size(); ++i) {
-      if (i == 3'000) return absl::DeadlineExceededError("what was put is not on disk after 30 s");
+      if (i == 3'000) return absl::DeadlineExceededError("the blocks are not on disk after 30 s");
       std::this_thread::sleep_for(milliseconds(10));
     }
     return absl::OkStatus();
@@ -175,7 +180,7 @@ class Engine {
     const Answer answer = call();
     Emit(op, answer.outcome, begin, answer.why);
   }
-  // The daemon or the session has gone.
+  // Attaches again after the daemon or the session has ended.
   void Reattach() {
     durable_waits_ = 0;
     durable_base_ = put_ = 0;
@@ -228,14 +233,14 @@ class Engine {
     durable_waits_ = put_;
     durable_since_ = begin;
   }
-  // One put at a time is followed until the daemon says that it is on disk.
+  // Follows one put at a time until the daemon reports it as durable.
   void LookAtDurable() {
     if (durable_waits_ == 0) return;
     if (own_.session->counters().blocks_durable + durable_base_ >= durable_waits_) {
       Emit(Op::kDurable, Outcome::kOk, durable_since_);
     } else if (NowNs() - durable_since_ > kDurableLimitNs) {
       Emit(Op::kDurable, Outcome::kFailed, durable_since_, "a put is not on disk after 10 s");
-      // What is lost is lost: the next one is waited for.
+      // The lost puts are given up, so that the next one can be followed.
       durable_base_ = put_ - own_.session->counters().blocks_durable;
     } else {
       return;
@@ -290,7 +295,7 @@ class Engine {
     return {};
   }
 
-  // A message that is larger than what a session always has room for.
+  // Acquires many names: the message is larger than the memory that a session always has for one.
   Answer Plan() {
     if (planned_.empty()) {
       for (uint32_t i = 0; i < kHotBlocks; ++i) planned_.push_back(maker_.Block(i).digest);
@@ -316,7 +321,7 @@ class Engine {
         .channel_of_block = std::vector<ChannelId>(kChainBlocks, ChannelId{1}),
         .layer_bytes = layer_bytes,
         .chunk_tokens = 64};
-    // Computing all of it would take 20 ms, loading it one.
+    // Computing all of it would take 20 ms, loading it 1 ms.
     Restorer restorer(*own_.session, own_.variant,
                       {.model = "attacks",
                        .layers = static_cast<uint16_t>(maker_.variant.layers),
@@ -328,7 +333,7 @@ class Engine {
     if (!restored.ok()) return {Outcome::kFailed, restored.status().ToString()};
     if (!engine.IsRight()) return {Outcome::kWrong, "the restored prefix has other bytes"};
     if (restored->loaded_tokens == 0)
-      return {Outcome::kComputed, "all of the prefix had to be computed"};
+      return {Outcome::kComputed, "the whole prefix had to be computed"};
     return {};
   }
 
@@ -345,14 +350,14 @@ class Engine {
   std::vector<Digest> planned_;
   Attached own_;
   uint32_t new_ = 0;
-  uint64_t put_ = 0;            // by this session
-  uint64_t durable_waits_ = 0;  // so many must be durable; 0: none is waited for
+  uint64_t put_ = 0;            // puts of this session
+  uint64_t durable_waits_ = 0;  // how many puts must be durable; 0: no put is followed
   uint64_t durable_base_ = 0;   // puts that were given up
   int64_t durable_since_ = 0;
 };
 
 int RunBystander(const std::string& role, const std::string& dir, uid_t uid) {
-  // A router is of the group of control.sock, which is the daemon's.
+  // A router belongs to the group of control.sock, which is the daemon's group.
   BecomeUser(uid, role == "router" ? getegid() : static_cast<gid_t>(uid));
   std::signal(SIGTERM, [](int) { end_asked = 1; });
   if (role == "router") return RunRouter(dir, end_asked);

@@ -1,9 +1,10 @@
-// What a bystander says of each call that it made, as one packet of a pipe.
+// The record that a bystander writes of each call, on a pipe to the test.
 //
-// Both ends are of this build: the struct's bytes are what travels, and a record is short enough
-// for the kernel to write whole.  Times are of CLOCK_MONOTONIC, which all processes of a machine
-// share.
-// Ownership: values.  Thread-safety: none needed; Emit from any thread.
+// Both ends belong to the same build, so the bytes of the struct are sent, and a record is short
+// enough that the kernel writes it as a whole.  Times are of CLOCK_MONOTONIC, which all processes
+// of a
+// machine share.
+// Ownership: values.  Thread-safety: Emit may be called from any thread.
 #pragma once
 
 #include <unistd.h>
@@ -18,20 +19,20 @@
 namespace larder::e2e {
 
 enum class Op : uint8_t {
-  kReady,    // it has stored what it will read, and begins
-  kAttach,   // a new client: sideband, session, one block read
-  kPut,      // a block that is new
-  kGet,      // four that are read often
-  kCold,     // one from the disk
-  kLookup,   // of one block, on a connection that stays
-  kConnect,  // a new connection, and a look-up on it
-  kRestore,  // a prefix, loaded and computed
-  kDurable,  // from a put until the daemon says that it is on disk
-  kPlan,     // 2,048 names in one message, few of which are stored
-  kFetch,    // of one block, by a byte stream: an engine without a sideband
-  kPin,      // and unpin
+  kReady,    // the bystander has stored the blocks that it will read, and begins
+  kAttach,   // attaches a new client: sideband, session, one block read
+  kPut,      // puts a new block
+  kGet,      // gets four blocks that are read often
+  kCold,     // gets a block from disk
+  kLookup,   // looks up one block, on a lasting connection
+  kConnect,  // opens a new connection and looks up one block on it
+  kRestore,  // restores a prefix by loading and computing
+  kDurable,  // the time from a put until the daemon reports the block as durable
+  kPlan,     // acquires 2,048 names in one message, few of which are stored
+  kFetch,    // gets one block by a byte stream, as an engine without a sideband does
+  kPin,      // pins and unpins
   kWatch,    // the time between two messages of an event stream
-  kHealth,   // asked by the test itself, on a new connection
+  kHealth,   // a health check by the test itself, on a new connection
   kCount,
 };
 [[nodiscard]] constexpr std::string_view ToString(Op op) {
@@ -43,10 +44,10 @@ enum class Op : uint8_t {
 
 enum class Outcome : uint8_t {
   kOk,
-  kComputed,  // a restore in which nothing was loaded, as the daemon did not answer soon enough
-  kMissed,    // a block that is read all the time, or was promised to be on disk, is not there
-  kFailed,    // an error, or a refusal
-  kWrong,     // other bytes, or an answer that is not true
+  kComputed,  // a restore that loaded nothing, because the daemon did not answer soon enough
+  kMissed,    // a block is missing that is read all the time or was reported as durable
+  kFailed,    // an error or a refusal
+  kWrong,     // wrong bytes or a false answer
 };
 
 struct Record {
@@ -54,9 +55,9 @@ struct Record {
   Outcome outcome = Outcome::kOk;
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
-  std::array<char, 160> why{};  // ended by a NUL; empty when kOk
+  std::array<char, 160> why{};  // ends with a NUL; empty if the outcome is kOk
 };
-static_assert(sizeof(Record) <= PIPE_BUF, "or two threads would mix theirs");
+static_assert(sizeof(Record) <= PIPE_BUF, "larger records of two threads could mix");
 
 [[nodiscard]] inline int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -64,11 +65,11 @@ static_assert(sizeof(Record) <= PIPE_BUF, "or two threads would mix theirs");
       .count();
 }
 
-// A call that began at `begin_ns` has ended.
+// Writes the record of a call that began at `begin_ns` and has just ended.
 inline void Emit(Op op, Outcome outcome, int64_t begin_ns, std::string_view why = {}) {
   Record record{.op = op, .outcome = outcome, .begin_ns = begin_ns, .end_ns = NowNs()};
   std::memcpy(record.why.data(), why.data(), std::min(why.size(), record.why.size() - 1));
-  // A test that has gone reads nothing any more; its children end with it.
+  // If the test has ended, nothing reads the pipe any more, and this process ends too.
   if (write(STDOUT_FILENO, &record, sizeof record) != sizeof record) _exit(0);
 }
 

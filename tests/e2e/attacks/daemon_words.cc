@@ -12,7 +12,7 @@
 namespace larder::e2e {
 namespace {
 
-// Samples by name with labels; comments and the HTTP header have none.
+// Returns the samples by name with labels, without comments and the HTTP header.
 std::map<std::string, double> SamplesOf(const std::string& scrape) {
   std::map<std::string, double> samples;
   std::istringstream lines(scrape);
@@ -32,7 +32,8 @@ ResidentBytes BytesBesidePool(pid_t daemon) {
   ResidentBytes resident;
   uint64_t* counts = nullptr;
   for (std::string line; std::getline(maps, line);) {
-    // A mapping begins with its addresses, in small hexadecimal digits; fields with a capital.
+    // A mapping's first line begins with its addresses, in lower-case hexadecimal digits; the lines
+    // of its fields begin with a capital.
     if (!line.empty() && (std::isdigit(line[0]) != 0 || std::islower(line[0]) != 0)) {
       const bool staging = line.find("/memfd:larder-staging") != std::string::npos;
       counts = staging                         ? &resident.staging
@@ -50,7 +51,7 @@ std::vector<std::string> LinesThatName(const std::string& text, const std::strin
   std::string words = "uid " + std::to_string(who.uid);
   for (const pid_t pid : who.pids) words += "|pid " + std::to_string(pid);
   std::string named = "\\b(" + words + ")\\b";
-  // Bystanders without one hold a few things at a time.
+  // Bystanders without a sideband hold fewer than ten things at a time.
   if (who.unnamed) {
     named +=
         "|callers without a sideband( [0-9][0-9,]*[0-9](, |;|$)|.*(wanted|refused|has no room))";
@@ -65,7 +66,8 @@ std::vector<std::string> LinesThatName(const std::string& text, const std::strin
 }
 
 std::vector<std::string> MetricsThatGrew(const std::string& before, const std::string& now) {
-  // Of the name alone: what becomes of the disk's own work is in labels, and no attacker's doing.
+  // The name must say it: labels such as result="refused" also count the disk's own work, which no
+  // attacker causes.
   static const std::regex speaks(
       "_(refused|overloaded|cut_off|dropped|left_out|invalid_messages|wrong_socket)_total($|\\{)|"
       "sessions_total\\{result=\"refused\"");

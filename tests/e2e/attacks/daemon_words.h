@@ -1,5 +1,6 @@
-// What a daemon says of an attack, and what it takes of memory, as an operator finds out: log,
-// metrics, `larderctl status`, /proc.
+// Finds out what a daemon reports about an attack and how much memory it takes, from what an
+// operator
+// can read: log, metrics, `larderctl status` and /proc.
 //
 // Thread-safety: pure functions; StatusOf runs a program.
 #pragma once
@@ -13,36 +14,39 @@
 
 namespace larder::e2e {
 
-// What a daemon has resident beside its pool.  All 0: there is no such process.
+// The resident memory of a daemon without its pool.  All 0 if there is no such process.
 struct ResidentBytes {
-  uint64_t own = 0;      // and what it maps of session pages and programs
-  uint64_t staging = 0;  // of sessions' staging segments, which have limits of their own
+  uint64_t own = 0;      // includes session pages and program files that it maps
+  uint64_t staging = 0;  // staging segments of sessions, which have their own limits
 };
 [[nodiscard]] ResidentBytes BytesBesidePool(pid_t daemon);
 
 struct Attackers {
   uid_t uid = 0;
   std::vector<pid_t> pids;
-  bool unnamed = false;  // they come without a sideband, too, so that nothing says who they are
+  bool unnamed = false;  // they also call without a sideband, so that they have no name
 };
-// Lines of `text`, beyond those of `before` with which it begins, that name the attackers: "uid 7",
-// "pid 77", and of unnamed ones that callers without a sideband hold ten or more of something, or
-// were refused it, for of bystanders neither is so.
+// Returns the lines of `text` that name the attackers, without those of `before`, with which `text`
+// begins.  An attacker is named by "uid 7" or "pid 77".  If attackers are unnamed, a line also
+// counts
+// if callers without a sideband hold ten or more of something, or were refused it: neither is true
+// of
+// bystanders.
 [[nodiscard]] std::vector<std::string> LinesThatName(const std::string& text,
                                                      const std::string& before,
                                                      const Attackers& who);
 
-// Counters that speak of something refused or cut off, and are larger than before.
+// Returns the counters of refusals and cut-offs that are larger than before.
 [[nodiscard]] std::vector<std::string> MetricsThatGrew(const std::string& before,
                                                        const std::string& now);
 
-// What is held of each kind of thing that callers have a share of: of /metrics.
+// Returns from /metrics how much of each kind of share is held.
 [[nodiscard]] std::map<std::string, double> SharesHeld(const std::string& scrape);
 
-// "free 12 MiB, stored 52 MiB": of /metrics.
+// Returns from /metrics the use of the pool, such as "free 12 MiB, stored 52 MiB".
 [[nodiscard]] std::string PoolText(const std::string& scrape);
 
-// What `larderctl status` prints; its error if it fails.
+// Returns what `larderctl status` prints, with its errors if it fails.
 [[nodiscard]] std::string StatusOf(const std::string& socket_dir);
 
 }  // namespace larder::e2e

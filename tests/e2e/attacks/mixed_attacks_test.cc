@@ -1,9 +1,11 @@
-// The same attacks by eight processes at once, in turns drawn at random, while the daemon is killed
-// now and then.
+// Eight processes run the attacks of attacks_test.cc at once, in turns drawn at random, while the
+// daemon is killed several times.
 //
-// LARDER_TEST_SCALE (default 0.1) of 10 minutes, in the short run less than a half of that.  The
-// test prints how slow calls become, as attacks_test.cc does, and how slow they become beside eight
-// processes that take the cores and do nothing else.
+// LARDER_TEST_SCALE (default 0.1) scales the 10 minutes; below 1 the test runs only 0.4 of that.
+// As
+// attacks_test.cc does, the test prints the slowdown of calls, and for comparison the slowdown
+// beside
+// eight processes that only take the cores.
 #include <algorithm>
 #include <random>
 
@@ -58,7 +60,7 @@ constexpr const char* kAttacks[] = {"descriptor_sideband",
                                     "partial_requests",
                                     "odd_frames"};
 
-TEST(MixedAttacks, HurtNobodyElse) {
+TEST(MixedAttacks, HurtNoOtherClient) {
   if (const std::string why = AttackRun::WhyNot(); !why.empty()) GTEST_SKIP() << why;
   const double scale = testing::TestScale();
   const bool whole = scale >= 1;
@@ -80,7 +82,7 @@ TEST(MixedAttacks, HurtNobodyElse) {
       run.Attack(kAttacks[random() % std::size(kAttacks)], std::min(turn, during - past()));
     }
   };
-  // The last two fifths are without: what has piled up by then shows.
+  // There is no restart in the last two fifths, so that what the attacks accumulate shows.
   int restarts = 0;
   const auto each = [&] {
     if (past() > during / 5 * (restarts + 1) && restarts < 3) {
@@ -95,20 +97,20 @@ TEST(MixedAttacks, HurtNobodyElse) {
   figures.Print("mixed");
 
   ExpectAllServed(figures);
-  // An engine that does not hear of its blocks in 50 ms computes them, and is right, too.
+  // An engine that gets no answer about its blocks in 50 ms computes them, which is right, too.
   EXPECT_LE(figures.computed, figures.calls / 1'000);
   EXPECT_LE(figures.after_ms, kAfterMsMax * (whole ? 1 : kSharedMachineFactor));
   EXPECT_LE(figures.above_mib, kAboveMibMax);
-  EXPECT_LE(figures.longest_ms, kStallMs) << figures.longest_call << " stood still";
-  EXPECT_FALSE(figures.metrics.empty()) << "no metric says so";
+  EXPECT_LE(figures.longest_ms, kStallMs) << figures.longest_call << " hung";
+  EXPECT_FALSE(figures.metrics.empty()) << "no metric reports the attacks";
   EXPECT_FALSE(figures.log.empty()) << "no line of the log names the attacker";
   EXPECT_FALSE(figures.status.empty()) << "larderctl status does not name the attacker";
-  std::printf("    p99 of the slowest kind of call x %.1f, of %.0f\n", figures.worst.ratio(),
+  std::printf("    p99 of the most slowed kind of call x %.1f, goal %.0f\n", figures.worst.ratio(),
               kRatioMax);
 }
 
-// A control: what it shows is the machine's.
-TEST(MixedAttacks, EightThatSpinHurtNobodyElse) {
+// A control, whose figures show the machine alone.
+TEST(MixedAttacks, EightSpinningProcessesHurtNoOtherClient) {
   if (const std::string why = AttackRun::WhyNot(); !why.empty()) GTEST_SKIP() << why;
   const double scale = testing::TestScale();
   const milliseconds during(static_cast<int64_t>(std::max(2'500.0, 60'000 * scale)));
@@ -123,7 +125,7 @@ TEST(MixedAttacks, EightThatSpinHurtNobodyElse) {
   figures.Print("eight that spin");
 
   ExpectAllServed(figures);
-  std::printf("    p99 of the slowest kind of call x %.1f\n", figures.worst.ratio());
+  std::printf("    p99 of the most slowed kind of call x %.1f\n", figures.worst.ratio());
 }
 
 }  // namespace

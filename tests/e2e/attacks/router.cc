@@ -69,8 +69,8 @@ class Router {
     context.set_deadline(std::chrono::system_clock::now() + kDeadline);
   }
 
-  // Of one hot block of a victim: it is there, and nobody claims that it is in that engine's device
-  // memory.
+  // Looks up one hot block of a victim.  It must be found, and not in the engine's device memory,
+  // where only an attacker would report it.
   void LookUp(const std::shared_ptr<grpc::Channel>& channel, Op op, int64_t begin) {
     thread_local std::mt19937 random{std::random_device()()};
     const std::string role = random() % 2 == 0 ? "mapped" : "staged";
@@ -90,7 +90,7 @@ class Router {
       for (const v1::TierHit& tier : hit.tiers()) {
         if (tier.tier() == v1::TIER_DEVICE)
           return Emit(op, Outcome::kWrong, begin,
-                      "a victim has blocks in DEVICE that it never had");
+                      "the look-up lists a block in DEVICE that the victim never had there");
         found = found || tier.contiguous_tokens() > 0;
       }
     }
@@ -104,7 +104,7 @@ class Router {
       std::this_thread::sleep_for(kConnectPause);
     }
   }
-  // As an engine without a sideband reads: out of HOST, where it has the block brought if it is not
+  // Reads a block as an engine without a sideband does: from HOST, after a prefetch if it is not
   // there.
   void Fetch() {
     const BlockMaker maker = MakerOf("mapped");
@@ -121,12 +121,12 @@ class Router {
       static_cast<void>(v1::Cache::NewStub(data_channel_)->Prefetch(&context, request, &reply));
       answer = FetchOnce(maker, begin);
     }
-    if (answer == kFailed) return;  // which it told
+    if (answer == kFailed) return;  // FetchOnce has written the record
     if (answer != v1::BLOCK_STATUS_OK)
       return Emit(Op::kFetch, Outcome::kMissed, begin, "fetch: status " + std::to_string(answer));
     Emit(Op::kFetch, Outcome::kOk, begin);
   }
-  // The block's status, or kFailed.
+  // Returns the block's status, or kFailed after writing a record of the failure.
   int FetchOnce(const BlockMaker& maker, int64_t begin) {
     v1::FetchBlocksRequest request;
     wire::Encode(maker.variant, request.mutable_variant());
@@ -177,7 +177,7 @@ class Router {
     if (!status.ok()) return Emit(Op::kPin, Outcome::kFailed, begin, status.error_message());
     Emit(Op::kPin, Outcome::kOk, begin);
   }
-  // From one message to the next: the victims' puts are events.
+  // Watches events, which the victims' puts cause, and records the time between two messages.
   void Watch() {
     while (!ending()) {
       grpc::ClientContext context;

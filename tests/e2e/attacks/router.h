@@ -1,9 +1,11 @@
-// A router as other programs have it: it knows the protos alone.  Looks up, on a connection that
-// stays and on new ones, pins and unpins, and watches events, until it is told to end; says of each
-// call how it went (bystander_record.h).
+// A router as other programs implement it, with the generated stubs alone.  Until it is told to
+// end,
+// it looks up blocks on one lasting connection and on new ones, fetches, pins and unpins, and
+// watches
+// events.  It writes a record of each call (bystander_record.h).
 //
-// It speaks to control.sock where the daemon has one, else to data.sock.
-// Ownership: its threads and connections, until it returns.  Thread-safety: one call a process.
+// It connects to control.sock if the daemon has one, otherwise to data.sock.
+// Ownership: its threads and connections, until it returns.  Thread-safety: one call per process.
 #pragma once
 
 #include <unistd.h>
@@ -13,7 +15,7 @@
 
 namespace larder::e2e {
 
-// Where routers and operators ask, in the directory of the socket files.
+// Returns the socket for routers and operators in the folder of the socket files.
 [[nodiscard]] inline std::string ControlSocketIn(const std::string& dir) {
   const std::string control = dir + "/control.sock";
   return access(control.c_str(), F_OK) == 0 ? control : dir + "/data.sock";

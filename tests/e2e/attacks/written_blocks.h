@@ -1,10 +1,12 @@
-// Blocks that carry the nonce of the process that wrote them, so that a reader sees whose bytes it
-// got: those of its own engine, of an attacker that took or overwrote the name, or old ones under a
-// new put.
+// Blocks whose bytes contain the nonce of the process that wrote them, so that a reader sees whose
+// bytes it got: those of its own engine, those of an attacker that took or overwrote the name, or
+// old
+// ones in place of a new put.
 //
-// Names follow from a victim's model and a number, as BlockMaker makes them: an attacker that knows
+// Names follow from a victim's model and a number, as BlockMaker makes them, so an attacker that
+// knows
 // the model knows the names, too.
-// Thread-safety: const after construction; pure functions.
+// Thread-safety: pure functions.
 #pragma once
 
 #include <cstring>
@@ -14,18 +16,18 @@
 
 namespace larder::e2e {
 
-inline constexpr uint32_t kWrittenLayerBytes = 16 << 10;  // two layers: a block of 32 KiB
+inline constexpr uint32_t kWrittenLayerBytes = 16 << 10;  // a block has two layers, so 32 KiB
 
 // Block numbers of a victim.
-inline constexpr uint32_t kHotBlocks = 16;   // 0 .. 15: read again and again
-inline constexpr uint32_t kColdBegin = 100;  // on disk alone, most of the time
+inline constexpr uint32_t kHotBlocks = 16;   // blocks 0 .. 15 are read repeatedly
+inline constexpr uint32_t kColdBegin = 100;  // cold blocks are only on disk most of the time
 inline constexpr uint32_t kColdBlocks = 8;
-inline constexpr uint32_t kNewBegin = 10'000;  // stored while the victim runs
-inline constexpr uint32_t kChainBlocks = 16;   // of one prefix, to be restored
+inline constexpr uint32_t kNewBegin = 10'000;  // new blocks are stored while the victim runs
+inline constexpr uint32_t kChainBlocks = 16;   // blocks of the prefix that is restored
 
 inline constexpr uint64_t kAttackersNonce = 0xBADBADBADBADBAD1u;
 
-// Any change of the writer, the name, the layer or the place gives other bytes.
+// Another writer, name, layer or position gives other bytes.
 inline void FillWritten(uint64_t writer, Digest digest, uint32_t layer,
                         std::span<std::byte> bytes) {
   uint64_t word = 0;
@@ -43,20 +45,20 @@ inline void FillWritten(uint64_t writer, Digest digest, uint32_t layer,
   return std::memcmp(want.data(), bytes.data(), want.size()) == 0;
 }
 
-// Whose they say they are.
+// Returns the writer's nonce in these bytes.
 [[nodiscard]] inline uint64_t WriterOf(std::span<const std::byte> bytes) {
   uint64_t writer = 0;
   if (bytes.size() >= sizeof writer) std::memcpy(&writer, bytes.data(), sizeof writer);
   return writer;
 }
 
-// The blocks of one victim, by its role: "mapped" or "staged".
+// Returns the maker of one victim's blocks.  The victim's role is "mapped" or "staged".
 [[nodiscard]] inline BlockMaker MakerOf(const std::string& role) {
   BlockMaker maker;
   maker.content.model = "attacks/" + role;
   return maker;
 }
-// One prefix, to be restored.
+// Returns the blocks of the prefix that a victim restores.
 [[nodiscard]] inline std::vector<TestBlock> PrefixOf(const BlockMaker& maker) {
   const uint32_t block_tokens = maker.variant.block_tokens;
   std::vector<uint32_t> tokens(kChainBlocks * block_tokens);
@@ -72,7 +74,7 @@ inline void FillWritten(uint64_t writer, Digest digest, uint32_t layer,
   }
   return blocks;
 }
-// All that a victim reads.
+// Returns all blocks that a victim reads.
 [[nodiscard]] inline std::vector<TestBlock> ReadBlocksOf(const BlockMaker& maker) {
   std::vector<TestBlock> blocks = PrefixOf(maker);
   for (uint32_t i = 0; i < kHotBlocks; ++i) blocks.push_back(maker.Block(i));

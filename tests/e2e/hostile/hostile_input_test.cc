@@ -1,4 +1,4 @@
-// Calls that break the contract.  Each is refused with a sentence that names the field, and
+// Calls that break the contract.  Each is refused with a message that names the field, and is
 // counted.
 #include "gmock/gmock.h"
 #include "tests/e2e/support/hostile_fixture.h"
@@ -17,7 +17,8 @@ grpc::Status Lookup(const std::shared_ptr<grpc::Channel>& channel, const v1::Loo
 
 class HostileCall : public HostileTest {
  protected:
-  // Refused with INVALID_ARGUMENT, a sentence with `words`, and a count of one.
+  // Expects INVALID_ARGUMENT with a message that contains `words`, and that the call is counted
+  // once.
   void ExpectInvalid(const v1::LookupRequest& request, const std::string& words) {
     const uint64_t before = Invalid();
     v1::LookupReply reply;
@@ -43,7 +44,7 @@ TEST_F(HostileCall, UnknownContentHasNoInstances) {
   EXPECT_FALSE(reply.boot_id().empty());
 }
 
-TEST_F(HostileCall, LookupBreaksALimit) {
+TEST_F(HostileCall, ALookupBeyondALimitIsRefused) {
   v1::LookupRequest request = Question();
   ExpectInvalid(request, "tokens");
   request.set_digests(std::string(16, 'x'));
@@ -63,7 +64,7 @@ TEST_F(HostileCall, LookupBreaksALimit) {
   ExpectInvalid(request, "content");
 }
 
-TEST_F(HostileCall, HugeStrings) {
+TEST_F(HostileCall, HugeStringsAreRefused) {
   v1::LookupRequest request = Question();
   request.set_digests(std::string(16, 'x'));
   request.mutable_content()->set_model(std::string(257, 'm'));
@@ -78,16 +79,16 @@ TEST_F(HostileCall, HugeStrings) {
   ExpectInvalid(request, "engine_id");
 }
 
-TEST_F(HostileCall, MessageOverTheLimit) {
+TEST_F(HostileCall, AMessageOverTheLimitIsRefused) {
   v1::LookupRequest request = Question();
   request.set_digests(std::string((16 << 20) + 16, 'x'));
   v1::LookupReply reply;
   const grpc::Status status = Lookup(channel_, request, &reply);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("16777216")) << "says how much is allowed";
+  EXPECT_THAT(status.error_message(), HasSubstr("16777216")) << "the message does not name the limit";
 }
 
-TEST_F(HostileCall, TenantsOfOthers) {
+TEST_F(HostileCall, OtherTenantsAreRefused) {
   const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(20);
   const auto refused = [](const grpc::Status& status) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED) << status.error_message();
@@ -125,7 +126,7 @@ TEST_F(HostileCall, TenantsOfOthers) {
   refused(session.End());
 }
 
-TEST_F(HostileCall, QueryIpOfNobody) {
+TEST_F(HostileCall, QueryIpOfAnUnknownEngineIsRefused) {
   grpc::ClientContext context;
   v1::QueryIpRequest query;
   query.set_engine_id(std::string(1000, 'e'));

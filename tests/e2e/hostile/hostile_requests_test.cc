@@ -1,5 +1,8 @@
-// Requests and answers of single calls that would take more memory than their length says: nothing
-// is parsed before it is weighed and charged, and an answer that nobody reads is charged, too.
+// Requests and answers of single calls that would take far more memory than their length.  The
+// daemon
+// estimates and charges the memory of a request before it parses it, and charges an answer until
+// the
+// client has read it.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -22,20 +25,22 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of `bytes` bytes, a group that no message of ours has, with nothing in it but empty fields.
+// Returns `bytes` bytes: a group that none of the daemon's messages has, full of empty fields.
 std::string EmptyThings(size_t bytes) {
   std::string text = "\x73";  // field 14, a group
   while (text.size() + 3 <= bytes) text += std::string("\x0a\x00", 2);
   return text + "\x74";
 }
-// Likewise of empty strings under a number that no message of ours has.
+// Returns `bytes` bytes of empty strings under a field number that none of the daemon's messages
+// has.
 std::string UnknownThings(size_t bytes) {
   std::string text;
   while (text.size() + 3 <= bytes) text += std::string("\x8a\x7d\x00", 3);  // field 2,001
   return text;
 }
 
-// Every method of data.sock and control.sock, each with a channel to a socket that serves it.
+// Returns every method of data.sock and control.sock, each with a channel to a socket that serves
+// it.
 std::vector<std::pair<std::string, std::shared_ptr<grpc::Channel>>> Methods(
     const DaemonProcess& daemon) {
   std::vector<std::pair<std::string, std::shared_ptr<grpc::Channel>>> methods;
@@ -50,7 +55,7 @@ std::vector<std::pair<std::string, std::shared_ptr<grpc::Channel>>> Methods(
   return methods;
 }
 
-// The most memory that a process has had since the last call, or 0 where the kernel does not say.
+// Returns the peak memory of a process since the last call, or 0 if the kernel does not report it.
 uint64_t PeakSince(pid_t pid) {
   const std::string proc = "/proc/" + std::to_string(pid);
   std::ifstream status(proc + "/status");
@@ -64,7 +69,7 @@ uint64_t PeakSince(pid_t pid) {
 
 class HostileRequest : public HostileTest {};
 
-TEST_F(HostileRequest, EachIsWeighedBeforeItIsParsed) {
+TEST_F(HostileRequest, ARequestThatWouldTakeTooMuchMemoryIsNotParsed) {
   for (const std::string& text : {EmptyThings(100 << 10), UnknownThings(100 << 10)}) {
     for (const auto& [method, channel] : Methods(*daemon_)) {
       const uint64_t invalid = Invalid();
@@ -76,7 +81,7 @@ TEST_F(HostileRequest, EachIsWeighedBeforeItIsParsed) {
   }
 }
 
-TEST_F(HostileRequest, WhatIsNoMessageIsSaidToBeNone) {
+TEST_F(HostileRequest, GarbageIsRefused) {
   for (const auto& [method, channel] : Methods(*daemon_)) {
     const grpc::Status status = OpenCall(channel, method, "\xff\xff\xff\xff garbage").End();
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT)
@@ -85,12 +90,12 @@ TEST_F(HostileRequest, WhatIsNoMessageIsSaidToBeNone) {
   }
 }
 
-// What 15 MiB of nothing become where they are parsed: half a GiB.
+// Requests of 15 MiB that would take half a GiB if they were parsed.
 TEST_F(HostileRequest, TakesLittleMoreThanItsLength) {
   constexpr uint64_t kLength = 15 << 20;
   (void)PeakSince(daemon_->pid());
   const uint64_t before = PeakSince(daemon_->pid());
-  if (before == 0) GTEST_SKIP() << "this kernel does not say how much memory a process has had";
+  if (before == 0) GTEST_SKIP() << "this kernel does not report the peak memory of a process";
   for (const std::string& text : {EmptyThings(kLength), UnknownThings(kLength)}) {
     for (const auto& [method, channel] : Methods(*daemon_)) {
       (void)OpenCall(channel, method, text).End();
@@ -100,8 +105,8 @@ TEST_F(HostileRequest, TakesLittleMoreThanItsLength) {
   }
 }
 
-// 15 MiB of zeros are 15 KiB, compressed.
-TEST_F(HostileRequest, IsNotInflated) {
+// 15 MiB of zeros are 15 KiB when compressed.
+TEST_F(HostileRequest, IsNotDecompressed) {
   const grpc::Slice zeros(std::string(15 << 20, '\0'));
   (void)PeakSince(daemon_->pid());
   const uint64_t before = PeakSince(daemon_->pid());
@@ -114,8 +119,9 @@ TEST_F(HostileRequest, IsNotInflated) {
   }
 }
 
-// A caller is who he was when his call began, whatever becomes of his sideband while it waits.
-TEST_F(HostileRequest, OutlivesItsToken) {
+// A call keeps the identity that its caller had when it began, even if the caller's sideband ends
+// while the call waits.
+TEST_F(HostileRequest, IsHandledEvenIfItsSidebandEnds) {
   v1::LookupRequest request;
   wire::Encode(maker_.content, request.mutable_content());
   for (uint32_t i = 0; i < 1 << 20; ++i) request.add_tokens(i);
@@ -139,10 +145,10 @@ TEST_F(HostileRequest, OutlivesItsToken) {
   }
 }
 
-// What one user's messages may take while they come in is bounded; as many streams as he may have
-// stay within it.
+// The memory for one user's incoming messages is bounded.  As many streams as a user may have must
+// fit into it.
 TEST(ManyStreams, OfOneUserAreAllServed) {
-  constexpr int kStreams = 60;  // of callers without a sideband: half of the 128 that there are
+  constexpr int kStreams = 60;  // nearly the share of callers without a sideband, half of 128
   constexpr uint32_t kLayerBytes = 2 << 20;
   DaemonProcess daemon(std::vector<std::string>{"--pool", "1GiB", "--memory-limit", "512MiB"});
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
@@ -186,9 +192,9 @@ TEST(ManyStreams, OfOneUserAreAllServed) {
   EXPECT_EQ(served, 3 * kStreams);
 }
 
-// Many blocks of short requests are looked up by threads that are not gRPC's: a look-up beside them
-// does not wait for them all.
-TEST(ManyBlocks, KeepNobodyWaiting) {
+// Short requests that name many blocks are handled by the daemon's own threads, not by gRPC's, so a
+// lookup does not wait until all of them are done.
+TEST(ManyBlocks, DoNotDelayALookup) {
   constexpr uint32_t kVariants = 1'000, kNames = 32;
   constexpr int kCalls = 100;
   DaemonProcess daemon(std::vector<std::string>{"--memory-limit", "1GiB"});
@@ -224,26 +230,26 @@ TEST(ManyBlocks, KeepNobodyWaiting) {
         std::make_unique<OpenCall>(channel, "/larder.v1.Cache/Prefetch", many.SerializeAsString()));
   }
   const auto held = [&] { return daemon.Metric("larder_share_held{kind=\"calls\"}"); };
-  ASSERT_TRUE(Eventually([&] { return held() > kCalls / 2; })) << "gRPC's threads did the work";
+  ASSERT_TRUE(Eventually([&] { return held() > kCalls / 2; })) << "the calls were not handed to the daemon's threads";
   const auto asked = Clock::now();
   OpenCall beside(daemon.ControlChannel(), "/larder.v1.Cache/Lookup", lookup.SerializeAsString());
   EXPECT_TRUE(beside.End().ok());
   const auto answered = Clock::now();
-  EXPECT_GT(held(), 8) << "it came after the others";
+  EXPECT_GT(held(), 8) << "the lookup was answered after the other calls";
   int done = 0;
   for (const auto& call : calls) {
     const grpc::StatusCode code = call->End().error_code();
     EXPECT_TRUE(code == grpc::StatusCode::OK || code == grpc::StatusCode::RESOURCE_EXHAUSTED);
     done += code == grpc::StatusCode::OK ? 1 : 0;
   }
-  std::printf("look-up: %.1f ms; %d of %d prefetches: %.0f ms\n",
+  std::printf("lookup: %.1f ms; %d of %d prefetches: %.0f ms\n",
               Milliseconds(answered - asked).count(), done, kCalls,
               Milliseconds(Clock::now() - begun).count());
   EXPECT_GT(done, kCalls / 2);
   EXPECT_TRUE(session.Bye().ok());
 }
 
-// A daemon of which somebody holds nearly all that messages may take.
+// A daemon in which one session holds nearly all the memory that messages may take.
 class FullOfMessages : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -260,7 +266,7 @@ class FullOfMessages : public ::testing::Test {
     hello.mutable_hello()->set_write_mode(v1::WRITE_MODE_STREAM);
     v1::Down attached;
     ASSERT_TRUE(holder_->Write(hello) && holder_->Read(&attached));
-    // A message that never ends.
+    // The holder's message never ends.
     const auto header = EncodeSessionFrameHeader(SessionFrameType::kMessage, 16 << 20);
     ASSERT_TRUE(holder_->WriteBytes(std::string(header.data(), header.size()) +
                                     std::string(15 << 20, '\0')));
@@ -275,7 +281,7 @@ class FullOfMessages : public ::testing::Test {
   std::unique_ptr<RawSocket> holder_;
 };
 
-TEST_F(FullOfMessages, ALongRequestIsRefusedAndSaysWhenToComeBack) {
+TEST_F(FullOfMessages, ALongRequestIsRefusedWithARetryHint) {
   const BlockMaker maker;
   v1::LookupRequest request;
   wire::Encode(maker.content, request.mutable_content());
@@ -298,7 +304,7 @@ TEST_F(FullOfMessages, ALongRequestIsRefusedAndSaysWhenToComeBack) {
   EXPECT_TRUE(Eventually([&] { return Held() == 0; }));
 }
 
-// Answers of a MiB, of which none is read.
+// The client does not read the answers, which have a MiB each.
 TEST(UnreadAnswers, AreChargedUntilTheyAreRead) {
   constexpr uint64_t kLimit = 64 << 20, kUnread = 16 << 20;
   DaemonProcess daemon(std::vector<std::string>{"--memory-limit", "64MiB"});
@@ -322,16 +328,16 @@ TEST(UnreadAnswers, AreChargedUntilTheyAreRead) {
     const auto channel = ChannelThatTakesLittle(daemon.data_socket());
     for (int i = 0; i < 60; ++i) {
       calls.push_back(std::make_unique<OpenCall>(channel, "/larder.v1.Cache/Prefetch", text));
-      EXPECT_LE(held(), kUnread / 2) << "more than one process's part";
+      EXPECT_LE(held(), kUnread / 2) << "more than the share of one process";
     }
     EXPECT_TRUE(Eventually([&] { return daemon.Metric("larder_calls_overloaded_total") >= 30; }))
         << daemon.Metric("larder_calls_overloaded_total");
     EXPECT_GT(held(), kUnread / 4);
     EXPECT_LT(daemon.ResidentBytesBesidePool(), before + kLimit + (64 << 20));
-    // Who reads has his answer.
+    // A call whose answer is read ends well.
     EXPECT_TRUE(calls.front()->End().ok());
   }
-  // Of a call that was given up while its request waited, the request stays charged until its turn.
+  // The request of a call that was cancelled while it waited stays charged until its turn comes.
   for (const char* kind : {"calls", "message_bytes", "unread_bytes"}) {
     const std::string metric = absl::StrCat("larder_share_held{kind=\"", kind, "\"}");
     EXPECT_TRUE(Eventually([&] { return daemon.Metric(metric) == 0; }))

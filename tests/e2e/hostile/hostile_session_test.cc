@@ -1,4 +1,5 @@
-// Sessions that break the contract, over gRPC and on session sockets.  Each gets a sentence that
+// Sessions that break the contract, over gRPC and on session sockets.  Each ends with a message
+// that
 // names the field, is counted, and leaves nothing behind.
 #include <atomic>
 #include <cstring>
@@ -27,12 +28,12 @@ class HostileSession : public HostileTest, public ::testing::WithParamInterface<
     EXPECT_TRUE(socket.ok()) << socket.status();
     return socket.ok() ? *std::move(socket) : FileDescriptor();
   }
-  // One that has not said hello.
+  // Opens a session that has not sent Hello.
   [[nodiscard]] std::unique_ptr<RawSession> Open() {
     return std::make_unique<RawSession>(OpenStream(v1::WRITE_MODE_STREAM),
                                         RawSession::Options{.hello = false});
   }
-  // The stream ends with INVALID_ARGUMENT after this message.
+  // Sends this message and expects that the stream ends with INVALID_ARGUMENT.
   void ExpectEnds(RawSession& session, const v1::Up& up, const std::string& words) {
     const uint64_t before = Invalid();
     session.Send(up);
@@ -50,7 +51,7 @@ class HostileSession : public HostileTest, public ::testing::WithParamInterface<
     acquire->set_what(v1::ACQUIRE_WHAT_BYTES);
     return up;
   }
-  // Reserves one block's bytes and answers the reservation.
+  // Reserves the bytes of one block and returns the daemon's answer.
   static v1::Reserved Reserve(RawSession& session, uint64_t bytes = PayloadBytes().value()) {
     v1::Up up;
     up.add_reserves()->set_id(3);
@@ -71,7 +72,9 @@ class HostileSession : public HostileTest, public ::testing::WithParamInterface<
     wire::Encode(UniformTable(2, kLayerBytes), b->mutable_segments());
     return up;
   }
-  // Published with this status and a message with `words`, counted as refused.
+  // Expects that the publish is answered with status `want` and a message that contains `words`,
+  // and
+  // is counted as refused.
   static void ExpectRefused(RawSession& session, const v1::Up& up, v1::BlockStatus want,
                             const std::string& words) {
     const uint64_t before = Counter("larder_blocks_put_total{result=\"refused\"}");
@@ -84,7 +87,7 @@ class HostileSession : public HostileTest, public ::testing::WithParamInterface<
   }
 };
 
-using HostileToken = HostileTest;  // a session socket needs none
+using HostileToken = HostileTest;  // only over gRPC: a session socket needs no token
 
 INSTANTIATE_TEST_SUITE_P(Carriers, HostileSession,
                          ::testing::Values(Carrier::kGrpc, Carrier::kSocket),
@@ -92,17 +95,17 @@ INSTANTIATE_TEST_SUITE_P(Carriers, HostileSession,
                            return carrier.param == Carrier::kGrpc ? "Grpc" : "Socket";
                          });
 
-TEST_P(HostileSession, NeverSaysHello) {
-  const grpc::Status status = Open()->End();  // the daemon ends it
+TEST_P(HostileSession, ASessionWithoutHelloEnds) {
+  const grpc::Status status = Open()->End();  // the daemon ends the stream
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(status.error_message(), HasSubstr("hello"));
 }
 
-TEST_P(HostileSession, BeginsWithoutHello) {
+TEST_P(HostileSession, AnotherMessageBeforeHelloIsRefused) {
   ExpectEnds(*Open(), AcquireOf(std::string(16, 'x')), "hello");
 }
 
-TEST_P(HostileSession, SaysHelloTwice) {
+TEST_P(HostileSession, ASecondHelloIsRefused) {
   const auto session = Attach(v1::WRITE_MODE_STREAM);
   v1::Up up;
   up.mutable_hello()->set_engine_id("raw");
@@ -111,7 +114,7 @@ TEST_P(HostileSession, SaysHelloTwice) {
   ExpectEnds(*session, up, "hello: only in the first message");
 }
 
-TEST_P(HostileSession, HelloBreaksALimit) {
+TEST_P(HostileSession, AHelloBeyondALimitIsRefused) {
   const auto ends = [this](const std::function<void(v1::Hello*)>& change,
                            const std::string& words) {
     v1::Up up;
@@ -130,11 +133,11 @@ TEST_P(HostileSession, HelloBreaksALimit) {
        "hello.write_mode");
 }
 
-TEST_P(HostileSession, MoreThanTheLimitOfSessions) {
+TEST_P(HostileSession, ASessionBeyondTheLimitIsRefused) {
   const std::string refused_counter = "larder_sessions_total{result=\"refused\"}";
   const uint64_t before = Counter(refused_counter);
   std::vector<std::unique_ptr<RawSession>> sessions;
-  // Session sockets come from a sideband and count for its process; these calls bring no token.
+  // Session sockets come from a sideband and count for its process; these gRPC calls have no token.
   const int most = GetParam() == Carrier::kSocket ? kSessionsMax : kUnnamedSessionsMax;
   for (int i = 0; i < most; ++i) sessions.push_back(Attach(v1::WRITE_MODE_STREAM));
   for (const auto& session : sessions) EXPECT_NE(session->attached().session_id(), 0u);
@@ -147,10 +150,10 @@ TEST_P(HostileSession, MoreThanTheLimitOfSessions) {
   EXPECT_EQ(Counter(refused_counter), before + 1);
   EXPECT_TRUE(sessions.front()->Bye().ok());
   EXPECT_TRUE(Eventually([&] { return daemon_->Tenant().sessions() == uint64_t(most - 1); }));
-  EXPECT_NE(Attach(v1::WRITE_MODE_STREAM)->attached().session_id(), 0u) << "there is room again";
+  EXPECT_NE(Attach(v1::WRITE_MODE_STREAM)->attached().session_id(), 0u) << "the slot of the session that ended is not free";
 }
 
-TEST_F(HostileToken, TokensThatAreNone) {
+TEST_F(HostileToken, InvalidTokensAreRefused) {
   const auto refused = [this](const std::string& token) {
     RawSession session(channel_, {.token = token, .mode = v1::WRITE_MODE_MAPPED});
     EXPECT_EQ(session.attached().session_id(), 0u);
@@ -172,7 +175,7 @@ TEST_F(HostileToken, TokensThatAreNone) {
   refused(token);
 }
 
-TEST_P(HostileSession, RegisterBreaksALimit) {
+TEST_P(HostileSession, ARegistrationBeyondALimitIsRefused) {
   const auto session = Attach(v1::WRITE_MODE_STREAM);
   v1::Up up;
   up.add_registers()->set_id(1);
@@ -194,7 +197,7 @@ TEST_P(HostileSession, RegisterBreaksALimit) {
   }
 }
 
-TEST_P(HostileSession, ReservesWhatIsNoSize) {
+TEST_P(HostileSession, ReservationsOfImpossibleSizesAreRefused) {
   const auto session = Attach(v1::WRITE_MODE_MAPPED);
   const v1::Reserved large = Reserve(*session, (8 << 20) + 1);
   EXPECT_EQ(large.status(), v1::BLOCK_STATUS_INVALID);
@@ -211,7 +214,7 @@ TEST_P(HostileSession, ReservesWhatIsNoSize) {
   }
 }
 
-TEST_P(HostileSession, ReservesTooMany) {
+TEST_P(HostileSession, AReservationOfTooManyExtentsIsRefused) {
   const auto session = Attach(v1::WRITE_MODE_MAPPED);
   v1::Up up;
   up.add_reserves()->set_id(3);
@@ -219,24 +222,24 @@ TEST_P(HostileSession, ReservesTooMany) {
   ExpectEnds(*session, up, "reserves[0].bytes");
 }
 
-TEST_P(HostileSession, ReservesMoreThanItsShare) {
+TEST_P(HostileSession, ReservationsBeyondTheShareAreRefused) {
   const auto session = Attach(v1::WRITE_MODE_MAPPED);
   std::vector<v1::Reserved> held;
   v1::Reserved last;
   while ((last = Reserve(*session, 4 << 20)).status() == v1::BLOCK_STATUS_OK) held.push_back(last);
   EXPECT_EQ(last.status(), v1::BLOCK_STATUS_FULL);
   EXPECT_GT(last.retry_after_ms(), 0u);
-  EXPECT_EQ(held.size(), 4u) << "a quarter of 64 MiB";
+  EXPECT_EQ(held.size(), 4u) << "the share is a quarter of 64 MiB";
   EXPECT_TRUE(session->Bye().ok());
 }
 
-TEST_P(HostileSession, PublishesWhatDoesNotFit) {
+TEST_P(HostileSession, InvalidPublishesAreRefused) {
   const auto session = Attach(v1::WRITE_MODE_MAPPED);
   Register(*session);
   const v1::Reserved reserved = Reserve(*session);
   ASSERT_EQ(reserved.status(), v1::BLOCK_STATUS_OK);
   const uint64_t id = reserved.reservation_id();
-  const uint32_t mine = GetParam() == Carrier::kGrpc ? 301 : 302;  // one daemon has both
+  const uint32_t mine = GetParam() == Carrier::kGrpc ? 301 : 302;  // one daemon serves both carriers
 
   v1::Up up = PublishOf(id, 1);
   up.mutable_publishes(0)->mutable_blocks(0)->set_digest(std::string(16, 'd'));
@@ -267,17 +270,17 @@ TEST_P(HostileSession, PublishesWhatDoesNotFit) {
   const std::optional<v1::Down> right = session->Ask(PublishOf(id, mine));
   ASSERT_TRUE(right && right->published_size() == 1);
   EXPECT_EQ(right->published(0).status(0), v1::BLOCK_STATUS_OK)
-      << "the reservation outlived all that";
+      << "the reservation did not survive the refused publishes";
   ExpectRefused(*session, PublishOf(id, 2), v1::BLOCK_STATUS_NOT_HELD, "reservation");
   EXPECT_TRUE(session->Bye().ok());
 }
 
-TEST_P(HostileSession, StagesWhatIsNotThere) {
+TEST_P(HostileSession, PublishesFromUnknownStagingAreRefused) {
   const auto session = Attach(v1::WRITE_MODE_STAGED);
   Register(*session);
   const v1::Reserved reserved = Reserve(*session);
   ASSERT_EQ(reserved.status(), v1::BLOCK_STATUS_OK);
-  EXPECT_EQ(reserved.extents(0).offset() + reserved.extents(0).slab(), 0u) << "places are not told";
+  EXPECT_EQ(reserved.extents(0).offset() + reserved.extents(0).slab(), 0u) << "a staged session was told the place of its extent";
   v1::Up up = PublishOf(reserved.reservation_id(), 1);
   up.mutable_publishes(0)->mutable_blocks(0)->set_staging_id(12345);
   ExpectRefused(*session, up, v1::BLOCK_STATUS_INVALID, "staging");
@@ -286,7 +289,7 @@ TEST_P(HostileSession, StagesWhatIsNotThere) {
   EXPECT_TRUE(session->Bye().ok());
 }
 
-TEST_P(HostileSession, AcquiresWhatIsNotThere) {
+TEST_P(HostileSession, AcquiresOfUnknownBlocksGetNoLease) {
   Store(1);
   const auto session = Attach(v1::WRITE_MODE_MAPPED);
   Register(*session);
@@ -304,12 +307,12 @@ TEST_P(HostileSession, AcquiresWhatIsNotThere) {
   ExpectEnds(*session, AcquireOf(std::string(16 * 4097, 'x')), "acquires[0].digests");
 }
 
-TEST_P(HostileSession, AcquiresByHalfADigest) {
+TEST_P(HostileSession, AnAcquireOfHalfADigestIsRefused) {
   const auto session = Attach(v1::WRITE_MODE_STREAM);
   ExpectEnds(*session, AcquireOf(std::string(24, 'x')), "acquires[0].digests: 24 bytes");
 }
 
-TEST_P(HostileSession, WantsTheTablesOfTooManyKeys) {
+TEST_P(HostileSession, TheTablesOfTooManyKeysAreRefused) {
   const auto session = Attach(v1::WRITE_MODE_STREAM);
   Register(*session);
   v1::Up up = AcquireOf(std::string(512 * 16, 'x'));
@@ -319,7 +322,7 @@ TEST_P(HostileSession, WantsTheTablesOfTooManyKeys) {
   ExpectEnds(*session, up, "tables");
 }
 
-TEST_P(HostileSession, ReleasesWhatItDoesNotHold) {
+TEST_P(HostileSession, ReleasesOfUnknownLeasesAreCounted) {
   const std::string counter = "larder_unknown_releases_total";
   const uint64_t before = Counter(counter);
   const auto session = Attach(v1::WRITE_MODE_MAPPED);
@@ -334,7 +337,7 @@ TEST_P(HostileSession, ReleasesWhatItDoesNotHold) {
   EXPECT_TRUE(session->Bye().ok());
 }
 
-TEST_P(HostileSession, NewerClient) {
+TEST_P(HostileSession, UnknownFieldsAndFeaturesAreIgnored) {
   const auto session = Open();
   v1::Up up;
   v1::Hello* hello = up.mutable_hello();
@@ -350,26 +353,26 @@ TEST_P(HostileSession, NewerClient) {
   EXPECT_TRUE(session->Bye().ok());
 }
 
-TEST_P(HostileSession, OlderClient) {
+TEST_P(HostileSession, AHelloWithoutOptionalFieldsIsServed) {
   Store(1);
   const auto session =
-      Attach(v1::WRITE_MODE_MAPPED);  // hello without rank, features, tenant, client
+      Attach(v1::WRITE_MODE_MAPPED);  // its Hello has no rank, tenant or client
   Register(*session);
   const std::optional<v1::Down> down = session->Ask(AcquireOf(Packed(maker_.Block(1).digest)));
   ASSERT_TRUE(down && down->grants_size() == 1);
   EXPECT_EQ(down->grants(0).status(0), v1::BLOCK_STATUS_OK);
-  EXPECT_EQ(down->grants(0).deadline_ms(), 30'000u) << "the default of the contract";
+  EXPECT_EQ(down->grants(0).deadline_ms(), 30'000u) << "not the contract's default";
   EXPECT_TRUE(session->Bye().ok());
 }
 
-TEST_P(HostileSession, BreaksWithLeasesAndReservations) {
+TEST_P(HostileSession, WhatALostSessionHeldIsQuarantined) {
   Store(1);
   auto session = Attach(v1::WRITE_MODE_MAPPED);
   Register(*session);
   ASSERT_TRUE(session->Ask(AcquireOf(Packed(maker_.Block(1).digest))));
   ASSERT_EQ(Reserve(*session).status(), v1::BLOCK_STATUS_OK);
   const SessionId lost{session->attached().session_id()};
-  session.reset();  // this process lives on, so nothing may be reused
+  session.reset();  // this process lives on, so the daemon may not reuse anything that it held
   ASSERT_TRUE(Eventually([] { return daemon_->Tenant().sessions() == 0; }));
   EXPECT_GT(daemon_->Tenant().pool_quarantined(), 0u);
   EXPECT_EQ(daemon_->Tenant().leases(), 1u);
@@ -378,7 +381,7 @@ TEST_P(HostileSession, BreaksWithLeasesAndReservations) {
   EXPECT_GT(released->value(), 0u);
 }
 
-TEST_P(HostileSession, LeaseOutlivesItsDeadlineUnanswered) {
+TEST_P(HostileSession, AnExpiredLeaseIsKeptUntilItIsAcknowledged) {
   Store(1);
   const std::string counter = "larder_holds_expired_total{kind=\"lease\"}";
   const uint64_t before = Counter(counter);
@@ -391,7 +394,7 @@ TEST_P(HostileSession, LeaseOutlivesItsDeadlineUnanswered) {
   ASSERT_TRUE(revoked && revoked->revocations_size() == 1);
   EXPECT_EQ(revoked->revocations(0).cause(), v1::REVOCATION_CAUSE_DEADLINE);
   EXPECT_EQ(Counter(counter), before + 1);
-  EXPECT_EQ(daemon_->Tenant().leases(), 1u) << "kept until the client says that it stopped reading";
+  EXPECT_EQ(daemon_->Tenant().leases(), 1u) << "the lease ended before the client acknowledged the revocation";
   v1::Up ack;
   ack.mutable_revoke_ack()->add_lease_ids(revoked->revocations(0).lease_ids(0));
   session->Send(ack);
@@ -399,12 +402,12 @@ TEST_P(HostileSession, LeaseOutlivesItsDeadlineUnanswered) {
   EXPECT_TRUE(session->Bye().ok());
 }
 
-TEST_P(HostileSession, DoesNotRead) {
+TEST_P(HostileSession, ASessionThatDoesNotReadIsStoppedByBackPressure) {
   const uint64_t resident = daemon_->ResidentBytesBesidePool();
   const auto session = Attach(v1::WRITE_MODE_STREAM);
   Register(*session);
-  // Answers of 4,096 keys each, never read: the daemon stops reading, so at some point the writer
-  // waits.
+  // The client never reads the answers, of 4,096 keys each.  The daemon then stops reading, so at
+  // some point the writer waits.
   const v1::Up up = AcquireOf(std::string(4096 * 16, 'x'));
   std::atomic<int> written{0};
   std::thread writer([&] {
@@ -412,21 +415,21 @@ TEST_P(HostileSession, DoesNotRead) {
   });
   int seen = -1;
   EXPECT_TRUE(Eventually([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // how long "does not go on" is
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the writer waits if it sends nothing for so long
     return std::exchange(seen, written.load()) == seen;
   }));
-  EXPECT_LT(written, 20'000) << "back-pressure reaches the writer";
+  EXPECT_LT(written, 20'000) << "no back-pressure reached the writer";
   EXPECT_EQ(daemon_->Health(), "SERVING");
   EXPECT_LT(daemon_->ResidentBytesBesidePool(), resident + (128 << 20));
   session->Cancel();
   writer.join();
 }
 
-// ---- what only a session socket lets a client do
+// ---- what a client can do only on a session socket
 
 class HostileSocket : public HostileTest {
  protected:
-  // The daemon's answer to bytes that are no message of a session.
+  // Sends bytes on a new session socket and returns how the daemon ends the session.
   grpc::Status After(const std::string& bytes) {
     auto socket = sideband_->OpenSession();
     EXPECT_TRUE(socket.ok()) << socket.status();
@@ -447,7 +450,7 @@ class HostileSocket : public HostileTest {
   }
 };
 
-TEST_F(HostileSocket, FramesThatAreNone) {
+TEST_F(HostileSocket, InvalidFramesEndTheSession) {
   const uint64_t before = Invalid();
   EXPECT_EQ(After(FrameOf(4, 3, 1, "abcd")).error_code(), grpc::StatusCode::UNIMPLEMENTED);
   EXPECT_EQ(After(FrameOf(4, 1, 2, "abcd")).error_code(), grpc::StatusCode::UNIMPLEMENTED);
@@ -456,11 +459,11 @@ TEST_F(HostileSocket, FramesThatAreNone) {
   EXPECT_EQ(After(FrameOf(4, 1, 1, "\xff\xff\xff\xff")).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(After(FrameOf(0, 2, 1, "")).error_code(), grpc::StatusCode::INVALID_ARGUMENT)
-      << "only the daemon says END";
+      << "only the daemon may send END";
   EXPECT_EQ(Invalid(), before + 5);
 }
 
-TEST_F(HostileSocket, AnEmptyMessageIsAMessage) {
+TEST_F(HostileSocket, AnEmptyMessageIsAccepted) {
   auto socket = sideband_->OpenSession();
   ASSERT_TRUE(socket.ok());
   auto stream = std::make_unique<RawSocket>(*std::move(socket));
@@ -470,12 +473,12 @@ TEST_F(HostileSocket, AnEmptyMessageIsAMessage) {
   EXPECT_TRUE(session.Bye().ok());
 }
 
-TEST_F(HostileSocket, RandomBytes) {
+TEST_F(HostileSocket, RandomBytesEndTheSession) {
   std::mt19937 random(20'261'121);
   for (int i = 0; i < 200; ++i) {
     std::string bytes(1 + random() % 4096, '\0');
     for (char& c : bytes) c = static_cast<char>(random());
-    // A header that promises what it may promise would wait for the rest.
+    // With a permitted length in its header, the daemon would wait for the rest of the message.
     const uint32_t length = UINT32_MAX;
     if (bytes.size() >= 4) std::memcpy(bytes.data(), &length, 4);
     if (bytes.size() < 8) bytes.resize(8, '\x7f');
@@ -483,7 +486,7 @@ TEST_F(HostileSocket, RandomBytes) {
   }
 }
 
-TEST_F(HostileSocket, LeavesInTheMiddleOfAMessage) {
+TEST_F(HostileSocket, AClientMayLeaveInTheMiddleOfAMessage) {
   for (const size_t kept : {1u, 7u, 8u, 100u}) {
     auto socket = sideband_->OpenSession();
     ASSERT_TRUE(socket.ok());
@@ -495,8 +498,8 @@ TEST_F(HostileSocket, LeavesInTheMiddleOfAMessage) {
   }
 }
 
-// A process may hold many; all count as sessions, though none says hello.
-TEST_F(HostileSocket, OpensMoreThanTheLimit) {
+// Session sockets count as sessions of their process even if no client sends Hello on them.
+TEST_F(HostileSocket, ASessionSocketBeyondTheLimitIsRefused) {
   std::vector<FileDescriptor> sockets;
   for (int i = 0; i < kSessionsMax; ++i) {
     auto socket = sideband_->OpenSession();

@@ -1,6 +1,8 @@
-// A caller that takes all that it is given, beside one that works: the first gets its share, the
-// second does not notice.  The attacker comes without a sideband, so that it is another holder than
-// this process, which is the victim.
+// An attacker takes everything that the daemon gives it, while a victim works.  The attacker gets
+// no
+// more than its share, and the victim's calls succeed without delay.  The attacker has no sideband
+// and another user, so that the daemon counts it as another holder than this process, which is the
+// victim.
 #include <algorithm>
 #include <cstdio>
 
@@ -17,7 +19,7 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-constexpr uint32_t kVictimBytes = 64 << 10;  // of a layer
+constexpr uint32_t kVictimBytes = 64 << 10;  // per layer
 constexpr auto kYear = std::chrono::hours(24 * 365);
 
 class HostileShares : public HostileTest {
@@ -53,7 +55,7 @@ class HostileShares : public HostileTest {
     session_.reset();
     client_.reset();
   }
-  // What a router hears of a block of the victim's.
+  // Looks up a block of the victim's, as a router does.
   v1::LookupReply LookUpVictim(uint32_t number) const {
     v1::LookupRequest request;
     wire::Encode(maker_.content, request.mutable_content());
@@ -66,7 +68,7 @@ class HostileShares : public HostileTest {
     EXPECT_TRUE(status.ok()) << status.error_message();
     return reply;
   }
-  // Puts a block and gets it; how long that took at most, of so many.
+  // Puts and gets `count` blocks one after the other.  Returns the longest time of a put and get.
   milliseconds Work(uint32_t first, uint32_t count) {
     Clock::duration most{};
     for (uint32_t number = first; number < first + count; ++number) {
@@ -100,7 +102,7 @@ class HostileShares : public HostileTest {
   VariantHandle variant_;
 };
 
-// Byte streams of the attacker's, each with its head sent.
+// Byte streams of the attacker, each of which has sent its head.
 class Streams {
  public:
   explicit Streams(std::shared_ptr<grpc::Channel> channel)
@@ -116,7 +118,7 @@ class Streams {
     (void)stream->writer->Write(head);
     streams_.push_back(std::move(stream));
   }
-  // How the last one ends.
+  // Waits for the end of the last stream and returns its status.
   grpc::Status EndOfLast() {
     const std::unique_ptr<Stream> last = std::move(streams_.back());
     streams_.pop_back();
@@ -133,7 +135,7 @@ class Streams {
   std::vector<std::unique_ptr<Stream>> streams_;
 };
 
-TEST_F(HostileShares, IdleStreamsTakePlacesAndNoRoomForMessages) {
+TEST_F(HostileShares, IdleStreamsTakeSlotsButNoMemoryForMessages) {
   ASSERT_NO_FATAL_FAILURE(StartVictim(WriteMode::kMapped));
   const milliseconds before = Work(0, 50);
   const uint64_t refused = Refused("byte_streams");
@@ -143,14 +145,14 @@ TEST_F(HostileShares, IdleStreamsTakePlacesAndNoRoomForMessages) {
   EXPECT_EQ(last.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(last.error_message(),
               HasSubstr("share of byte_streams: uid 64901 without a sideband"));
-  EXPECT_EQ(Held("byte_streams"), 32) << "half of those that the memory limit has";
+  EXPECT_EQ(Held("byte_streams"), 32) << "the user's share is not half of the streams that the memory limit permits";
   EXPECT_EQ(Refused("byte_streams"), refused + 48);
-  EXPECT_LE(Held("message_bytes"), 32 * (16 << 10)) << "nothing is under way on them";
+  EXPECT_LE(Held("message_bytes"), 32 * (16 << 10)) << "idle streams are charged for messages";
   const milliseconds during = Work(100, 50);
-  std::printf("put and get, most of 50: %ld ms before, %ld ms beside 32 idle streams\n",
+  std::printf("put and get, longest of 50: %ld ms before, %ld ms beside 32 idle streams\n",
               static_cast<long>(before.count()), static_cast<long>(during.count()));
   EXPECT_LE(during, std::max(10 * before, milliseconds(1000)));
-  // A message so long that it needs room, on a session socket of this process.
+  // On a session socket of this process, a message so long that it is charged to the share.
   auto socket = sideband_->OpenSession();
   ASSERT_TRUE(socket.ok()) << socket.status();
   RawSession session(std::make_unique<RawSocket>(*std::move(socket)),
@@ -172,13 +174,13 @@ TEST_F(HostileShares, IdleStreamsTakePlacesAndNoRoomForMessages) {
   EXPECT_TRUE(Eventually([] { return Held("byte_streams") == 0; }));
 }
 
-TEST_F(HostileShares, HeadsWithoutBytesReserveNothing) {
+TEST_F(HostileShares, HeadsWithoutBytesEvictNoBlocks) {
   ASSERT_NO_FATAL_FAILURE(StartVictim(WriteMode::kMapped));
   (void)Work(200, 40);
   const v1::TenantStats before = daemon_->Tenant();
   const std::string stored = "larder_moved_bytes_total{road=\"stored\"}";
   const uint64_t stored_before = Counter(stored);
-  constexpr uint32_t kStreams = 30, kLayer = 1 << 20;  // all that the user may have; 60 MiB
+  constexpr uint32_t kStreams = 30, kLayer = 1 << 20;  // about the user's share; blocks of 60 MiB
   auto streams = std::make_unique<Streams>(channel_);
   for (uint32_t i = 0; i < kStreams; ++i) {
     const TestBlock block = maker_.Block(3000 + i);
@@ -190,14 +192,14 @@ TEST_F(HostileShares, HeadsWithoutBytesReserveNothing) {
   EXPECT_TRUE(Eventually([&] { return Counter(stored) == stored_before + kStreams / 2; }));
   const v1::TenantStats during = daemon_->Tenant();
   EXPECT_LE(during.pool_reserved() - before.pool_reserved(), during.pool_limit() / 4)
-      << "one process's share; what the victim has reserved ahead is not the attacker's";
-  EXPECT_EQ(during.blocks(), before.blocks()) << "they were evicted for it";
+      << "more than one process's share, without what the victim has reserved ahead";
+  EXPECT_EQ(during.blocks(), before.blocks()) << "blocks were evicted for the reservations";
   EXPECT_GT(Refused("reserved_bytes"), 0u);
   EXPECT_LE(Work(300, 20), std::chrono::seconds(1));
   EndVictim();
 }
 
-TEST_F(HostileShares, DamageReportsDoNotKeepCopiesWaiting) {
+TEST_F(HostileShares, DamageReportsDoNotDelayCopies) {
   Store(1);
   ASSERT_NO_FATAL_FAILURE(StartVictim(WriteMode::kStaged));
   const milliseconds before = Work(400, 20);
@@ -208,21 +210,21 @@ TEST_F(HostileShares, DamageReportsDoNotKeepCopiesWaiting) {
   v1::Up up;
   for (int i = 0; i < 64; ++i) up.add_damaged()->set_digests(digests);
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(attacker->Send(up));
-  v1::Up acquire;  // answered after them
+  v1::Up acquire;  // the daemon answers it after the reports
   acquire.add_acquires()->set_digests(Packed(maker_.Block(1).digest));
   acquire.mutable_acquires(0)->set_id(1);
   acquire.mutable_acquires(0)->set_what(v1::ACQUIRE_WHAT_PROMISE);
   EXPECT_TRUE(attacker->Ask(acquire).has_value());
   const milliseconds during = Work(500, 20);
-  std::printf("staged put and get, most of 20: %ld ms before, %ld ms beside 1 M reports\n",
+  std::printf("staged put and get, longest of 20: %ld ms before, %ld ms beside 1 M reports\n",
               static_cast<long>(before.count()), static_cast<long>(during.count()));
   EXPECT_LE(during, std::max(10 * before, milliseconds(1000)));
   EXPECT_TRUE(attacker->Bye().ok());
   EndVictim();
 }
 
-// Nothing can be read by a promise, so its holder is not waited for.
-TEST_F(HostileShares, PromisesAreGoneAtTheirDeadline) {
+// A promise gives no access to bytes, so the daemon ends it without waiting for its holder.
+TEST_F(HostileShares, PromisesEndAtTheirDeadline) {
   Store(1);
   const auto attacker = Attach(v1::WRITE_MODE_STREAM);
   Register(*attacker);
@@ -237,15 +239,15 @@ TEST_F(HostileShares, PromisesAreGoneAtTheirDeadline) {
     ASSERT_TRUE(down.has_value());
   }
   EXPECT_TRUE(Eventually([] { return daemon_->Tenant().leases() == 0; }))
-      << "they wait for an answer that never comes";
+      << "the daemon waits for an acknowledgement that never comes";
   EXPECT_EQ(daemon_->Tenant().pool_leased(), 0u);
   EXPECT_EQ(Held("leases"), 0);
   EXPECT_TRUE(attacker->Bye().ok());
 }
 
-// An id is a name and no proof: whoever took it first keeps nobody from working under it, and says
-// nothing of an engine that has sessions of its own.
-TEST_F(HostileShares, AnEngineIdThatAnotherOneTookIsOfUse) {
+// An engine id is a name and no proof.  The user that took it first cannot keep another user from
+// working under it.
+TEST_F(HostileShares, AnEngineIdThatAnotherUserTookCanBeUsed) {
   const char* const kConflicts = "larder_engine_id_conflicts_total";
   auto squatter =
       std::make_unique<RawSession>(channel_, RawSession::Options{.engine_id = "squatted"});
@@ -254,13 +256,13 @@ TEST_F(HostileShares, AnEngineIdThatAnotherOneTookIsOfUse) {
   const uint64_t before = Counter(kConflicts);
   ASSERT_NO_FATAL_FAILURE(StartVictim(WriteMode::kMapped, "squatted"));
   (void)Work(650, 5);
-  EXPECT_GT(Counter(kConflicts), before) << "an operator hears of it";
+  EXPECT_GT(Counter(kConflicts), before) << "the conflict is not counted";
   squatter->Cancel();
   squatter.reset();
   EndVictim();
 }
 
-TEST_F(HostileShares, NobodyElseSaysWhatAnEngineHas) {
+TEST_F(HostileShares, AnotherUserCannotReportBlocksOfAnEngine) {
   ASSERT_NO_FATAL_FAILURE(StartVictim(WriteMode::kMapped));
   (void)Work(700, 5);
   const v1::LookupReply known = LookUpVictim(700);
@@ -272,7 +274,7 @@ TEST_F(HostileShares, NobodyElseSaysWhatAnEngineHas) {
   v1::Register* const request = up.add_registers();
   request->set_id(1);
   wire::Encode(maker_.content, request->add_contents());
-  VariantSpec rank = maker_.variant;  // one more, of which nothing is stored
+  VariantSpec rank = maker_.variant;  // another variant, of which nothing is stored
   rank.rank = 1;
   rank.ranks = 2;
   wire::Encode(rank, request->add_variants());
@@ -286,11 +288,11 @@ TEST_F(HostileShares, NobodyElseSaysWhatAnEngineHas) {
   EXPECT_TRUE(
       Eventually([&] { return Counter("larder_device_blocks_left_out_total") == left_out + 1; }));
   EXPECT_EQ(LookUpVictim(700).SerializeAsString(), known.SerializeAsString());
-  EXPECT_TRUE(attacker->Bye().ok()) << "it was not ended for that";
+  EXPECT_TRUE(attacker->Bye().ok()) << "the session ended because of its report";
   EndVictim();
 }
 
-TEST_F(HostileShares, TakingAllSessionsLeavesSome) {
+TEST_F(HostileShares, AUserCannotTakeAllSessions) {
   std::vector<std::unique_ptr<RawSession>> sessions;
   for (int i = 0; i < 2 * kSessionsMax; ++i) sessions.push_back(Attach(v1::WRITE_MODE_STREAM));
   EXPECT_EQ(Held("sessions"), kUnnamedSessionsMax);

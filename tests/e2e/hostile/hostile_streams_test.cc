@@ -1,4 +1,5 @@
-// Byte streams that break off or lie, and bytes on the socket files that are no protocol of ours.
+// Byte streams that break off or lie, and bytes on the socket files that belong to none of the
+// daemon's protocols.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -52,10 +53,10 @@ class HostileStream : public HostileTest {
   const TestBlock block_ = maker_.Block(1000);
 };
 
-// What a session of gRPC's said once is not kept while it says nothing.
+// The daemon does not keep the memory of a large message while the session, over gRPC, is idle.
 TEST_F(HostileStream, LargeMessagesOfIdleSessionsAreNotKept) {
   constexpr const char* kResident = "larder_resident_bytes{kind=\"anonymous\"}";
-  constexpr int kSessions = kSessionsMax;  // as many as callers without a sideband get
+  constexpr int kSessions = kSessionsMax;  // as many as callers without a sideband may have
   std::vector<std::unique_ptr<RawSession>> sessions;
   for (int i = 0; i < kSessions; ++i) sessions.push_back(Attach(v1::WRITE_MODE_STREAM));
   for (const auto& session : sessions) Register(*session);
@@ -71,13 +72,14 @@ TEST_F(HostileStream, LargeMessagesOfIdleSessionsAreNotKept) {
     ASSERT_TRUE(session->Ask(after).has_value()) << session->End().error_message();
   }
   const double grown = daemon_->Metric(kResident) - before;
-  std::printf("resident: %.1f MiB more, of %d sessions\n", grown / (1 << 20), kSessions);
-  EXPECT_LT(grown, kSessions * (6 << 20)) << "each keeps 12 MiB: bytes, message and what it says";
+  std::printf("resident: %.1f MiB more, for %d sessions\n", grown / (1 << 20), kSessions);
+  EXPECT_LT(grown, kSessions * (6 << 20)) << "a session that keeps its message keeps 12 MiB";
   for (const auto& session : sessions) EXPECT_TRUE(session->Bye().ok());
 }
 
-// A message takes room of what all share while it is handled, whatever its session travels on.
-TEST(SessionMessages, WaitForRoomAlsoOverGrpc) {
+// While a message is handled, it is charged to the memory that all callers share, whatever carries
+// its session.
+TEST(SessionMessages, WaitForMemoryAlsoOverGrpc) {
   DaemonProcess daemon(std::vector<std::string>{"--memory-limit", "32MiB"});
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
   const auto sideband = SidebandClient::Connect(daemon.sideband_socket(), std::chrono::seconds(10));
@@ -93,11 +95,11 @@ TEST(SessionMessages, WaitForRoomAlsoOverGrpc) {
   ASSERT_TRUE(keeps->Write(hello) && keeps->Read(&attached));
   const auto header = EncodeSessionFrameHeader(SessionFrameType::kMessage, 16 << 20);
   ASSERT_TRUE(keeps->WriteBytes(std::string(header.data(), header.size()) +
-                                std::string(15 << 20, '\0')));  // and no more of it
+                                std::string(15 << 20, '\0')));  // the last MiB never comes
   const auto held = [&] { return daemon.Metric("larder_share_held{kind=\"message_bytes\"}"); };
   ASSERT_TRUE(Eventually([&] { return held() >= 24 << 20; }));
   RawSession waits(daemon.DataChannel(), {.engine_id = "waits"});
-  v1::Up large;  // 4.3 MiB, which take twice as much
+  v1::Up large;  // 4.3 MiB, for which twice as much is charged
   const std::string digests(4'096 * 16, 'x');
   for (int i = 0; i < 64; ++i) large.add_damaged()->set_digests(digests);
   for (uint64_t id = 1; id <= 4; ++id) {
@@ -108,7 +110,7 @@ TEST(SessionMessages, WaitForRoomAlsoOverGrpc) {
   }
   ASSERT_TRUE(waits.Send(large));
   EXPECT_TRUE(Eventually([&] { return daemon.Metric("larder_calls_overloaded_total") > 0; }))
-      << "it was handled without a charge";
+      << "the message was handled without a charge";
   EXPECT_EQ(daemon.Metric("larder_share_held{kind=\"waiting_bytes\"}"), large.ByteSizeLong());
   keeps->Cancel();
   const std::optional<v1::Down> down = waits.Receive();
@@ -119,9 +121,9 @@ TEST(SessionMessages, WaitForRoomAlsoOverGrpc) {
   EXPECT_TRUE(Eventually([&] { return held() == 0; }));
 }
 
-// The client cancels its call while the daemon hands a long message of it to another thread:
-// before, after or meanwhile.  A use after free shows with AddressSanitizer alone.
-TEST_F(HostileStream, ALongMessageOfACallThatEnds) {
+// The client cancels its call before, while or after the daemon hands a long message of the call to
+// another thread.  Only AddressSanitizer shows a use after free.
+TEST_F(HostileStream, ALongMessageOfACancelledCallLeavesNothing) {
   v1::Up large;
   large.add_damaged()->set_digests(std::string(4'096 * 16, 'x'));
   v1::Up hello;
@@ -142,8 +144,9 @@ TEST_F(HostileStream, ALongMessageOfACallThatEnds) {
       [&] { return daemon_->Metric("larder_share_held{kind=\"message_bytes\"}") == 0; }));
 }
 
-// The client says nothing of its end, and its connection stays.
-TEST_F(HostileStream, OfACallThatTheDaemonEndsNothingIsHeld) {
+// The daemon refuses the calls.  The client does not end them itself, and its connection stays
+// open.
+TEST_F(HostileStream, NothingIsHeldOfACallThatTheDaemonEnds) {
   const auto stub = v1::Engine::NewStub(channel_);
   for (int i = 0; i < 50; ++i) {
     grpc::ClientContext context;
@@ -156,39 +159,39 @@ TEST_F(HostileStream, OfACallThatTheDaemonEndsNothingIsHeld) {
       Eventually([&] { return daemon_->Metric("larder_incoming_bytes{what=\"held\"}") == 0; }));
 }
 
-TEST_F(HostileStream, StoreWithoutAHead) {
+TEST_F(HostileStream, AStoreWithoutAHeadIsRefused) {
   ExpectInvalid({OnlyData("bytes of nothing")}, "content and variant");
   ExpectInvalid({StoreHead(block_), StoreHead(block_)}, "content and variant");
 }
 
-TEST_F(HostileStream, StoreOfBytesWithoutABlock) {
+TEST_F(HostileStream, AStoreOfBytesWithoutABlockIsRefused) {
   v1::StoreBlocksRequest head = StoreHead(block_);
   head.clear_block();
   ExpectInvalid({head, OnlyData("bytes of nothing")}, "no block was begun");
 }
 
-TEST_F(HostileStream, StoreCutShort) {
+TEST_F(HostileStream, AStoreOfTooFewBytesIsRefused) {
   ExpectInvalid({StoreHead(block_), OnlyData(Data(block_).substr(1))}, "cut short");
   v1::StoreBlocksRequest next;
   *next.mutable_block() = StoreHead(block_).block();
   ExpectInvalid({StoreHead(block_), next}, "cut short");
 }
 
-TEST_F(HostileStream, StoreOfMoreThanSaid) {
+TEST_F(HostileStream, AStoreOfTooManyBytesIsRefused) {
   ExpectInvalid({StoreHead(block_), OnlyData(Data(block_) + "x")}, "more than");
 }
 
-TEST_F(HostileStream, StoreOfTooMuchAtOnce) {
+TEST_F(HostileStream, AStoreOfATooLongPieceIsRefused) {
   ExpectInvalid({StoreHead(block_), OnlyData(std::string((1 << 20) + 1, 'x'))}, "data");
 }
 
-TEST_F(HostileStream, StoreWithoutHashes) {
+TEST_F(HostileStream, AStoreWithoutHashesIsRefused) {
   v1::StoreBlocksRequest head = StoreHead(block_);
   head.mutable_block()->mutable_segments()->clear_xxh3();
   ExpectInvalid({head}, "xxh3");
 }
 
-TEST_F(HostileStream, StoreOfTheWrongShape) {
+TEST_F(HostileStream, AStoreOfTheWrongShapeIsRefused) {
   v1::StoreBlocksRequest head = StoreHead(block_);
   head.mutable_block()->add_tokens(1);
   ExpectInvalid({head}, "tokens");
@@ -208,7 +211,7 @@ TEST_F(HostileStream, StoreOfTheWrongShape) {
   EXPECT_EQ(Send({head}, &reply).error_code(), grpc::StatusCode::PERMISSION_DENIED);
 }
 
-TEST_F(HostileStream, StoreOfDamagedBytes) {
+TEST_F(HostileStream, AStoreOfDamagedBytesIsReportedAsDamaged) {
   const std::string counter = "larder_blocks_damaged_in_transit_total";
   const uint64_t before = Counter(counter);
   std::string data = Data(block_);
@@ -223,7 +226,7 @@ TEST_F(HostileStream, StoreOfDamagedBytes) {
   EXPECT_EQ(Counter(counter), before + 1);
 }
 
-TEST_F(HostileStream, StoreLargerThanASlab) {
+TEST_F(HostileStream, ABlockLargerThanASlabIsInvalid) {
   v1::StoreBlocksRequest head = StoreHead(block_);
   wire::Encode(maker_.Table(block_.digest, 5 << 20), head.mutable_block()->mutable_segments());
   v1::StoreBlocksReply reply;
@@ -235,7 +238,7 @@ TEST_F(HostileStream, StoreLargerThanASlab) {
   EXPECT_FALSE(reply.message().empty());
 }
 
-TEST_F(HostileStream, StoreAbandonedHalfway) {
+TEST_F(HostileStream, ACancelledStoreReservesNothing) {
   grpc::ClientContext context;
   v1::StoreBlocksReply reply;
   const auto stub = v1::Engine::NewStub(channel_);
@@ -248,7 +251,7 @@ TEST_F(HostileStream, StoreAbandonedHalfway) {
   EXPECT_FALSE(stream->Finish().ok());
 }
 
-TEST_F(HostileStream, FetchBreaksALimit) {
+TEST_F(HostileStream, AFetchBeyondALimitIsRefused) {
   const auto fetch = [this](const v1::FetchBlocksRequest& request, v1::FetchBlocksReply* first) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
@@ -275,12 +278,12 @@ TEST_F(HostileStream, FetchBreaksALimit) {
   request.set_first_layer(0);
   request.mutable_variant()->set_dtype("q8_0");
   EXPECT_TRUE(fetch(request, &first).ok());
-  EXPECT_EQ(first.start().status(), v1::BLOCK_STATUS_MISSING) << "another variant is another block";
+  EXPECT_EQ(first.start().status(), v1::BLOCK_STATUS_MISSING) << "a block of another variant was found";
   request.clear_variant();
   EXPECT_EQ(fetch(request, &first).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(HostileStream, FetchThatIsNotRead) {
+TEST_F(HostileStream, AFetchThatIsNotReadCanBeCancelled) {
   for (uint32_t i = 0; i < 8; ++i) Store(i);
   v1::FetchBlocksRequest request;
   wire::Encode(maker_.variant, request.mutable_variant());
@@ -296,8 +299,9 @@ TEST_F(HostileStream, FetchThatIsNotRead) {
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
-// A client without a deadline has the contract's: half a minute, too long for the short run.
-TEST_F(HostileStream, StalledWithoutADeadline) {
+// A stream without a deadline has the contract's default of half a minute, too long for the short
+// run.
+TEST_F(HostileStream, AStalledStoreEndsAtTheDefaultDeadline) {
   if (testing::TestScale() < 1) GTEST_SKIP() << "takes 30 s; LARDER_TEST_SCALE=1 runs it";
   grpc::ClientContext context;
   v1::StoreBlocksReply reply;
@@ -312,7 +316,7 @@ TEST_F(HostileStream, StalledWithoutADeadline) {
   EXPECT_FALSE(stream->Finish().ok());
 }
 
-// ---- bytes that are no protocol of ours
+// ---- bytes that belong to none of the daemon's protocols
 
 class HostileBytes : public HostileTest {
  protected:
@@ -330,7 +334,7 @@ class HostileBytes : public HostileTest {
   static void SendAll(int fd, std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t n = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (n <= 0) return;  // it closed: its right
+      if (n <= 0) return;  // the daemon may close the connection
       bytes.remove_prefix(static_cast<size_t>(n));
     }
   }
@@ -342,7 +346,7 @@ class HostileBytes : public HostileTest {
   }
 };
 
-TEST_F(HostileBytes, OnTheGrpcSockets) {
+TEST_F(HostileBytes, OnTheGrpcSocketsTheyLeaveTheDaemonServing) {
   const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
   const std::vector<std::string> all = {
       "GET / HTTP/1.1\r\nHost: larder\r\n\r\n",
@@ -356,7 +360,7 @@ TEST_F(HostileBytes, OnTheGrpcSockets) {
       "",
   };
   for (const std::string& path : {daemon_->data_socket(), daemon_->admin_socket()}) {
-    std::vector<FileDescriptor> open;  // half of them stay open, silent
+    std::vector<FileDescriptor> open;  // about half of the connections stay open and silent
     for (const std::string& bytes : all) {
       FileDescriptor fd = Connect(path, SOCK_STREAM);
       SendAll(fd.get(), bytes);
@@ -367,10 +371,10 @@ TEST_F(HostileBytes, OnTheGrpcSockets) {
   }
 }
 
-TEST_F(HostileBytes, OnTheSideband) {
+TEST_F(HostileBytes, OnTheSidebandTheyGetAnErrorAndAreCutOff) {
   const std::string counter = "larder_sideband_refused_total{cause=\"bad_packet\"}";
   const double before = daemon_->Metric(counter);
-  ASSERT_GE(before, 0) << "the sideband's counters are on /metrics";
+  ASSERT_GE(before, 0) << "/metrics has no counters of the sideband";
   const auto hello = [](uint16_t type, uint16_t version, uint32_t length, size_t body) {
     std::string packet(8 + body, '\0');
     std::memcpy(packet.data(), &type, 2);
@@ -379,10 +383,10 @@ TEST_F(HostileBytes, OnTheSideband) {
     return packet;
   };
   const std::vector<std::string> all = {
-      Random(8, 4),        Random(272, 5),     Random(60'000, 6),  // the last is no packet
+      Random(8, 4),        Random(272, 5),     Random(60'000, 6),  // the last is too long
       hello(1, 2, 4, 4),   hello(99, 1, 4, 4), hello(1, 1, 400, 4),
       hello(1, 1, 4, 40),  hello(5, 1, 8, 8),  // MAP_SLAB before HELLO
-      hello(4, 1, 80, 80),                     // WELCOME, which is the daemon's to say
+      hello(4, 1, 80, 80),                     // WELCOME, which only the daemon may send
   };
   for (const std::string& packet : all) {
     const FileDescriptor fd = Connect(daemon_->sideband_socket(), SOCK_SEQPACKET);
@@ -390,18 +394,18 @@ TEST_F(HostileBytes, OnTheSideband) {
               static_cast<ssize_t>(packet.size()));
     std::array<std::byte, 4096> answer{};
     const ssize_t n = recv(fd.get(), answer.data(), answer.size(), 0);
-    ASSERT_GT(n, 0) << "it says why";
+    ASSERT_GT(n, 0) << "the daemon sent no ERROR frame";
     const auto frame = DecodeFrame(std::span(answer).first(static_cast<size_t>(n)));
     ASSERT_TRUE(frame.ok()) << frame.status();
     const auto* error = std::get_if<ErrorFrame>(&*frame);
     ASSERT_NE(error, nullptr);
     EXPECT_FALSE(error->text.empty());
-    EXPECT_EQ(recv(fd.get(), answer.data(), answer.size(), 0), 0) << "and closes";
+    EXPECT_EQ(recv(fd.get(), answer.data(), answer.size(), 0), 0) << "the daemon did not close the connection";
   }
   EXPECT_EQ(daemon_->Metric(counter), before + static_cast<double>(all.size()));
 }
 
-TEST_F(HostileBytes, NewerSidebandClient) {
+TEST_F(HostileBytes, UnknownFlagsInASidebandHelloAreIgnored) {
   const FileDescriptor fd = Connect(daemon_->sideband_socket(), SOCK_SEQPACKET);
   const EncodedFrame hello = EncodeFrame(HelloFrame{.flags = 0xffffffff});
   ASSERT_GT(send(fd.get(), hello.bytes().data(), hello.bytes().size(), MSG_NOSIGNAL), 0);
@@ -410,10 +414,10 @@ TEST_F(HostileBytes, NewerSidebandClient) {
   ASSERT_GT(n, 0);
   const auto frame = DecodeFrame(std::span(answer).first(static_cast<size_t>(n)));
   ASSERT_TRUE(frame.ok());
-  EXPECT_TRUE(std::holds_alternative<ChallengeFrame>(*frame)) << "unknown flags are ignored";
+  EXPECT_TRUE(std::holds_alternative<ChallengeFrame>(*frame)) << "unknown flags are not ignored";
 }
 
-// Another process that opens connections, says nothing on them, and ends with this.
+// Another process, which opens connections and sends nothing on them.  It ends with this object.
 class SilentProcess {
  public:
   SilentProcess(const std::string& path, int connections) {
@@ -426,7 +430,7 @@ class SilentProcess {
     FileDescriptor say(ends[1]);
     const pid_t parent = getpid();
     pid_ = fork();
-    if (pid_ == 0) {  // async-signal-safe calls only: other threads may have held locks
+    if (pid_ == 0) {  // async-signal-safe calls only, as other threads may have held locks
       DieWith(parent);
       for (int i = 0; i < connections; ++i) {
         const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -437,7 +441,7 @@ class SilentProcess {
     }
     say = FileDescriptor();
     char byte = 0;
-    EXPECT_EQ(read(done.get(), &byte, 1), 1) << "it could not connect";
+    EXPECT_EQ(read(done.get(), &byte, 1), 1) << "the silent process could not connect";
   }
   ~SilentProcess() {
     kill(pid_, SIGKILL);
@@ -450,21 +454,21 @@ class SilentProcess {
   pid_t pid_ = -1;
 };
 
-TEST_F(HostileBytes, ManySilentConnections) {
+TEST_F(HostileBytes, SilentConnectionsLeaveTheDaemonServing) {
   const size_t descriptors = daemon_->OpenDescriptors();
   {
-    // More than the share of a process, which is refused further ones; this one is not.
+    // More than the share of a process.  The silent process is refused more; this process is not.
     const SilentProcess silent(daemon_->data_socket(), 100);
     EXPECT_EQ(daemon_->Health(), "SERVING");
   }
   EXPECT_TRUE(Eventually([&] { return daemon_->OpenDescriptors() <= descriptors; }));
 }
 
-TEST_F(HostileBytes, AskingForWhatIsNotTheirs) {
+TEST_F(HostileBytes, UnknownSlabsPagesAndSegmentsAreRefused) {
   EXPECT_EQ(sideband_->MapSlab(SlabId{60'000}, false).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(sideband_->MapSessionPage(SessionId{1}).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(sideband_->DropStaging(77).code(), absl::StatusCode::kNotFound);
-  EXPECT_FALSE(sideband_->MakeStaging(GiB(1024)).ok()) << "beyond every share";
+  EXPECT_FALSE(sideband_->MakeStaging(GiB(1024)).ok()) << "a staging segment larger than every share was made";
 }
 
 }  // namespace

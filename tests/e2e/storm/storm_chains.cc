@@ -10,7 +10,7 @@ namespace larder::e2e {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// By how much the daemon's clock of days may be ahead.
+// How far the daemon's wall clock may be ahead of the test's clock.
 constexpr std::chrono::milliseconds kClockSlack{500};
 
 std::string Name(StormState s) {
@@ -31,7 +31,8 @@ StormCounts Sum(StormCounts a, const StormCounts& b) {
   return a;
 }
 
-// Leaves of each block's outcomes those that some choice of the others' completes to `sums`.
+// Filters each block's outcomes: one stays if outcomes of the other blocks can complete it to
+// `sums`.
 class SumFilter {
  public:
   SumFilter(const std::vector<StormOutcomes>& all, const StormCounts& sums)
@@ -143,7 +144,7 @@ void StormChain::Become(Block& block, const StormOutcomes& outcomes) {
   for (const StormOutcome& outcome : outcomes) next.push_back(outcome.next);
   block.ghost = block.ghost || pressure_;
   block.possible.Set(next);
-  // A block that may have left took its leases with it.
+  // If the block may have left HOST, no lease certainly holds it any more.
   if (block.possible.Ever([](StormState s) { return (s & kInHost) == 0; })) block.holders.clear();
 }
 
@@ -171,9 +172,9 @@ std::string StormChain::Settle(const std::string& what, const StormLaw& law,
     if (!all[i].empty()) continue;
     std::string wrong = absl::StrCat("chain ", number, ", call by call:");
     for (const std::string& line : latest_) absl::StrAppend(&wrong, "\n  ", line);
-    absl::StrAppend(&wrong, "\n  while of these blocks");
+    absl::StrAppend(&wrong, "\n  while the model allows");
     for (const Asked& one : asked)
-      absl::StrAppend(&wrong, "\n  ", one.block, " may be: ", Describe(one.block));
+      absl::StrAppend(&wrong, "\n  block ", one.block, ": ", Describe(one.block));
     return wrong;
   }
   for (size_t i = 0; i < asked.size(); ++i) Become(blocks[asked[i].block], all[i]);
@@ -196,7 +197,7 @@ void StormChain::SettleUnknown(const std::string& what, const StormLaw& law,
 
 std::vector<StormChain::Asked> StormChain::Below(size_t prefix) const {
   std::vector<Asked> below;
-  bool hole = false, maybe = false;  // between the prefix and this one
+  bool hole = false, maybe = false;  // there is, or may be, a hole between the prefix and block i
   for (size_t i = prefix == 0 ? 0 : prefix - 1; i < blocks.size() && !hole; ++i) {
     const bool named = prefix > 0 && i == prefix - 1;
     below.push_back({.block = i, .answer = {}, .maybe = maybe, .stored_only = !named});
@@ -226,7 +227,7 @@ std::string StormChain::SettleWriter(size_t block, uint32_t writer) {
   given.writers = {writer};
   if (known) return "";
   return absl::StrCat("chain ", number, ", block ", block, " has the bytes of another writer (",
-                      writer, ") than the first who was told that they are stored");
+                      writer, ") than the first one whose put was accepted");
 }
 
 void StormChain::EndRound() {

@@ -90,7 +90,7 @@ void StormController::StepOnChain() {
   StormChains::Loan chain = world_.chains.Borrow(random_);
   if (Random(6) == 0) return StepOnDevice(*chain);
   const uint64_t draw = Random(100);
-  // What waits for a lease waits for a second.
+  // A verb that has to wait for a lease waits for a second.
   const bool may_wait = !chain->held() || Random(100) == 0;
   if (draw < 22) {
     StepOfLookup(*chain);
@@ -270,7 +270,8 @@ void StormController::Prefetch(StormChain& chain) {
   for (const auto& one : target.asked) {
     StormChain::Block& block = chain.blocks[one.block];
     block.may_promote = true;
-    // The latest of all who asked; of one that was not pinned by it, just this.
+    // The latest deadline of all prefetches, or this one if no earlier prefetch still pins the
+    // block.
     const bool pinned = block.possible.Ever([](StormState s) { return (s & kPrefetched) != 0; });
     block.prefetch_end =
         std::max(pinned ? block.prefetch_end : Clock::time_point(), Clock::now() + ttl);
@@ -334,9 +335,9 @@ void StormController::Move(StormChain& chain) {
     ++world_.tally.cancelled;
     return chain.SettleUnknown(what, law, target.asked);
   }
-  // More than the tier has room for: nothing was done.
+  // The tier does not have enough capacity for all blocks, so nothing was done.
   if (chain.pressure() && absl::IsFailedPrecondition(status)) return;
-  if (status.ok() && last.blocks_done != last.blocks) world_.tally.Differs("a move is not done");
+  if (status.ok() && last.blocks_done != last.blocks) world_.tally.Differs("a move left blocks out");
   Settle(chain, law, target, status, nullptr, SumsOf(last), what);
 }
 
@@ -489,7 +490,7 @@ void StormController::StepOnNode() {
       const bool known = std::ranges::any_of(*instances, [](const wire::InstanceInfo& instance) {
         return instance.engine_id == kStormEngineId && instance.contents.size() == kChains + 1;
       });
-      if (!known) world_.tally.Differs("list instances: the engine of all chains is not there");
+      if (!known) world_.tally.Differs("list instances: the engine of all chains is not listed");
       return;
     }
     case 7:
@@ -503,7 +504,7 @@ void StormController::StepOnNode() {
       if (!world_.Answered(stats.status(), "stats")) return;
       for (const wire::TenantStats& t : stats->tenants) {
         if (t.pool_stored + t.pool_free + t.pool_reserved > t.pool_limit)
-          world_.tally.Differs("stats: more than the pool");
+          world_.tally.Differs("stats: the parts are larger than the pool");
       }
       return;
     }
@@ -526,7 +527,7 @@ void StormController::Verify() {
   if (!stopped) (void)world_.Answered(status, "verify");
 }
 
-// For a moment; then it goes away, and later goes on.
+// Watches for a moment and goes away; a later call resumes.
 void StormController::Watch() {
   world_.tally.Count(StormVerb::kWatch);
   const bool resume = watcher_.complete && Random(4) != 0;

@@ -1,9 +1,9 @@
-// A controller of the storm: draws verbs of Cache and Admin, and holds each answer against the
-// model.
+// A controller of the storm: it calls verbs of Cache and Admin at random and compares each answer
+// with the model.
 //
-// Of the verbs about a chain every answer is checked, key by key and sum by sum; of those about
-// open blocks only that each is one that the contract knows.
-// Ownership: its connections, one set for each daemon.  Thread-safety: none.
+// Of a verb on a chain it checks the answer for every block and every sum; of a verb on open blocks
+// only that the call is answered.
+// Ownership: its connections, which are replaced with each daemon.  Thread-safety: none.
 #pragma once
 
 #include <memory>
@@ -22,25 +22,26 @@ namespace larder::e2e {
 class StormController {
  public:
   StormController(StormWorld& world, uint64_t seed) : world_(world), random_(seed) {}
-  // Until the gate says that it is over.
+  // Runs until the gate ends it.
   void Run();
 
-  // ---- for who looks at everything, while the gate is closed
+  // ---- for the test, which checks everything while the gate is closed
   void Connect();
   void Disconnect();
-  // Of each block the tiers that Lookup tells, taken into the model.
+  // Looks up the tiers of each block and settles them with the model.  Returns false after a
+  // difference or without an answer.
   [[nodiscard]] bool LookUp(StormChain& chain);
-  // Likewise of device memory, which the model must know.
+  // Looks up the blocks in device memory, which must be those of the model.
   void LookUpDevice(StormChain& chain);
-  // Whether each copy is encoded, by a Compress that changes nothing.
+  // Finds out by a dry run of Compress whether each copy is encoded.  Returns as LookUp.
   [[nodiscard]] bool LookAtCodecs(StormChain& chain);
   [[nodiscard]] StormWatcher& watcher() { return watcher_; }
-  // Hears all that there is to hear.
+  // Brings the watcher up to date.
   void CatchUp();
   [[nodiscard]] RpcStub& cache() { return *cache_; }
 
  private:
-  // What a verb is about.
+  // The blocks that a verb names.
   struct Target {
     wire::SelectionScope scope = wire::SelectionScope::kBlocks;
     wire::BlockSelection blocks;
@@ -62,7 +63,7 @@ class StormController {
   void Clear(StormChain& chain);
   void Move(StormChain& chain);
   void Compress(StormChain& chain);
-  // Of open blocks, with numbers below this one.
+  // Verbs on open blocks with numbers below `numbers`.
   void PinOpen();
   void UnpinOpen();
   void PrefetchOpen();
@@ -70,7 +71,7 @@ class StormController {
   void CompressOpen(uint32_t numbers);
   void ClearOpen(uint32_t numbers);
   void LookUpOpen(uint32_t numbers);
-  // Of device memory, of which the model knows all.
+  // Verbs on device memory, of which the model is exact.
   void StepOnDevice(StormChain& chain);
   void PinOnDevice(StormChain& chain);
   void UnpinOnDevice(StormChain& chain);
@@ -78,15 +79,18 @@ class StormController {
   void ClearScopeOnDevice(StormChain& chain);
   void CompressOnDevice(StormChain& chain);
   [[nodiscard]] Target DrawOnDevice(StormChain& chain);
-  // Which of its blocks are there, as Lookup says; nullopt: the daemon ends.
+  // Returns which blocks of the chain are in device memory according to Lookup, or nullopt if the
+  // daemon is ending.
   [[nodiscard]] std::optional<std::vector<bool>> DeviceBlocksOf(StormChain& chain);
-  // False, and a difference, unless each is as expected, or the daemon ends.
+  // Returns whether each answer is as expected, and counts a difference if not.  Returns false
+  // without
+  // a difference if the daemon is ending.
   bool Expect(const std::string& what, StormChain& chain, const Target& target,
               std::span<const wire::BlockAnswer> answers, std::span<const BlockStatus> expected);
 
   void Watch();
   void Verify();
-  // Takes an answer in, or that there was none.
+  // Settles an answer with the model, or the fact that there was none.
   void Settle(StormChain& chain, const StormLaw& law, Target& target, const absl::Status& status,
               const std::vector<wire::BlockAnswer>* answers, const std::optional<StormCounts>& sums,
               const std::string& what);

@@ -1,5 +1,5 @@
-// The storm's verbs about device memory: the daemon asks the engine that has the blocks, and the
-// model knows what that must say.
+// The storm's verbs on device memory: the daemon asks the engine that has the blocks, and the model
+// knows what the engine must answer.
 #include <algorithm>
 #include <chrono>
 #include <span>
@@ -40,7 +40,7 @@ void StormController::StepOnDevice(StormChain& chain) {
   LookUpDevice(chain);
 }
 
-// Of all engines, or of the one that has them.
+// Draws blocks of all engines or of the one that has them.
 StormController::Target StormController::DrawOnDevice(StormChain& chain) {
   Target target = DrawBlocks(chain);
   target.blocks.engine_id = Random(2) == 0 ? DeviceEngineOf(chain) : "";
@@ -50,7 +50,7 @@ StormController::Target StormController::DrawOnDevice(StormChain& chain) {
 bool StormController::Expect(const std::string& what, StormChain& chain, const Target& target,
                              std::span<const wire::BlockAnswer> answers,
                              std::span<const BlockStatus> expected) {
-  if (world_.gate.stopping()) return false;  // engines end, too
+  if (world_.gate.stopping()) return false;  // the engines' sessions end, too
   std::string wrong;
   if (answers.size() != expected.size())
     absl::StrAppend(&wrong, " ", answers.size(), " answers for ", expected.size());
@@ -100,7 +100,7 @@ void StormController::UnpinOnDevice(StormChain& chain) {
   }
   const auto unpinned = static_cast<uint64_t>(std::ranges::count(expected, kOk));
   if (Expect("unpin", chain, target, result->blocks, expected) && result->unpinned != unpinned)
-    world_.tally.Differs("unpin on device counts otherwise");
+    world_.tally.Differs("unpin on device: wrong count");
 }
 
 void StormController::ClearOnDevice(StormChain& chain) {
@@ -127,12 +127,12 @@ void StormController::ClearOnDevice(StormChain& chain) {
   }
   if (Expect("clear", chain, target, result->blocks, expected) &&
       (result->device.blocks != cleared || result->kept_pinned != kept || result->unanswered != 0))
-    world_.tally.Differs("clear on device counts otherwise");
+    world_.tally.Differs("clear on device: wrong counts");
 }
 
-// Of a prefix or the content.  The block that the prefix ends with goes for certain, and so does
-// each behind it up to a hole; one behind a hole may be known to follow or not, so which of those
-// went, Lookup says.
+// Clears a prefix or the content.  The block with which the prefix ends is cleared for certain, and
+// so is each block after it up to a hole.  The daemon may or may not know that a block after a hole
+// follows the prefix, so Lookup tells which of those were cleared.
 void StormController::ClearScopeOnDevice(StormChain& chain) {
   world_.tally.Count(StormVerb::kClear);
   const size_t prefix = Random(kChainBlocks + 1);
@@ -149,7 +149,7 @@ void StormController::ClearScopeOnDevice(StormChain& chain) {
   const std::optional<std::vector<bool>> there = DeviceBlocksOf(chain);
   if (!there) return;
   uint64_t cleared = 0;
-  bool unbroken = true;  // from the prefix's last block, or the content's first
+  bool unbroken = true;  // no hole since the prefix's last block, or the content's first
   std::string wrong;
   for (size_t i = 0; i < kChainBlocks; ++i) {
     auto& device = chain.blocks[i].device;
@@ -159,12 +159,12 @@ void StormController::ClearScopeOnDevice(StormChain& chain) {
     const bool kept = device.pins != 0 && !query.pinned;
     if (gone && (!below || kept)) absl::StrAppend(&wrong, " block ", i, " must stay");
     if (device.there && !gone && below && unbroken && !kept)
-      absl::StrAppend(&wrong, " block ", i, " must go");
+      absl::StrAppend(&wrong, " block ", i, " must be cleared");
     cleared += gone ? 1 : 0;
     if (gone) device = {};
   }
   if (result->device.blocks != cleared || result->unanswered != 0)
-    absl::StrAppend(&wrong, " it counts ", result->device.blocks, ", not ", cleared);
+    absl::StrAppend(&wrong, " the answer counts ", result->device.blocks, ", not ", cleared);
   if (!wrong.empty() && !world_.gate.stopping())
     world_.tally.Differs(absl::StrCat("clear of ", prefix == 0 ? "the content" : "a prefix", " ",
                                       prefix, " on device, chain ", chain.number, ":", wrong));
@@ -191,7 +191,7 @@ void StormController::CompressOnDevice(StormChain& chain) {
   const auto there = static_cast<uint64_t>(std::ranges::count(expected, kOk));
   if (Expect("compress", chain, target, last.answers, expected) &&
       (last.blocks != there || last.blocks_done != there || last.changed != there))
-    world_.tally.Differs("compress on device counts otherwise");
+    world_.tally.Differs("compress on device: wrong counts");
 }
 
 std::optional<std::vector<bool>> StormController::DeviceBlocksOf(StormChain& chain) {

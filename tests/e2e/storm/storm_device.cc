@@ -61,13 +61,13 @@ bool StormDeviceActor::Connect() {
 }
 
 void StormDeviceActor::Disconnect() {
-  session_.reset();  // waits for a directive under way
+  session_.reset();  // waits for a directive that is under way
   live_ = nullptr;
   client_.reset();
   memory_.Clear();
 }
 
-// A block comes to device memory, or leaves it, pinned or not, as the engine likes.
+// Adds a block to device memory, or removes it, whether or not it is pinned.
 void StormDeviceActor::Step() {
   const uint64_t own = random_() % (kChains / kDeviceEngines);
   const StormChains::Loan chain = world_.chains.BorrowThis(own * kDeviceEngines + number_);
@@ -104,7 +104,7 @@ std::vector<BlockStatus> StormDeviceActor::Do(const wire::Directive& directive) 
   for (size_t i = 0; directive.kind == wire::DirectiveKind::kDrop && i < statuses.size(); ++i) {
     if (statuses[i] == BlockStatus::kOk) dropped.push_back(directive.digests[i]);
   }
-  // Before the answer, so that who asked finds them gone.
+  // Reported before the answer, so that the caller's next lookup does not find them.
   if (!dropped.empty()) (void)live_->ReportDevice(variant_, {.removed = dropped});
   return statuses;
 }

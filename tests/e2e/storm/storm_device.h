@@ -1,11 +1,14 @@
-// Device memory in the storm: an engine that says what it has there of its chains, and does what
-// directives ask of it.
+// Device memory in the storm: an engine that reports the blocks of its chains in its device memory,
+// and executes directives.
 //
-// The model of it is exact (StormChain::Block::device): nothing leaves device memory by itself, who
-// has a chain on loan is the only one that changes it, and a session ends while nobody has one.
-// Each chain is of one such engine.
-// Ownership: client, session, and the memory.  Thread-safety: none, but that directives come on a
-// thread of the session's.
+// The model of device memory is exact (StormChain::Block::device): no block leaves it by itself,
+// only
+// the actor that has a chain on loan changes its blocks there, and a session ends only while no
+// chain
+// is on loan.  Each chain belongs to one of these engines.
+// Ownership: client, session, and the memory.  Thread-safety: none, except that directives come on
+// a
+// thread of the session.
 #pragma once
 
 #include <cstdint>
@@ -27,18 +30,18 @@ class StormDeviceActor {
  public:
   StormDeviceActor(StormWorld& world, size_t number, uint64_t seed)
       : world_(world), number_(number), random_(seed) {}
-  // Until the gate says that it is over.
+  // Runs until the gate ends it.
   void Run();
-  // Its session ends, and with it all that it had; another begins.  While the gate is closed: a
-  // controller asks by tokens for the blocks of this engine, which are none to a daemon that has
-  // not yet heard of it.
+  // Ends the session, and with it all that the engine had, and attaches another one.  Call it only
+  // while the gate is closed: a controller names blocks of this engine by tokens, and a daemon at
+  // which the engine has not registered yet finds none.
   [[nodiscard]] bool BeginAnew();
 
  private:
   [[nodiscard]] bool Connect();
   void Disconnect();
   void Step();
-  // After this the daemon has worked off what was reported.
+  // Waits until the daemon has handled the reports.
   [[nodiscard]] absl::Status RoundTrip();
   [[nodiscard]] std::vector<BlockStatus> Do(const wire::Directive& directive);
 
@@ -47,7 +50,7 @@ class StormDeviceActor {
   StormRandom random_;
   std::unique_ptr<Client> client_;
   std::unique_ptr<Session> session_;
-  Session* live_ = nullptr;  // session_, also while that ends
+  Session* live_ = nullptr;  // equals session_, also while that is being destroyed
   VariantHandle variant_;
   DeviceMemory memory_;
 };

@@ -117,7 +117,7 @@ absl::StatusOr<BlockStatus> StormEngine::Hold(const TestBlock& block, size_t lay
   return status;
 }
 
-// Also a view of what was cleared since: the bytes go with the lease.
+// The view must be right even if the block was cleared since, because a lease keeps its bytes.
 void StormEngine::CheckView(const Held& held) {
   const std::span<const std::byte> view = held.lease.View(0);
   const size_t second = RoundUp(held.layer_bytes, kSegmentAlign);

@@ -1,8 +1,9 @@
-// An engine of the storm: a client and its session, blocks of floats, and a look at every byte that
-// it is given: all of a block are one writer's, whoever that is.
+// An engine of the storm: a client with its session that puts blocks of floats and checks every
+// byte
+// that it reads: all bytes of a block must belong to one writer, any writer.
 //
-// Blocks that nobody predicts ("open") are numbered, and each begins a chain of its own.
-// Ownership: client, session, and what it holds.  Thread-safety: none.
+// Open blocks, which the model does not predict, are numbered, and each begins its own chain.
+// Ownership: client, session, and its leases and reservations.  Thread-safety: none.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@
 
 namespace larder::e2e {
 
-// Of open blocks: all stay, or they are several times what pool and disk hold.
+// The number of open blocks in calm rounds, which pool and disk hold, and in stormy rounds, several
+// times what pool and disk hold.
 inline constexpr uint32_t kOpenCalm = 40, kOpenStorm = 3'000;
 inline constexpr uint64_t kStormChildSteps = 20;
 [[nodiscard]] TestBlock OpenBlock(uint32_t number);
@@ -34,14 +36,15 @@ class StormEngine {
                                      bool accept_encoded);
   void Disconnect();
   [[nodiscard]] bool connected() const { return session_ != nullptr; }
-  // By the byte stream: it can hold nothing.
+  // Whether the session uses byte streams, so that it can hold no lease.
   [[nodiscard]] bool streams() const { return session_->write_mode() == WriteMode::kStream; }
 
-  // In one call; the worst of their statuses.
+  // Puts the blocks in one call.  Returns an unsuccessful status if there is one, otherwise the
+  // first.
   [[nodiscard]] absl::StatusOr<BlockStatus> Put(const Digest& content,
                                                 std::span<const TestBlock> blocks,
                                                 size_t layer_bytes);
-  // *writer: whose bytes it was given, if it was.
+  // If the block was read, sets `*writer` to the writer of its bytes.
   [[nodiscard]] absl::StatusOr<BlockStatus> Get(const TestBlock& block, size_t layer_bytes,
                                                 uint32_t* writer = nullptr);
   [[nodiscard]] absl::StatusOr<BlockStatus> Hold(const TestBlock& block, size_t layer_bytes,
@@ -53,15 +56,15 @@ class StormEngine {
     Lease lease;
   };
   [[nodiscard]] const std::deque<Held>& held() const { return held_; }
-  // The nonce in what it puts: another one each time that it connects.
+  // The nonce in the blocks that it puts, a new one with every Connect.
   [[nodiscard]] uint32_t writer() const { return maker_.writer; }
-  // Of the oldest.  False: it was revoked.
+  // Releases the oldest lease.  Returns false if it was revoked.
   [[nodiscard]] bool Release();
-  // Room that is half written and never published.
+  // Makes a reservation that is half written and never published.
   void HalfWrite(size_t layer_bytes);
 
  private:
-  // Of both layers; whose they are, or 0.
+  // Checks the bytes of both layers.  Returns their writer, or 0 if they are wrong.
   uint32_t Check(const Digest& digest, std::span<const std::byte> first,
                  std::span<const std::byte> second, const char* where);
   void CheckView(const Held& held);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kPressing = 8;
 
-// A daemon that drains grants nothing any more.
+// A draining daemon grants nothing any more: kCancelled counts as no answer.
 absl::Status StatusOf(const absl::StatusOr<BlockStatus>& answer) {
   if (answer.ok() && *answer == BlockStatus::kCancelled)
     return absl::CancelledError("the daemon drains");
@@ -39,7 +39,7 @@ void StormSessionActor::Run() {
     }
     if (held_.size() > 3 || (!held_.empty() && random_() % 12 == 0)) ReleaseOldest();
     random_() % 100 < 60 ? StepOnChain() : StepOnOpen();
-    if (random_() % 500 == 0) Disconnect();  // and another one, which writes and reads otherwise
+    if (random_() % 500 == 0) Disconnect();  // the next session may have other modes
   }
   Disconnect();
 }
@@ -110,7 +110,7 @@ void StormSessionActor::StepOnChain() {
       gone = !Settle(*chain, index, GetLaw(false), answer, "acquire");
       if (!gone && *answer == BlockStatus::kOk) {
         held_.emplace_back(chain->number, index);
-        // Of an encoded one the lease may be on decoded bytes of its own.
+        // The lease on an encoded block may hold decoded bytes in another extent, not the block.
         if (block.possible.Always([](StormState s) { return (s & kHostEncoded) == 0; }))
           block.holders.insert(id);
       }
@@ -119,7 +119,7 @@ void StormSessionActor::StepOnChain() {
   if (gone) Disconnect();
 }
 
-// In a storm many at once: these are what presses pool and disk.
+// In a stormy round it puts many at once, which is what makes pool and disk evict.
 void StormSessionActor::StepOnOpen() {
   const uint32_t numbers = world_.pressure ? kOpenStorm : kOpenCalm;
   const bool put = random_() % (world_.pressure ? 4 : 2) != 0;

@@ -1,7 +1,9 @@
-// The engines of the storm as its threads: one with a session of its own that works on chains, one
-// with a child process that is killed again and again.
+// The threads of the storm's engines: one kind has a session in this process and works on chains,
+// the
+// other has a child process that it kills repeatedly.
 //
-// Ownership: session and child.  Thread-safety: none; a child dies with the thread that runs this.
+// Ownership: session and child.  Thread-safety: none; a child dies with the thread that runs its
+// actor.
 #pragma once
 
 #include <cstdint>
@@ -21,17 +23,17 @@ class StormSessionActor {
  public:
   StormSessionActor(StormWorld& world, uint64_t number, uint64_t seed)
       : world_(world), random_(seed), engine_(world.tally), next_id_(number << 48) {}
-  // Until the gate says that it is over.
+  // Runs until the gate ends it.
   void Run();
 
  private:
   [[nodiscard]] bool Connect();
-  // Also what it holds, of which the model forgot when the daemon ended.
+  // Releases the leases, unless the daemon is ending, and ends the session.
   void Disconnect();
   void StepOnChain();
   void StepOnOpen();
   void ReleaseOldest();
-  // False: the daemon has gone.
+  // Settles an answer with the model.  Returns false if the daemon has ended.
   [[nodiscard]] bool Settle(StormChain& chain, size_t block, const StormLaw& law,
                             const absl::StatusOr<BlockStatus>& answer, const char* what);
 

@@ -1,5 +1,5 @@
-// An engine of the storm as a process of its own, which may be killed at any instant: it puts,
-// gets, holds and half-writes open blocks at random until a call fails.
+// An engine of the storm as a separate process, which may be killed at any instant.  It puts, gets,
+// holds and half-writes open blocks at random until a call fails.
 //
 //   storm_engine_process SOCKET_DIR MODE(mapped|staged|stream) CALM|STORM SEED
 //
@@ -24,7 +24,7 @@ int Run(const std::string& folder, WriteMode mode, uint32_t numbers, uint32_t se
   const ContentSpec content = OpenContent();
   if (!engine.Connect(folder, "stray", {&content, 1}, mode, random() % 2 == 0).ok()) return 4;
   for (uint64_t step = 1;; ++step) {
-    usleep(static_cast<useconds_t>(random() % 10'000));  // it has its computing to do
+    usleep(static_cast<useconds_t>(random() % 10'000));  // as if it computed
     const TestBlock block = OpenBlock(static_cast<uint32_t>(random() % numbers));
     absl::StatusOr<BlockStatus> answer = BlockStatus::kOk;
     switch (random() % 8) {

@@ -1,7 +1,8 @@
-// Where the actors of the storm stop: for a look at everything at once, and while the daemon is
-// not there.
+// The gate at which the actors of the storm wait while the test checks everything and while there
+// is
+// no daemon.
 //
-// Thread-safety: all methods from any thread; Close, Open and End by one.
+// Thread-safety: all methods may be called from any thread; Close and Open from one at a time.
 #pragma once
 
 #include <atomic>
@@ -15,8 +16,9 @@ class StormGate {
  public:
   explicit StormGate(int actors) : actors_(actors) {}
 
-  // An actor between two steps: waits while the gate is closed; false: it is to end.  `park` is
-  // called before it waits, and told whether the daemon will be another one.
+  // Called by an actor between two steps.  Waits while the gate is closed, after calling `park`
+  // with
+  // whether the daemon will be another one.  Returns false if the actor is to end.
   [[nodiscard]] bool Pass(const std::function<void(bool another)>& park) LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     if (closed_) {
@@ -28,7 +30,7 @@ class StormGate {
     }
     return !ended_;
   }
-  // Until all wait.
+  // Closes the gate and waits until all actors wait at it.
   void Close() LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     closed_ = true;
@@ -40,7 +42,7 @@ class StormGate {
     ended_ = end;
     changed_.NotifyAll();
   }
-  // The daemon is about to end: calls may fail from now on.
+  // Announces that the daemon is about to end, so that calls may fail from now on.
   void SetStopping(bool stopping) { stopping_ = stopping; }
   [[nodiscard]] bool stopping() const { return stopping_; }
 

@@ -7,14 +7,16 @@ namespace {
 
 int Said(BlockStatus status) { return static_cast<int>(status); }
 
-// Without that copy, and its codec.
+// Returns the state without these copies and their codecs.
 StormState Without(StormState state, StormState copies) {
   if ((copies & kInHost) != 0) state &= ~(kInHost | kHostEncoded);
   if ((copies & kOnDisk) != 0) state &= ~(kOnDisk | kDiskEncoded);
   return state;
 }
 
-// From the pool it goes to disk as it is; from there it is decoded.
+// Returns the state after a copy to the tier of `to`.  A copy from the pool to disk keeps its
+// codec; a
+// copy from disk to the pool is decoded.
 StormState Copied(StormState state, StormState to) {
   if ((state & to) != 0) return state;
   if (to == kInHost) return state | kInHost;
@@ -24,12 +26,12 @@ StormState Copied(StormState state, StormState to) {
 
 int32_t Pins(StormState state) { return std::popcount(static_cast<unsigned>(state & kAllPins)); }
 
-// Of what may have left meanwhile.
+// Whether the block may have left all tiers meanwhile.
 bool MayLeave(StormState state, const StormAround& around) {
   return around.pressure && !around.held && (state & kAllPins) == 0;
 }
 
-// A step that the daemon may take by itself; each calls `to` with what it may become.
+// Calls `to` with the next state for each step that the daemon may take by itself.
 template <class To>
 void ByItself(StormState s, const StormAround& around, To to) {
   const bool host = (s & kInHost) != 0, disk = (s & kOnDisk) != 0;
@@ -53,7 +55,7 @@ StormLaw LookupLaw() {
 StormLaw PutLaw() {
   return [](StormState s, const StormAround& around) {
     StormOutcomes all;
-    // The first writer of a name wins, in whatever tier its block is.
+    // The first writer keeps the name, whatever tier its block is in.
     if (Copies(s) != 0) {
       all.push_back({s, Said(BlockStatus::kDuplicate), {}});
     } else {
@@ -112,7 +114,9 @@ StormLaw PrefetchLaw() {
 }
 
 StormLaw ClearLaw(const StormClear& clear) {
-  // Of a block in state `s`, `ended` of whose pins are over; `kept`: if it stays.
+  // The outcomes for a block in state `s`, after `ended` of its pins were ended.  `kept` is its
+  // next
+  // state if nothing is cleared.
   const auto take = [clear](StormState s, StormState kept, int32_t ended, bool held) {
     const StormState going = s & clear.copies;
     if (going == 0) return StormOutcomes{{kept, Said(BlockStatus::kMissing), {0, 0, 0, 0, ended}}};
@@ -123,7 +127,7 @@ StormLaw ClearLaw(const StormClear& clear) {
     const StormOutcome gone = {clear.dry_run ? kept : Without(s, going),
                                Said(BlockStatus::kOk),
                                {going & kInHost, (going & kOnDisk) >> 1, 0, 0, ended}};
-    // The daemon, too, holds blocks for a moment, as does who has just released one.
+    // The daemon also holds blocks for a moment itself, and a lease just released may still count.
     const StormOutcome in_use = {kept, Said(BlockStatus::kKept), {0, 0, 0, 1, ended}};
     if (!stays) return StormOutcomes{gone};
     return held ? StormOutcomes{in_use} : StormOutcomes{gone, in_use};
@@ -133,7 +137,8 @@ StormLaw ClearLaw(const StormClear& clear) {
     const int32_t ended = Pins(s);
     const auto unpinned = static_cast<StormState>(s & ~kAllPins);
     if (clear.dry_run) return take(unpinned, s, ended, around.held && ended == 0);
-    // Pins end first; then it may leave, or a call that was cancelled take it, before this does.
+    // The pins end first.  Before the block is cleared, it may then be evicted, or be changed by a
+    // call that was cancelled.
     Possible now;
     now.Set({unpinned});
     now.LetTimePass(around);
@@ -163,7 +168,7 @@ StormLaw MoveLaw(Tier from, Tier to, bool copy) {
     if (!around.pressure) return all;
     for (const StormState next : {s, both}) {
       all.push_back({next, 0, {1, 0, 0, 1, 0, 0}});
-      all.push_back({next, 0, {1, 1, 0, 0, 0, 0}});  // the other copy has left: it stays
+      all.push_back({next, 0, {1, 1, 0, 0, 0, 0}});  // the other copy was evicted: this stays
     }
     if (MayLeave(s, around)) all.push_back({Without(s, Copies(s)), 0, {1, 0, 1, 0, 0, 0}});
     return all;
@@ -176,7 +181,7 @@ StormLaw CompressLaw(StormState copies, bool encode, bool dry_run) {
     if ((s & copies & CopyBit(tier)) == 0) return StormOutcomes{before};
     const bool encoded = (s & EncodedBit(tier)) != 0;
     StormOutcomes all;
-    // `sum` counts it; the worst answer of a name is the answer.
+    // `sum` is the index of the sum that counts it.  The answer for a name is its worst one.
     const auto add = [&](StormState next, BlockStatus status, size_t sum) {
       StormOutcome& one = all.emplace_back(before);
       one.next = dry_run ? s : next;
@@ -194,7 +199,7 @@ StormLaw CompressLaw(StormState copies, bool encode, bool dry_run) {
     } else {
       if (!around.held || dry_run) add(other, BlockStatus::kOk, 1);
     }
-    add(s, BlockStatus::kKept, 4);  // somebody holds it, or writes it anew
+    add(s, BlockStatus::kKept, 4);  // it is held, or is being written again
     if (!around.pressure) return all;
     add(s, BlockStatus::kFull, 5);
     const bool pinned = (s & (tier == Tier::kHost ? kPinnedHost : kPinnedDisk)) != 0;
@@ -219,7 +224,7 @@ StormLaw CompressLaw(StormState copies, bool encode, bool dry_run) {
 }
 
 void Possible::LetTimePass(const StormAround& around) {
-  StormAround alone = around;  // to each of the late calls: else they would look at each other
+  StormAround alone = around;  // for the late calls, which would otherwise recurse into each other
   alone.late.clear();
   std::vector<StormState> open = States();
   while (!open.empty()) {

@@ -1,12 +1,18 @@
-// What one block may be, as far as all answers up to now allow; and the law of each verb.
+// The model of one block: the states that all answers so far allow, and a law for each verb.
 //
-// A state is what the contract lets a caller tell apart: the tiers that have the block, the codec
-// of each copy, and whose pins its name has.  What the daemon does by itself (it spills, promotes
-// what is pinned, evicts) cannot be predicted, so the model keeps the set of all states that are
-// possible: an answer leaves those from which the verb's law gives this answer, and when none is
-// left, the daemon has lied.  A law is thereby as sharp as the contract is: Lookup leaves one state
-// of tiers, a Clear of a pinned block only KEPT.  What is not tried: that the daemon does by itself
-// what it may do, but for what is pinned (the test waits for that).
+// A state is what a caller can distinguish by the contract: the tiers that have the block, the
+// codec
+// of each copy, and the owners whose pins its name has.  The actions that the daemon takes by
+// itself
+// (spilling, promoting pinned blocks, evicting) cannot be predicted, so the model keeps the set of
+// all
+// possible states.  An answer leaves the states from which the verb's law gives this answer; if
+// none
+// is left, the answer is wrong.  A law is therefore as strict as the contract: Lookup leaves one
+// set
+// of tiers, and a Clear of a pinned block only KEPT.  The model does not check that the daemon
+// takes
+// the actions that it may take, except for pinned blocks, for which the test waits.
 // Values and pure functions: no threads, no clock.
 #pragma once
 
@@ -42,12 +48,12 @@ inline constexpr StormState kAllPins = kPinnedHost | kPinnedDisk;
   return tier == Tier::kHost ? kHostEncoded : kDiskEncoded;
 }
 
-// What a block adds to the sums of an answer about many; which sums is the verb's.
+// What a block adds to the sums of an answer about many blocks.  The verb defines the sums.
 using StormCounts = std::array<int32_t, 6>;
-// How a verb may end for a block: what it is then, and what the answer says of it.
+// A possible outcome of a verb for a block: its next state and its part of the answer.
 struct StormOutcome {
   StormState next = 0;
-  int answer = 0;  // a BlockStatus; of Lookup the tiers
+  int answer = 0;  // a BlockStatus; for Lookup the tiers
   StormCounts counts = {};
   friend auto operator<=>(const StormOutcome&, const StormOutcome&) = default;
 };
@@ -56,19 +62,19 @@ using StormOutcomes = std::vector<StormOutcome>;
 struct StormAround;
 using StormLaw = std::function<StormOutcomes(StormState, const StormAround&)>;
 
-// What decides beside the state.
+// The circumstances that also decide the outcomes.
 struct StormAround {
-  bool held = false;           // an engine has a lease on it for certain
-  bool pressure = false;       // something may be evicted
-  bool may_promote = false;    // somebody asked for it in HOST, and did not wait
-  bool prefetch_over = false;  // its deadline has passed, or may have
-  bool recoded = false;  // in HOST, lately: what was on its way to disk then has the other codec
-  std::vector<StormLaw> late = {};  // of calls that were cancelled, and may still be at work
+  bool held = false;           // a lease certainly holds the block
+  bool pressure = false;       // blocks may be evicted
+  bool may_promote = false;    // a caller asked for it in HOST and did not wait
+  bool prefetch_over = false;  // the deadline of its prefetches has passed, or may have
+  bool recoded = false;  // lately, in HOST: a copy being written to disk may have the other codec
+  std::vector<StormLaw> late = {};  // calls that were cancelled and may still be at work
 };
 
 [[nodiscard]] StormLaw LookupLaw();
 [[nodiscard]] StormLaw PutLaw();
-// `stream`: by the byte stream, which finds what is in HOST alone.
+// `stream`: a get by byte stream, which finds only blocks in HOST.
 [[nodiscard]] StormLaw GetLaw(bool stream);
 [[nodiscard]] StormLaw PinLaw(uint32_t owner, Tier tier);
 [[nodiscard]] StormLaw UnpinLaw(uint32_t owner, Tier tier);  // sums: unpinned
@@ -87,12 +93,14 @@ struct StormClear {
 
 class Possible {
  public:
-  Possible() { states_.set(0); }  // it is nowhere, and nobody pins it
-  // What goes on by itself may have gone on; and a call that its caller did not wait for.
+  Possible() { states_.set(0); }  // in no tier and not pinned
+  // Adds the states that follow from actions that the daemon may have taken by itself, and from
+  // calls
+  // that were cancelled.
   void LetTimePass(const StormAround& around);
-  // The daemon has died: what was not durable may be lost, and prefetches are.  `ghost`: the disk
-  // may have a copy that has left it, as no Clear promised that it is gone.
-  // REQUIRES: time has passed.
+  // The daemon has been killed: blocks that were not durable may be lost, and prefetches are lost.
+  // `ghost`: the disk may still have a copy that had left it, as no Clear confirmed its removal.
+  // REQUIRES: LetTimePass was called.
   void Crash(bool ghost);
   [[nodiscard]] std::vector<StormState> States() const;
   void Set(const std::vector<StormState>& states);

@@ -1,6 +1,6 @@
-// What all actors of the storm did, and what they found wrong.
+// Counts what all actors of the storm did and what they found wrong.
 //
-// Thread-safety: all methods from any thread.
+// Thread-safety: all methods may be called from any thread.
 #pragma once
 
 #include <array>
@@ -34,11 +34,12 @@ inline constexpr std::array<const char*, 15> kStormVerbs = {
 
 struct StormTally {
   std::array<std::atomic<uint64_t>, kStormVerbs.size()> steps{};
-  // Of engines that are processes of their own, which do not say what they did.
+  // Steps of engine processes, which do not report their verbs.
   std::atomic<uint64_t> child_steps{0};
   std::atomic<uint64_t> hits{0}, unanswered{0}, cancelled{0};
-  // Of a verb, where nothing presses: blocks that it did, and those that it left, as in use.  The
-  // model takes "in use" from it at any time, so it must not be all that is ever said.
+  // Blocks that a verb has handled in calm rounds, and blocks that it kept because they were in
+  // use.
+  // The model accepts "in use" at any time, so the test checks that it is not the usual answer.
   struct Done {
     std::atomic<uint64_t> done{0}, left{0};
     void Add(uint64_t did, uint64_t in_use) {
@@ -55,8 +56,8 @@ struct StormTally {
     for (const auto& of_verb : steps) all += of_verb;
     return all;
   }
-  // Engines are the faster ones: they wait while they have done more than the controllers, so that
-  // every verb has its share.
+  // Whether engines have done more steps than the controllers.  Engines are faster, so they wait
+  // meanwhile, and every verb gets its share of the steps.
   [[nodiscard]] bool EnginesAhead() const {
     uint64_t engines = child_steps;
     for (const StormVerb verb :

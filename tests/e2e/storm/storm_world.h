@@ -1,6 +1,7 @@
-// What the actors of the storm share.
+// The state that the actors of the storm share.
 //
-// Thread-safety: each member says; `daemon` and `pressure` change only while the gate is closed.
+// Thread-safety: as each member states; `daemon` and `pressure` change only while the gate is
+// closed.
 #pragma once
 
 #include <memory>
@@ -14,8 +15,8 @@
 namespace larder::e2e {
 
 inline constexpr int kControllers = 4, kSessionEngines = 2, kChildEngines = 2, kDeviceEngines = 2;
-inline constexpr const char* kStormEngineId = "storm";  // of the sessions that know all chains
-inline constexpr const char* kOpenOwner = "open";       // of pins of open blocks
+inline constexpr const char* kStormEngineId = "storm";  // id of sessions that register all chains
+inline constexpr const char* kOpenOwner = "open";       // owner of the pins of open blocks
 
 struct StormWorld {
   const std::shared_ptr<TemporarySocketDirectory> folder =
@@ -27,7 +28,8 @@ struct StormWorld {
   StormGate gate{kControllers + kSessionEngines + kChildEngines + kDeviceEngines};
   std::atomic<uint64_t> children_killed{0};
 
-  // Whether the call was answered.  It may fail only while the daemon ends.
+  // Returns whether the call was answered.  Counts a difference if it failed although the daemon is
+  // not about to end.
   [[nodiscard]] bool Answered(const absl::Status& status, const std::string& what) {
     if (status.ok()) return true;
     ++tally.unanswered;

@@ -1,22 +1,28 @@
-// All verbs at random, from 4 controllers beside 4 engines that put and get and 2 that have device
-// memory, against a model, while engines and daemon are killed: no answer may differ from what the
-// model allows, no byte may be wrong, and at the end nothing is left.
+// Calls all verbs at random and compares every answer with a model.  4 controllers call the verbs,
+// beside 4 engines that put and get and 2 engines with device memory, while engines and the daemon
+// are killed.  No answer may differ from what the model allows, no byte may be wrong, and at the
+// end
+// the daemon must hold nothing.
 //
-// What is checked how.  Of 16 chains of 6 blocks every answer is predicted: whoever works on one
-// has it on loan, so each answer about it follows from those before (storm_chains.h,
-// storm_model.h), while the nine other actors work on other chains and on blocks that nobody
-// predicts.  A model by turns was taken rather than one of overlapping calls: Move and Compress are
-// no single steps, and a search over their interleavings would allow nearly everything, where this
-// allows one answer.  Races between calls about one block are those of the open blocks: there
-// every byte, the law of each status, what watchers rebuild and what is left at the end count.
-// Rounds are calm (what is stored fits: no block may leave by itself) or a storm (pool and disk are
-// pressed with several times what they hold: what nobody pins or holds may leave).  Many rounds end
-// with kill -9 or SIGTERM of the daemon amid the calls.  Between two rounds all is looked at: each
-// block's tiers and codecs, pins that must have brought their blocks, the sets of four watchers who
-// were cut off all the time, and the number of pins.
+// The model predicts every answer about 16 chains of 6 blocks.  The actor that works on a chain has
+// it on loan, so each answer about the chain follows from the answers before (storm_chains.h,
+// storm_model.h).  Meanwhile the nine other actors work on other chains and on open blocks, which
+// the
+// model does not predict.  The model takes calls on a chain in turns, and does not allow for
+// overlapping calls, because Move and Compress take many steps: a search over their interleavings
+// would allow nearly every answer, while this model allows one.  Calls race only about open blocks.
+// Of those the test checks every byte, that each status is one that the call may return, the sets
+// that watchers build, and what is left at the end.
 //
-// LARDER_TEST_SCALE (default 0.1) of 200,000 steps; LARDER_TEST_SEED replays the draws, not the
-// timing.
+// Rounds are calm (pool and disk hold everything, so no block may leave by itself) or stormy
+// (engines
+// put several times what pool and disk hold, so blocks without a pin or a lease may leave).  Many
+// rounds end with kill -9 or SIGTERM of the daemon in the middle of calls.  Between two rounds the
+// test checks everything: each block's tiers and codecs, that pinned blocks are in their tiers, the
+// sets of four watchers that are cut off all the time, and the number of pins.
+//
+// LARDER_TEST_SCALE (default 0.1) scales the 200,000 steps; LARDER_TEST_SEED replays the random
+// choices, not the timing.
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
@@ -41,15 +47,16 @@ namespace {
 constexpr uint64_t kSteps = 200'000, kStepsARound = 2'000;
 constexpr std::chrono::minutes kRoundLimit{5};
 constexpr std::chrono::milliseconds kCallLimit{60'000};
-constexpr uint64_t kMemoryGrowthMax = 64 << 20;  // of the daemon, beside the pool
+constexpr uint64_t kMemoryGrowthMax = 64 << 20;  // of the daemon's memory without the pool
 
 size_t OwnDescriptors() {
   const auto entries = std::filesystem::directory_iterator("/proc/self/fd");
   return static_cast<size_t>(std::distance(begin(entries), end(entries)));
 }
 
-// All but its files of the disk, of which it opens more or fewer as it likes: at any time, so that
-// all are looked at once.
+// Returns the number of the daemon's descriptors without files of its disk, of which it opens more
+// or
+// fewer at any time.  It counts in one pass, because the disk's files change meanwhile.
 size_t DescriptorsBesideDisk(const DaemonProcess& daemon, const std::string& disk) {
   size_t count = 0;
   std::error_code gone;
@@ -61,7 +68,7 @@ size_t DescriptorsBesideDisk(const DaemonProcess& daemon, const std::string& dis
   return count;
 }
 
-// Of the daemon's memory in this process.
+// Returns how many mappings of the daemon's memory this process has.
 size_t SharedMappings() {
   size_t count = 0;
   std::ifstream maps("/proc/self/maps");
@@ -80,7 +87,7 @@ class VerbStormTest : public ::testing::Test {
         std::make_unique<DaemonProcess>(flags, DaemonProcess::Options{.folder = world_.folder});
     ASSERT_TRUE(world_.daemon->serves()) << world_.daemon->errors();
     ASSERT_TRUE(Eventually([&] { return Metric("larder_disk_recovering") == 0; }));
-    // What is opened once with the first connections is no leak.
+    // A first client, because what the daemon opens once with the first connections is no leak.
     StormEngine engine(world_.tally);
     const auto contents = StormContents(world_);
     ASSERT_TRUE(
@@ -130,7 +137,7 @@ class VerbStormTest : public ::testing::Test {
     world_.gate.Close();
     BeginDevices(1);
   }
-  // About one in so many of them.
+  // Makes about one in `of` device engines attach again with an empty memory.
   void BeginDevices(uint32_t of) {
     for (const auto& device : devices_) {
       if (random_() % of == 0) {
@@ -148,17 +155,17 @@ class VerbStormTest : public ::testing::Test {
     world_.pressure = pressure;
     for (const auto& chain : world_.chains.all()) chain->SetPressure(pressure);
   }
-  // Until so many steps were done, all in all; everybody waits at the gate then, or the daemon is
-  // about to end.
+  // Runs the actors until they have done `steps` steps in all.  The caller then closes the gate or
+  // ends the daemon.
   void RunUntil(uint64_t steps) {
     world_.gate.Open();
     EXPECT_TRUE(Eventually(
         [&] { return !Right() || world_.tally.StepsSoFar() >= steps || !world_.daemon->alive(); },
         kRoundLimit))
-        << "it hangs";
+        << "the storm hangs";
     EXPECT_TRUE(world_.daemon->alive()) << world_.daemon->errors();
   }
-  // Amid the calls.
+  // Ends the daemon in the middle of calls and starts the next one.
   void Restart(bool kill) {
     ++(kill ? killed_ : terminated_);
     world_.gate.SetStopping(true);
@@ -176,7 +183,7 @@ class VerbStormTest : public ::testing::Test {
 
   // ---- between two rounds
 
-  // The blocks that nobody predicts go, so that nothing presses any more.
+  // Clears the open blocks, so that nothing has to be evicted any more.
   void ClearOpen(StormController& by) {
     (void)by.cache().Unpin({.tenant = {}, .blocks = std::nullopt, .owner = kOpenOwner}, kCallLimit);
     wire::ClearQuery query = {.tenant = {},
@@ -189,9 +196,9 @@ class VerbStormTest : public ::testing::Test {
       return cleared.ok() && cleared->kept_pinned == 0 && Settled();
     }));
   }
-  // What is pinned and there comes to the tier that it is pinned in.
+  // Whether every pinned block that is stored is in the tiers in which it is pinned.
   [[nodiscard]] bool PinsKept(StormController& by, StormChain& chain) {
-    if (!by.LookUp(chain)) return true;  // that is told already
+    if (!by.LookUp(chain)) return true;  // the difference is already counted
     for (const StormChain::Block& block : chain.blocks) {
       for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
         const StormState pins = PinBit(0, tier) | PinBit(1, tier), copy = CopyBit(tier);
@@ -203,7 +210,7 @@ class VerbStormTest : public ::testing::Test {
     }
     return true;
   }
-  // As many as the model has, which may not know of some.
+  // Whether the daemon has as many pins as the model, which is not certain of every pin.
   [[nodiscard]] bool PinsCounted() {
     size_t least = 0, most = 0;
     for (const auto& chain : world_.chains.all()) {
@@ -218,7 +225,7 @@ class VerbStormTest : public ::testing::Test {
     const double pins = Metric("larder_pins");
     return pins >= static_cast<double>(least) && pins <= static_cast<double>(most);
   }
-  // Blocks that the watcher knows of and Lookup does not tell, or the other way round.
+  // Returns the blocks that the watcher lists and Lookup does not, or the other way round.
   [[nodiscard]] std::string HeardWrong(StormController& who) {
     who.CatchUp();
     std::set<StormWatcher::Entry> there, differ;
@@ -282,7 +289,7 @@ class VerbStormTest : public ::testing::Test {
         return cache.Clear(all, kCallLimit).ok() && Settled() &&
                Metric("larder_disk_blocks{where=\"all\"}") == 0;
       }));
-      wire::UnpinQuery owner;  // pins of names that are nowhere
+      wire::UnpinQuery owner;  // ends pins of names whose blocks are in no tier
       for (const auto& chain : world_.chains.all()) {
         for (uint32_t i = 0; i < kOwners; ++i) {
           owner.owner = chain->Owner(i);
@@ -300,15 +307,15 @@ class VerbStormTest : public ::testing::Test {
     EXPECT_EQ(Metric("larder_pinned_bytes{tier=\"disk\"}"), 0);
     EXPECT_EQ(Metric("larder_disk_bytes{part=\"used\"}"), 0);
     EXPECT_EQ(Metric("larder_disk_failures_total{kind=\"damaged\"}"), 0);
-    EXPECT_EQ(SharedMappings(), 0u) << "in this process";
+    EXPECT_EQ(SharedMappings(), 0u) << "this process still maps the daemon's memory";
     const uint64_t memory = world_.daemon->ResidentBytesBesidePool();
     EXPECT_LE(memory, memory_ + kMemoryGrowthMax);
     const auto open = [&] { return DescriptorsBesideDisk(*world_.daemon, disk_); };
     std::printf(
-        "daemon: %zu descriptors beside its disk's at first, %zu at the end; %.1f and %.1f ",
+        "daemon: %zu descriptors without its disk's at first, %zu at the end; %.1f and %.1f ",
         descriptors_, open(), static_cast<double>(memory_) / (1 << 20),
         static_cast<double>(memory) / (1 << 20));
-    std::printf("MiB beside the pool\n");
+    std::printf("MiB without the pool\n");
     ExpectNothingLeft(*world_.daemon, descriptors_, open);
   }
   void Report() {
@@ -318,9 +325,9 @@ class VerbStormTest : public ::testing::Test {
       std::printf(" %s %lu,", kStormVerbs[i], tally.steps[i].load());
     std::printf(
         " of engine processes %lu; %lu reads with bytes; %lu cancelled; %lu unanswered as the "
-        "daemon ended; moved %lu, left as in use %lu; cleared %lu, %lu; recoded %lu, %lu; engines "
-        "killed %lu; daemon killed %d, terminated %d; evictions %.0f; "
-        "differences %lu, wrong bytes %lu\n",
+        "daemon ended; moved %lu, kept as in use %lu; cleared %lu, kept %lu; recoded %lu, kept "
+        "%lu; engines killed %lu; daemon killed %d, terminated %d; evictions %.0f; differences "
+        "%lu, wrong bytes %lu\n",
         tally.child_steps.load(), tally.hits.load(), tally.cancelled.load(),
         tally.unanswered.load(), tally.moved.done.load(), tally.moved.left.load(),
         tally.cleared.done.load(), tally.cleared.left.load(), tally.recoded.done.load(),
@@ -335,9 +342,9 @@ class VerbStormTest : public ::testing::Test {
   std::vector<std::unique_ptr<StormController>> controllers_;
   std::vector<std::unique_ptr<StormDeviceActor>> devices_;
   std::vector<std::thread> threads_;
-  size_t descriptors_ = 0;  // of the daemon, beside those of its disk
+  size_t descriptors_ = 0;  // of the daemon, without those of its disk
   uint64_t memory_ = 0;
-  double evicted_ = 0;  // by daemons that have ended
+  double evicted_ = 0;  // blocks that daemons have evicted that have ended
   int killed_ = 0, terminated_ = 0;
 };
 
@@ -356,10 +363,10 @@ TEST_F(VerbStormTest, EveryAnswerIsOneThatTheModelAllows) {
     const double evicted = evicted_ + Evicted();
     RunUntil((round + 1) * steps / rounds);
     if (!storm) {
-      EXPECT_EQ(evicted_ + Evicted(), evicted) << "it was not calm";
+      EXPECT_EQ(evicted_ + Evicted(), evicted) << "blocks were evicted in a calm round";
     }
     const uint64_t draw = random_() % 4;
-    // The last daemon lives for long, so that what it loses bit by bit is seen.
+    // The last daemon lives for a quarter of the rounds, so that slow leaks show.
     if (draw < 2 && Right() && 4 * round < 3 * rounds) {
       Restart(draw == 0);
     } else {

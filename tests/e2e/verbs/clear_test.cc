@@ -1,4 +1,4 @@
-// Clear of the real daemon, by a caller that knows the contract alone.
+// Calls Clear on the real daemon through the generated stubs.
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -47,7 +47,7 @@ class ClearTest : public VerbTest {
   }
 };
 
-TEST_F(ClearTest, OutlivesKill9) {
+TEST_F(ClearTest, ClearedBlocksStayClearedAfterKill9) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
   v1::ClearRequest named;
@@ -67,7 +67,7 @@ TEST_F(ClearTest, OutlivesKill9) {
   request.set_dry_run(false);
   const v1::ClearReply reply = Clear(request);
   EXPECT_EQ(ClearedOf(v1::TIER_DISK, reply), kBlocks - 2);
-  EXPECT_EQ(ClearedOf(v1::TIER_HOST, reply), kBlocks - 2) << "they were read, so they are there";
+  EXPECT_EQ(ClearedOf(v1::TIER_HOST, reply), kBlocks - 2) << "the reads brought them into HOST";
   daemon_->Kill9();
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_TRUE(Eventually([&] { return Recovered(); }));
@@ -76,7 +76,7 @@ TEST_F(ClearTest, OutlivesKill9) {
   EXPECT_EQ(Damaged(), 0);
 }
 
-TEST_F(ClearTest, SaysWhatItMovedFromWhichTier) {
+TEST_F(ClearTest, ReportsTheClearedBlocksOfEachTier) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
   v1::ClearRequest host = All();
@@ -85,12 +85,12 @@ TEST_F(ClearTest, SaysWhatItMovedFromWhichTier) {
   EXPECT_EQ(CountIn(Tier::kHost, 0, kBlocks), 0u);
   EXPECT_EQ(CountIn(Tier::kDisk, 0, kBlocks), kBlocks);
   EXPECT_EQ(daemon_->Metric("larder_blocks_cleared_total{tier=\"host\"}"), kBlocks);
-  EXPECT_EQ(CountHits(0, kBlocks), kBlocks) << "from disk";
+  EXPECT_EQ(CountHits(0, kBlocks), kBlocks) << "not read from disk";
   ExpectNothingHeld();
 }
 
-// Nobody who reads or writes meanwhile is answered wrong, and nothing is left behind.
-TEST_F(ClearTest, WhileEnginesPutAndGet) {
+// Engines that read and write meanwhile get right answers, and nothing is left behind.
+TEST_F(ClearTest, ClearsWhileEnginesPutAndGet) {
   ASSERT_NO_FATAL_FAILURE(Start());
   std::atomic<bool> stop{false};
   std::thread clearing([&] {
@@ -111,7 +111,7 @@ TEST_F(ClearTest, WhileEnginesPutAndGet) {
   EXPECT_GT(hits, 0u);
   (void)Clear(All());
   ASSERT_TRUE(Eventually([&] {
-    (void)Clear(All());  // what was on its way to disk
+    (void)Clear(All());  // again, for blocks that were being written to disk
     return OnDisk() == 0 && daemon_->Metric("larder_disk_waiting{for=\"spill\"}") == 0;
   }));
   ExpectNothingHeld();
@@ -119,7 +119,7 @@ TEST_F(ClearTest, WhileEnginesPutAndGet) {
   EXPECT_EQ(Damaged(), 0);
 }
 
-TEST_F(ClearTest, RefusesWhatItCannotMean) {
+TEST_F(ClearTest, RefusesInvalidRequests) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_EQ(Put(1), BlockStatus::kOk);
   const auto refused = [&](const char* what, grpc::StatusCode code, auto change) {

@@ -1,4 +1,4 @@
-// Compress of the real daemon, by a caller that knows the contract alone.
+// Calls Compress on the real daemon through the generated stubs.
 #include <atomic>
 #include <fstream>
 #include <thread>
@@ -25,7 +25,7 @@ class CompressTest : public VerbTest {
     for (const v1::Tier tier : tiers) request.add_tiers(tier);
     return request;
   }
-  // Reads until the end, or until there were `answers`: then it goes away.
+  // Reads until the end, or cancels the call once it has read `answers` messages.
   grpc::Status TryCompress(const v1::CompressRequest& request,
                            std::vector<v1::CompressProgress>* progress, size_t answers = SIZE_MAX) {
     return Ask([&](auto& stub, auto& context) {
@@ -69,7 +69,7 @@ class CompressTest : public VerbTest {
   }
 };
 
-TEST_F(CompressTest, OnDiskAcrossAKillAndBack) {
+TEST_F(CompressTest, BlocksEncodedOnDiskSurviveKill9AndAreDecoded) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
   MoveAll(v1::TIER_HOST, v1::TIER_DISK);
@@ -79,7 +79,7 @@ TEST_F(CompressTest, OnDiskAcrossAKillAndBack) {
   EXPECT_LT(encoded.bytes_after() * 10, encoded.bytes_before() * 8);
   EXPECT_EQ(OnDisk(), kBlocks);
   EXPECT_EQ(DiskUsed(), used - static_cast<double>(encoded.bytes_before() - encoded.bytes_after()))
-      << "exactly what lies there";
+      << "the used bytes do not match the reported ones";
   daemon_->Kill9();
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_TRUE(Eventually([&] { return Recovered(); }));
@@ -94,7 +94,7 @@ TEST_F(CompressTest, OnDiskAcrossAKillAndBack) {
   ExpectNothingHeld();
 }
 
-TEST_F(CompressTest, InHostForWhoAcceptsItAndWhoDoesNot) {
+TEST_F(CompressTest, BlocksEncodedInHostAreReadByEverySession) {
   ASSERT_NO_FATAL_FAILURE(Start());
   for (uint32_t number = 0; number < kBlocks; ++number) ASSERT_EQ(Put(number), BlockStatus::kOk);
   const double stored = PoolStored();
@@ -102,33 +102,34 @@ TEST_F(CompressTest, InHostForWhoAcceptsItAndWhoDoesNot) {
   EXPECT_EQ(encoded.changed(), kBlocks) << encoded.ShortDebugString();
   EXPECT_EQ(PoolStored(),
             stored - static_cast<double>(encoded.bytes_before() - encoded.bytes_after()));
-  EXPECT_EQ(CountHits(0, kBlocks), kBlocks) << "decoded by the daemon";
+  EXPECT_EQ(CountHits(0, kBlocks), kBlocks) << "the daemon decodes";
   EXPECT_EQ(DecodedForLeases(), kBlocks);
-  EXPECT_EQ(Get(7, 1), BlockStatus::kOk) << "one layer";
+  EXPECT_EQ(Get(7, 1), BlockStatus::kOk) << "one layer, decoded by the daemon";
   ExpectNothingHeld();
   Attach(WriteMode::kMapped, /*accept_encoded=*/true);
-  EXPECT_EQ(CountHits(0, kBlocks), kBlocks) << "decoded here";
-  EXPECT_EQ(Get(7, 1), BlockStatus::kOk) << "one layer";
+  EXPECT_EQ(CountHits(0, kBlocks), kBlocks) << "the client decodes";
+  EXPECT_EQ(Get(7, 1), BlockStatus::kOk) << "one layer, of a session that accepts encoded blocks";
   EXPECT_EQ(DecodedForLeases(), kBlocks + 1);
   {
     const Digest digest = maker_.Block(3).digest;
     const auto lease = session_->Acquire(variant_, {&digest, 1});
     ASSERT_TRUE(lease.ok()) << lease.status();
     ASSERT_EQ(lease->status(0), BlockStatus::kOk);
-    EXPECT_TRUE(maker_.IsRight(digest, 0, lease->View(0).first(kLayerBytes))) << "a view is raw";
+    EXPECT_TRUE(maker_.IsRight(digest, 0, lease->View(0).first(kLayerBytes))) << "a view is not decoded";
   }
   Attach(WriteMode::kStream);
-  EXPECT_EQ(CountHits(0, kBlocks), kBlocks) << "by the byte stream";
-  EXPECT_LT(PoolStored(), stored) << "they stay encoded";
+  EXPECT_EQ(CountHits(0, kBlocks), kBlocks) << "read by byte stream";
+  EXPECT_LT(PoolStored(), stored) << "the reads left blocks decoded in the pool";
   EXPECT_EQ(Compress(All(v1::CODEC_IDENTITY, {v1::TIER_HOST})).changed(), kBlocks);
   EXPECT_EQ(PoolStored(), stored);
   session_.reset();
   ExpectNothingHeld();
 }
 
-// More than the pool holds, read by a session that accepts nothing encoded: each lease has extents
-// of its own for what is decoded, beside the encoded blocks that it holds meanwhile.
-TEST_F(CompressTest, ThePoolsLimitHoldsWhileItDecodes) {
+// A session that accepts no encoded blocks reads more blocks than the pool holds decoded.  Each
+// lease
+// needs extents for the decoded blocks, beside the encoded blocks that it holds meanwhile.
+TEST_F(CompressTest, ThePoolsLimitHoldsWhileLeasesAreDecoded) {
   ASSERT_NO_FATAL_FAILURE(Start());
   const uint32_t many = kPoolBlocks + 40;
   for (uint32_t number = 0; number < kPoolBlocks; ++number)
@@ -149,23 +150,23 @@ TEST_F(CompressTest, ThePoolsLimitHoldsWhileItDecodes) {
       ++*ok;
       EXPECT_TRUE(maker_.IsRight(digests[i], 1, lease->View(i).last(kLayerBytes))) << i;
     }
-    EXPECT_LE(static_cast<double>(*ok) * kBlockRoom, 8 << 20) << "a quarter of the pool";
+    EXPECT_LE(static_cast<double>(*ok) * kBlockRoom, 8 << 20) << "more than a quarter of the pool";
     const v1::TenantStats t = daemon_->Tenant();
     EXPECT_EQ(t.pool_stored() + t.pool_free() + t.pool_reserved(), t.pool_limit());
   };
-  // Of the newest, encoded blocks take two thirds of what a session may lease, so some are decoded.
+  // The newest encoded blocks take two thirds of what a session may lease, so some are decoded.
   size_t ok = 0, full = 0;
   ASSERT_NO_FATAL_FAILURE(acquire(many - 60, &ok, &full));
   EXPECT_GT(ok, 10u);
   EXPECT_GT(DecodedForLeases(), 10);
   EXPECT_GT(full, 10u);
-  // Of all, they take everything.
+  // All encoded blocks together take everything that a session may lease.
   ok = full = 0;
   ASSERT_NO_FATAL_FAILURE(acquire(0, &ok, &full));
   EXPECT_GT(full, many / 2);
 }
 
-TEST_F(CompressTest, EncodedBlocksMoveAreClearedAndPinned) {
+TEST_F(CompressTest, EncodedBlocksAreMovedPinnedAndCleared) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
   (void)Compress(All(v1::CODEC_LOSSLESS));
@@ -174,7 +175,7 @@ TEST_F(CompressTest, EncodedBlocksMoveAreClearedAndPinned) {
   EXPECT_EQ(CountIn(Tier::kHost, 0, kBlocks), kBlocks);
   (void)Compress(All(v1::CODEC_LOSSLESS));
   MoveAll(v1::TIER_HOST, v1::TIER_DISK);
-  EXPECT_EQ(Compress(All(v1::CODEC_LOSSLESS)).unchanged(), kBlocks) << "as it was in HOST";
+  EXPECT_EQ(Compress(All(v1::CODEC_LOSSLESS)).unchanged(), kBlocks) << "the blocks were moved to disk decoded";
   EXPECT_EQ(CountHits(0, kBlocks), kBlocks);
   v1::PinRequest pin;
   pin.set_owner("router");
@@ -185,7 +186,7 @@ TEST_F(CompressTest, EncodedBlocksMoveAreClearedAndPinned) {
       Ask([&](auto& stub, auto& context) { return stub.Pin(&context, pin, &pinned); }).ok());
   (void)Compress(All(v1::CODEC_LOSSLESS));
   ASSERT_NO_FATAL_FAILURE(Press(3));
-  EXPECT_EQ(CountIn(Tier::kHost, 0, 10), 10u) << "they are pinned";
+  EXPECT_EQ(CountIn(Tier::kHost, 0, 10), 10u) << "pinned blocks were evicted";
   EXPECT_EQ(CountHits(0, kBlocks), kBlocks);
   v1::ClearRequest clear;
   clear.set_scope(v1::SELECTION_SCOPE_ALL);
@@ -198,8 +199,8 @@ TEST_F(CompressTest, EncodedBlocksMoveAreClearedAndPinned) {
   ExpectNothingHeld();
 }
 
-// What was done stays so, whoever ends the call, and how.
-TEST_F(CompressTest, GoesOnWhereItWasCutOff) {
+// Blocks that were encoded stay encoded, whether the caller or the daemon's death ends the call.
+TEST_F(CompressTest, ARepeatedCallContinuesAnInterruptedOne) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
   ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:20ms"));
@@ -207,7 +208,8 @@ TEST_F(CompressTest, GoesOnWhereItWasCutOff) {
   const v1::CompressRequest request = All(v1::CODEC_LOSSLESS, {v1::TIER_DISK});
   EXPECT_EQ(TryCompress(request, &progress, 1).error_code(), grpc::StatusCode::CANCELLED);
   ExpectNothingHeld();
-  // What it had under way was done all the same, or was not; the next daemon has counted nothing.
+  // The cancelled call may have finished what it had under way.  The counters of the next daemon
+  // begin at zero.
   ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:50ms"));
   std::thread compressing([&] {
     progress.clear();
@@ -227,8 +229,8 @@ TEST_F(CompressTest, GoesOnWhereItWasCutOff) {
   ExpectNothingHeld();
 }
 
-// At each step of a put.
-TEST_F(CompressTest, ACrashLeavesTheOldOrTheNew) {
+// The daemon crashes at each step of a put to disk.
+TEST_F(CompressTest, ACrashLeavesTheOldOrTheNewRecord) {
   constexpr uint32_t kFew = 20;
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(kFew));
@@ -251,8 +253,8 @@ TEST_F(CompressTest, ACrashLeavesTheOldOrTheNew) {
   }
 }
 
-// Never wrong bytes: each damaged record is a miss, and counted.
-TEST_F(CompressTest, DamageOfWhatIsEncodedIsAMiss) {
+// A damaged record never gives wrong bytes: it is a miss, and it is counted.
+TEST_F(CompressTest, ADamagedEncodedRecordIsAMiss) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
   MoveAll(v1::TIER_HOST, v1::TIER_DISK);
@@ -276,14 +278,15 @@ TEST_F(CompressTest, DamageOfWhatIsEncodedIsAMiss) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_TRUE(Eventually([&] { return Recovered(); }));
   const size_t hits = CountHits(0, kBlocks);
-  // A free page of a former record may be among those that were damaged; a byte may have been so.
+  // A damaged page may belong to a former record that is not used any more, and a written byte may
+  // equal the one that was there.
   EXPECT_GE(hits, kBlocks - damaged);
   EXPECT_EQ(daemon_->Metric("larder_disk_failures_total{kind=\"damaged\"}"),
             static_cast<double>(kBlocks - hits));
   EXPECT_LT(hits, kBlocks);
 }
 
-TEST_F(CompressTest, RefusesWhatItCannotMean) {
+TEST_F(CompressTest, RefusesInvalidRequests) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_EQ(Put(1), BlockStatus::kOk);
   const auto refused = [&](const char* what, grpc::StatusCode code, auto change) {
@@ -326,8 +329,10 @@ TEST_F(CompressTest, ADryRunSaysWhatItWouldSave) {
   EXPECT_EQ(Compress(request).bytes_after(), would.bytes_after());
 }
 
-// Of HOST and DEVICE: one count from the first report on, and the answers once, of both.
-TEST_F(CompressTest, OfHostAndDeviceIsOneAnswer) {
+// A call for HOST and DEVICE counts the blocks of both tiers from its first report on, and gives
+// the
+// answers of both together, once.
+TEST_F(CompressTest, HostAndDeviceShareOneCountAndOneAnswer) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(2));
   auto gpu =
@@ -351,8 +356,8 @@ TEST_F(CompressTest, OfHostAndDeviceIsOneAnswer) {
   ASSERT_TRUE(status.ok()) << status.error_message();
   ASSERT_FALSE(progress.empty());
   for (size_t i = 0; i + 1 < progress.size(); ++i) {
-    EXPECT_EQ(progress[i].answers().status_size(), 0) << "once";
-    EXPECT_GE(progress[i].blocks(), 1u) << "what DEVICE has counts from the beginning";
+    EXPECT_EQ(progress[i].answers().status_size(), 0) << "answers came before the last report";
+    EXPECT_GE(progress[i].blocks(), 1u) << "the block in DEVICE is not counted from the beginning";
   }
   EXPECT_EQ(progress.back().blocks(), 3u);
   EXPECT_EQ(progress.back().blocks_done(), 3u);

@@ -1,4 +1,4 @@
-// Move of the real daemon, by a caller that knows the contract alone.
+// Calls Move on the real daemon through the generated stubs.
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -23,7 +23,7 @@ class MoveTest : public VerbTest {
     request.set_copy(copy);
     return request;
   }
-  // Reads until the end, or until there were `answers`: then it goes away.
+  // Reads until the end, or cancels the call once it has read `answers` messages.
   grpc::Status TryMove(const v1::MoveRequest& request, std::vector<v1::MoveProgress>* progress,
                        size_t answers = SIZE_MAX) {
     return Ask([&](auto& stub, auto& context) {
@@ -44,7 +44,7 @@ class MoveTest : public VerbTest {
   }
 };
 
-TEST_F(MoveTest, ToDiskAndBackWithEqualBytes) {
+TEST_F(MoveTest, MovesToDiskAndBackWithEqualBytes) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
   EXPECT_EQ(Move(All(v1::TIER_HOST, v1::TIER_DISK)).moved(), kBlocks) << daemon_->errors();
@@ -59,8 +59,8 @@ TEST_F(MoveTest, ToDiskAndBackWithEqualBytes) {
   ExpectNothingHeld();
 }
 
-// What was moved stays so, whoever ends the call, and how.
-TEST_F(MoveTest, GoesOnWhereItWasCutOff) {
+// Blocks that were moved stay moved, whether the caller or the daemon's death ends the call.
+TEST_F(MoveTest, ARepeatedCallContinuesAnInterruptedOne) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
   ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:20ms"));
@@ -68,7 +68,9 @@ TEST_F(MoveTest, GoesOnWhereItWasCutOff) {
   const v1::MoveRequest request = All(v1::TIER_DISK, v1::TIER_HOST, /*copy=*/true);
   EXPECT_EQ(TryMove(request, &progress, 1).error_code(), grpc::StatusCode::CANCELLED);
   ExpectNothingHeld();
-  // The window that it had asked for came all the same, or did not; the next daemon has all to do.
+  // The cancelled call may have finished its last window.  The next daemon has an empty pool, so
+  // all
+  // blocks are to be moved again.
   ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:50ms"));
   std::thread moving([&] {
     progress.clear();
@@ -84,7 +86,7 @@ TEST_F(MoveTest, GoesOnWhereItWasCutOff) {
   EXPECT_EQ(CountHits(0, kBlocks), kBlocks);
 }
 
-TEST_F(MoveTest, RefusesWhatItCannotMean) {
+TEST_F(MoveTest, RefusesInvalidRequests) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_EQ(Put(1), BlockStatus::kOk);
   const auto refused = [&](const char* what, grpc::StatusCode code, auto change) {

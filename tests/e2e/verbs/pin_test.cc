@@ -1,4 +1,4 @@
-// Pin, Unpin and Prefetch of the real daemon, by a caller that knows the contract alone.
+// Calls Pin, Unpin and Prefetch on the real daemon through the generated stubs.
 #include <unistd.h>
 
 #include <atomic>
@@ -53,7 +53,7 @@ TEST_F(PinTest, KeepsBlocksInHostThroughPressureAndKill9) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(2 * kPinned));
   EXPECT_THAT(Pinned(PinOf(0, kPinned, v1::TIER_HOST)), Each(v1::BLOCK_STATUS_OK));
-  EXPECT_THAT(Pinned(PinOf(0, kPinned, v1::TIER_HOST)), Each(v1::BLOCK_STATUS_OK)) << "again";
+  EXPECT_THAT(Pinned(PinOf(0, kPinned, v1::TIER_HOST)), Each(v1::BLOCK_STATUS_OK)) << "the second pin of the same owner";
   EXPECT_EQ(daemon_->Metric("larder_pins"), kPinned);
   ASSERT_NO_FATAL_FAILURE(Press(10));
   EXPECT_EQ(CountIn(Tier::kHost, 0, kPinned), kPinned);
@@ -61,7 +61,7 @@ TEST_F(PinTest, KeepsBlocksInHostThroughPressureAndKill9) {
   daemon_->Kill9();
   ASSERT_NO_FATAL_FAILURE(Start());
   EXPECT_TRUE(Eventually([&] { return CountIn(Tier::kHost, 0, kPinned) == kPinned; }))
-      << "brought back";
+      << "the pinned blocks were not brought back into HOST";
   EXPECT_EQ(CountHits(0, kPinned), kPinned);
   v1::UnpinRequest unpin;
   Name(0, kPinned, &unpin);
@@ -74,7 +74,7 @@ TEST_F(PinTest, KeepsBlocksInHostThroughPressureAndKill9) {
   EXPECT_EQ(CountIn(Tier::kHost, 0, kPinned), 0u);
   daemon_->Kill9();
   ASSERT_NO_FATAL_FAILURE(Start());
-  EXPECT_EQ(daemon_->Metric("larder_pins"), 0) << "it is forgotten on disk too";
+  EXPECT_EQ(daemon_->Metric("larder_pins"), 0) << "the pins are still on disk";
 }
 
 TEST_F(PinTest, KeepsBlocksOnDisk) {
@@ -83,8 +83,10 @@ TEST_F(PinTest, KeepsBlocksOnDisk) {
   for (const v1::BlockStatus status : Pinned(PinOf(0, kPinned, v1::TIER_DISK)))
     EXPECT_TRUE(status == v1::BLOCK_STATUS_OK || status == v1::BLOCK_STATUS_PENDING);
   ASSERT_TRUE(Eventually([&] { return CountIn(Tier::kDisk, 0, kPinned) == kPinned; }));
-  constexpr double kDiskBlocks = 3'300;  // as many as fit, of which all others leave
-  // Where the disk is busy the spiller leaves some out.
+  // As many blocks as the disk holds.  Once so many were evicted, all blocks without a pin have
+  // left.
+  constexpr double kDiskBlocks = 3'300;
+  // While the disk is busy, the spiller skips some blocks.
   for (int i = 0; i < 600 && daemon_->Metric("larder_disk_evicted_total") < kDiskBlocks; ++i)
     ASSERT_NO_FATAL_FAILURE(Press(2));
   EXPECT_GE(daemon_->Metric("larder_disk_evicted_total"), kDiskBlocks);
@@ -115,7 +117,7 @@ TEST_F(PinTest, PrefetchBringsBlocksIntoHostForAWhile) {
   ExpectNothingHeld();
 }
 
-// A router knows content and tokens; what the engine registered says which blocks these are.
+// A router knows content and tokens.  The daemon finds the blocks with what the engine registered.
 TEST_F(PinTest, NamesBlocksByTheirTokens) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_EQ(Put(1), BlockStatus::kOk);
@@ -125,7 +127,7 @@ TEST_F(PinTest, NamesBlocksByTheirTokens) {
   wire::Encode(maker_.content, request.mutable_blocks()->mutable_content());
   const TestBlock block = maker_.Block(1);
   request.mutable_blocks()->mutable_tokens()->Add(block.tokens.begin(), block.tokens.end());
-  request.mutable_blocks()->add_tokens(7);  // of no whole block
+  request.mutable_blocks()->add_tokens(7);  // a part of a block, which is ignored
   v1::PinReply reply;
   ASSERT_TRUE(Pin(request, &reply).ok());
   EXPECT_THAT(StatusesOf(reply.blocks()), ::testing::ElementsAre(v1::BLOCK_STATUS_OK));
@@ -134,10 +136,10 @@ TEST_F(PinTest, NamesBlocksByTheirTokens) {
             0);
   request.mutable_blocks()->set_engine_id("nobody");
   ASSERT_TRUE(Pin(request, &reply).ok());
-  EXPECT_EQ(reply.blocks().status_size(), 0) << "of no variant, so no blocks";
+  EXPECT_EQ(reply.blocks().status_size(), 0) << "this engine registered no variant, so it has no blocks";
 }
 
-TEST_F(PinTest, LeavesRoomForOthers) {
+TEST_F(PinTest, PinsTakeAtMostTheirShareOfThePool) {
   ASSERT_NO_FATAL_FAILURE(Start({"--pin-share", "0.1"}));
   for (uint32_t number = 0; number < 100; ++number) ASSERT_EQ(Put(number), BlockStatus::kOk);
   const std::vector<v1::BlockStatus> statuses = Pinned(PinOf(0, 100, v1::TIER_HOST));
@@ -148,7 +150,7 @@ TEST_F(PinTest, LeavesRoomForOthers) {
   EXPECT_LE(daemon_->Metric("larder_pinned_bytes{tier=\"host\"}"), 3.3 * (1 << 20));
 }
 
-TEST_F(PinTest, RefusesWhatItCannotMean) {
+TEST_F(PinTest, RefusesInvalidRequests) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_EQ(Put(1), BlockStatus::kOk);
   const auto refused = [&](const char* what, grpc::StatusCode code, auto change) {
@@ -179,8 +181,10 @@ TEST_F(PinTest, RefusesWhatItCannotMean) {
   EXPECT_EQ(daemon_->Metric("larder_invalid_messages_total"), 10);
 }
 
-// As many callers as places, each of whom asks for one thing at a time: none is refused.
-TEST_F(PinTest, ACallsPlaceIsFreeWhenItIsAnswered) {
+// As many callers as --calls-max permits make one call at a time each.  None may be refused,
+// because
+// a call gives its slot back before the caller has the answer.
+TEST_F(PinTest, ACallsSlotIsFreeOnceItsCallerHasTheAnswer) {
   constexpr int kCallers = 8;
   ASSERT_NO_FATAL_FAILURE(Start({"--calls-max", std::to_string(kCallers)}));
   ASSERT_NO_FATAL_FAILURE(PutDurable(1));
@@ -201,7 +205,7 @@ TEST_F(PinTest, ACallsPlaceIsFreeWhenItIsAnswered) {
   EXPECT_EQ(refused.load(), 0);
 }
 
-// ---- at data.sock, where engines pin
+// ---- pins by engines, at data.sock
 
 class EnginesPinTest : public PinTest {
  protected:
@@ -244,25 +248,25 @@ class EnginesPinTest : public PinTest {
   std::unique_ptr<SidebandClient> sideband_;
 };
 
-TEST_F(EnginesPinTest, TheirOwnersAreOfTheirUserAlone) {
+TEST_F(EnginesPinTest, OwnersOfEnginesPinsAreSeparateForEachUser) {
   const std::string user = "uid:" + std::to_string(geteuid()) + "/";
   EXPECT_THAT(Pinned(PinOf(0, 3, v1::TIER_HOST, "router")), Each(v1::BLOCK_STATUS_OK));
   const grpc::Status status =
       PinAsEngine(PinOf(0, 5, v1::TIER_HOST, "router"), sideband_->TokenHex());
   EXPECT_TRUE(status.ok()) << status.error_message();
-  EXPECT_EQ(daemon_->Metric("larder_pins"), 8) << "two owners";
-  EXPECT_EQ(UnpinnedByEngine("router"), 5u) << "its own, and not the router's";
+  EXPECT_EQ(daemon_->Metric("larder_pins"), 8) << "pins of two owners";
+  EXPECT_EQ(UnpinnedByEngine("router"), 5u) << "the engine ended other pins than its own";
   EXPECT_EQ(UnpinnedByEngine("router"), 0u);
   EXPECT_EQ(UnpinnedByEngine(user + "router"), 0u);
   EXPECT_EQ(daemon_->Metric("larder_pins"), 3);
 
   EXPECT_TRUE(PinAsEngine(PinOf(0, 4, v1::TIER_HOST, "mine"), sideband_->TokenHex()).ok());
   EXPECT_EQ(UnpinnedByOperator("mine"), 0u);
-  EXPECT_EQ(UnpinnedByOperator(user + "mine"), 4u) << "the operator lets go of any";
+  EXPECT_EQ(UnpinnedByOperator(user + "mine"), 4u) << "the operator may end an engine's pins";
   EXPECT_EQ(UnpinnedByOperator("router"), 3u);
 }
 
-TEST_F(EnginesPinTest, RefusesWhatIsNotTheirs) {
+TEST_F(EnginesPinTest, RefusesPinsThatEnginesMayNotSet) {
   const auto refused = [&](const v1::PinRequest& request, const std::string& token,
                            grpc::StatusCode code, const char* why) {
     const grpc::Status status = PinAsEngine(request, token);
@@ -272,7 +276,7 @@ TEST_F(EnginesPinTest, RefusesWhatIsNotTheirs) {
   constexpr auto kDenied = grpc::StatusCode::PERMISSION_DENIED;
   const v1::PinRequest pin = PinOf(0, 1, v1::TIER_HOST);
   const std::string token = sideband_->TokenHex();
-  refused(pin, "", kDenied, "no larder-token says which");
+  refused(pin, "", kDenied, "no larder-token proves which");
   refused(pin, std::string(32, '0'), grpc::StatusCode::UNAUTHENTICATED, "of no live sideband");
   refused(PinOf(0, 1, v1::TIER_DEVICE), token, kDenied, "control.sock");
   refused(PinOf(0, 1, v1::TIER_HOST, std::string(256, 'o')), token,

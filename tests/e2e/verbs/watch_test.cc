@@ -1,5 +1,6 @@
-// WatchEvents of the real daemon: whoever hears it knows what is there, however often he is cut
-// off.
+// Calls WatchEvents on the real daemon: a watcher knows which blocks are stored, however often it
+// is
+// cut off.
 #include <atomic>
 #include <map>
 #include <random>
@@ -21,26 +22,26 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr uint32_t kNumbers = 500;  // of blocks; the pool has room for half of them
+constexpr uint32_t kNumbers = 500;  // blocks; the pool holds about half of them
 
 // What a watcher knows.
 struct Known {
   std::set<std::pair<std::string, int>> blocks;  // digest, tier
   std::string boot_id;
   uint64_t sequence = 0;
-  bool complete = false;  // it has heard all of a snapshot
+  bool complete = false;  // it has received all of a snapshot
 
-  // Empty, or what is wrong with what it was told.
+  // Applies a reply.  Returns what is wrong with it, or an empty string.
   std::string Hear(const v1::WatchEventsReply& reply) {
     if (!reply.boot_id().empty()) boot_id = reply.boot_id();
     for (const v1::Event& event : reply.events()) {
       const bool stored = event.has_stored();
       const std::string& digests = stored ? event.stored().digests() : event.removed().digests();
       const int tier = stored ? event.stored().tier() : event.removed().tier();
-      if (event.sequence() != 0 && event.sequence() <= sequence) return "an event of the past";
+      if (event.sequence() != 0 && event.sequence() <= sequence) return "an event has an old sequence number";
       for (size_t at = 0; at < digests.size(); at += 16) {
         const auto block = std::pair(digests.substr(at, 16), tier);
-        // Of what happened while a snapshot was taken, it may know some already.
+        // An event that happened while the snapshot was taken may already be part of it.
         if (stored) {
           blocks.insert(block);
         } else {
@@ -48,7 +49,7 @@ struct Known {
         }
       }
     }
-    if (reply.sequence() < sequence) return "it goes back";
+    if (reply.sequence() < sequence) return "a reply has an old sequence number";
     sequence = reply.sequence();
     complete = complete || reply.snapshot_end();
     return "";
@@ -69,7 +70,7 @@ class WatchTest : public VerbTest {
     request.set_after(known.sequence);
     return request;
   }
-  // Hears what `request` gives, until `enough(known)`; then it goes away.
+  // Watches until `enough(known)`, and then cancels the call.
   template <class Enough>
   grpc::Status Watch(const v1::WatchEventsRequest& request, Known* known, Enough enough) {
     if (request.snapshot()) *known = {};
@@ -85,7 +86,7 @@ class WatchTest : public VerbTest {
       return reader->Finish();
     });
   }
-  // By Lookup, which knows nothing of events.
+  // Returns the stored blocks according to Lookup, which does not use events.
   std::set<std::pair<std::string, int>> There(uint32_t numbers) {
     std::set<std::pair<std::string, int>> there;
     for (uint32_t number = 0; number < numbers; ++number) {
@@ -96,7 +97,7 @@ class WatchTest : public VerbTest {
     }
     return there;
   }
-  // From both tiers.
+  // Clears a block from both tiers.
   void ClearOne(uint32_t number) {
     v1::ClearRequest request;
     request.set_scope(v1::SELECTION_SCOPE_BLOCKS);
@@ -106,7 +107,7 @@ class WatchTest : public VerbTest {
         Ask([&](auto& stub, auto& context) { return stub.Clear(&context, request, &reply); });
     EXPECT_TRUE(status.ok()) << status.error_message();
   }
-  // Hears all that there is to hear, by going on where it can.
+  // Brings `known` up to date: resumes if it can, and otherwise begins with a snapshot.
   void CatchUp(Known* known) {
     Known now;
     (void)Watch(Snapshot(), &now, [](const Known& there) { return there.complete; });
@@ -119,9 +120,10 @@ class WatchTest : public VerbTest {
   }
 };
 
-// Cut off in the middle of a snapshot or of events, by itself or for being slow; goes on, or begins
-// again where it must.
-TEST_F(WatchTest, RebuildsTheSetHoweverOftenItIsCutOff) {
+// The watcher is cut off in the middle of a snapshot or of events, by its own cancellation or
+// because
+// it is slow.  It then resumes, or begins again where it must.
+TEST_F(WatchTest, AWatcherKnowsTheBlocksHoweverOftenItIsCutOff) {
   const uint64_t rounds = testing::Scaled(100);
   ASSERT_NO_FATAL_FAILURE(Start({"--events-max", "2000"}));
   std::mt19937_64 random(testing::TestSeed());
@@ -138,7 +140,7 @@ TEST_F(WatchTest, RebuildsTheSetHoweverOftenItIsCutOff) {
         if (numbers() % 10 == 0) ClearOne(static_cast<uint32_t>(numbers() % kNumbers));
       }
     });
-    // Some cuts while blocks come and go.
+    // The watcher is cut off several times while blocks come and go.
     for (uint64_t cuts = 1 + random() % 3; cuts > 0; --cuts) {
       uint64_t left = random() % 6;
       const bool resume = known.complete && random() % 4 != 0;
@@ -150,7 +152,7 @@ TEST_F(WatchTest, RebuildsTheSetHoweverOftenItIsCutOff) {
     }
     stop = true;
     churn.join();
-    // What goes on in the background ends soon.
+    // Spills and evictions that are still under way end soon.
     ASSERT_TRUE(Eventually([&] {
       CatchUp(&known);
       return known.blocks == There(kNumbers);
@@ -198,7 +200,7 @@ TEST_F(WatchTest, TellsTokensParentAndContent) {
   }
 }
 
-TEST_F(WatchTest, AnotherBootIsAnotherStory) {
+TEST_F(WatchTest, ResumingAtAnotherBootIsRefused) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_EQ(Put(1), BlockStatus::kOk);
   Known known;
@@ -211,10 +213,11 @@ TEST_F(WatchTest, AnotherBootIsAnotherStory) {
   EXPECT_THAT(status.error_message(), HasSubstr("snapshot"));
 }
 
-// It does not read: the daemon goes on, and tells it so when it does.
-TEST_F(WatchTest, ASlowWatcherIsCutOffAndSlowsNobody) {
+// A watcher does not read.  The daemon goes on without it, and the watcher's next read reports that
+// it was cut off.
+TEST_F(WatchTest, ASlowWatcherIsCutOffAndDelaysNoEngine) {
   ASSERT_NO_FATAL_FAILURE(Start({"--events-max", "100"}));
-  grpc::ChannelArguments small;  // what it takes without being asked
+  grpc::ChannelArguments small;  // gRPC accepts little before the watcher reads
   small.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   small.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4096);
   const auto channel = grpc::CreateCustomChannel("unix:" + folder_->File("control.sock"),
@@ -235,7 +238,7 @@ TEST_F(WatchTest, ASlowWatcherIsCutOffAndSlowsNobody) {
   EXPECT_EQ(Get(next_ - 1), BlockStatus::kOk);
 }
 
-TEST_F(WatchTest, RefusesWhatItCannotMean) {
+TEST_F(WatchTest, RefusesInvalidRequests) {
   ASSERT_NO_FATAL_FAILURE(Start());
   const auto refused = [&](const char* what, grpc::StatusCode code, auto change) {
     v1::WatchEventsRequest request;
