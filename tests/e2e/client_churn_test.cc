@@ -1,8 +1,6 @@
 // Clients with leases, reservations and half-written blocks are killed, stopped, disconnected
-// without
-// exiting, or killed after a fork.  No reader may ever get wrong bytes because of it, and the
-// daemon
-// must get back everything that they held.
+// without exiting, or killed after a fork.  No reader may ever get wrong bytes because of it, and
+// the daemon must get back everything that they held.
 //
 // LARDER_TEST_SCALE (default 0.1) scales the 300 clients; LARDER_TEST_SEED replays a run.
 #include <algorithm>
@@ -31,8 +29,7 @@ class ClientChurnTest : public ::testing::Test {
   void SetUp() override {
     ASSERT_TRUE(daemon_.serves()) << daemon_.errors();
     // A first client, because the descriptors that gRPC opens once with the first connections are
-    // no
-    // leak.
+    // no leak.
     ChildEngine warm(daemon_, "mapped", "put", 0);
     ASSERT_EQ(warm.Wait(), 0);
     descriptors_ = SettledDescriptors(daemon_);
@@ -99,7 +96,8 @@ TEST_F(ClientChurnTest, ClientsThatEndBadlyCauseNoWrongBytes) {
     const std::optional<std::string> said = reader->Hear();
     ASSERT_TRUE(said.has_value()) << "a reader ended early: it found wrong bytes";
     std::printf("a reader: %s blocks, all right\n", said->c_str());
-    EXPECT_GT(std::atoll(said->c_str() + 5), 0) << "the reader read nothing, so this proves nothing";
+    EXPECT_GT(std::atoll(said->c_str() + 5), 0)
+        << "the reader read nothing, so this proves nothing";
     EXPECT_EQ(reader->Wait(), 0);
   }
   EXPECT_EQ(daemon_.Metric("larder_blocks_damaged_total{tier=\"host\"}"), 0);
@@ -116,8 +114,7 @@ TEST_F(ClientChurnTest, StoppedClientKeepsItsHolds) {
       [&] { return daemon_.Metric("larder_holds_expired_total{kind=\"lease\"}") >= 1; }));
   {
     // Another engine replaces all blocks of the pool, but it must not get the memory that the
-    // stopped
-    // client may still touch.
+    // stopped client may still touch.
     ChildEngine other(daemon_, "mapped", "fill", 1);
     ASSERT_TRUE(Eventually([&] {
       return daemon_.Metric("larder_blocks_evicted_total{cause=\"demand\"}") +

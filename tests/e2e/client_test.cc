@@ -300,7 +300,8 @@ TEST_P(ClientTest, LookupListsADetachedEngine) {
   EXPECT_FALSE(found->instances[0].attached);
   ASSERT_EQ(found->instances[0].tiers.size(), 1u);
   EXPECT_EQ(found->instances[0].tiers[0].contiguous.value(), 16u);
-  EXPECT_EQ(daemon_->Tenant().pool_quarantined(), 0u) << "the session ended with a bye, so nothing is quarantined";
+  EXPECT_EQ(daemon_->Tenant().pool_quarantined(), 0u)
+      << "the session ended with a bye, so nothing is quarantined";
 }
 
 TEST_P(ClientTest, AnotherProcessReadsWhatOneWrote) {
@@ -411,7 +412,8 @@ TEST_P(ClientTest, APublishWithoutAnswerGivesUpItsExtents) {
   Reservation::Block published{
       .extent = 0, .digest = block.digest, .parent = block.parent, .tokens = {}, .table = table};
   ExpectOne(reservation->Publish(variant_, {&published, 1}), BlockStatus::kInvalid);
-  EXPECT_FALSE(reservation->Bytes(0).empty()) << "the reservation stays, so that the caller can correct the block";
+  EXPECT_FALSE(reservation->Bytes(0).empty())
+      << "the reservation stays, so that the caller can correct the block";
   published.tokens = block.tokens;
   daemon_->Signal(SIGSTOP);
   const auto answer =
@@ -458,11 +460,10 @@ TEST_P(ClientTest, CallsToAStoppedDaemonEndAtTheirDeadlines) {
 }
 
 // The session sends more than its socket accepts.  Messages queue, callers return at their
-// deadlines,
-// and the session works again once the daemon does.
+// deadlines, and the session works again once the daemon does.
 TEST_P(ClientTest, CallsEndAtTheirDeadlinesWhileTheSocketIsFull) {
   Start();
-  const std::vector<Digest> many(wire::kKeysMax, maker_.Block(1).digest);  // 64 KiB a message
+  const std::vector<Digest> many(wire::kKeysMax, maker_.Block(1).digest);  // 64 KiB per message
   daemon_->Signal(SIGSTOP);
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < 40; ++i) {

@@ -99,8 +99,7 @@ class DeviceBlocksTest : public VerbTest {
     return StatusesOf(reply.blocks());
   }
   // Pins block 0 of an engine that hangs.  When this returns, the engine has the directive; it
-  // answers
-  // once `wake` is set.
+  // answers once `wake` is set.
   void PinWhileItHangs(std::promise<void>& wake,
                        std::future<std::vector<v1::BlockStatus>>* pinned) {
     ASSERT_NO_FATAL_FAILURE(AttachEngine());
@@ -354,8 +353,7 @@ TEST_F(DeviceBlocksTest, AnOpenDirectiveDoesNotDelayTheDaemonsEnd) {
 }
 
 // A lookup counts two sessions of an engine as one, and a directive goes to each session that has
-// the
-// block.
+// the block.
 TEST_F(DeviceBlocksTest, SessionsOfOneEngineCountOnce) {
   ASSERT_NO_FATAL_FAILURE(AttachEngine());
   ASSERT_NO_FATAL_FAILURE(Have(0, 2));
@@ -402,8 +400,7 @@ TEST_F(DeviceBlocksTest, BlocksOfASessionThatEndedAreGone) {
 }
 
 // A report whose digests do not follow from its tokens ends the session that sent it, and the
-// daemon
-// lists none of its blocks.
+// daemon lists none of its blocks.
 TEST_F(DeviceBlocksTest, DigestsThatDoNotFollowFromTheTokensEndTheSession) {
   ASSERT_NO_FATAL_FAILURE(AttachEngine());
   const TestBlock block = maker_.Block(0);

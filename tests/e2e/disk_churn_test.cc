@@ -1,9 +1,7 @@
 // The daemon with a disk under churn: for minutes, engines use four times as many bytes as the disk
 // may take.  The size of its files must stay within the limit at every sample, the bytes written
-// must
-// stay close to the bytes stored, the daemon's own memory must stay bounded, every byte read must
-// be
-// right, and afterwards blocks must become durable as before.
+// must stay close to the bytes stored, the daemon's own memory must stay bounded, every byte read
+// must be right, and afterwards blocks must become durable as before.
 //
 // LARDER_TEST_SCALE (default 0.1) scales the 30 minutes; the test runs at least 15 s.
 // LARDER_TEST_SEED replays the random choices, not the timing.
@@ -59,8 +57,7 @@ std::chrono::milliseconds Duration() {
 double Uniform(Random& random) { return std::uniform_real_distribution<double>(0, 1)(random); }
 
 // Draws a rank below `count` in about a Zipf distribution: 0 is twice as likely as 1, and three
-// times
-// as likely as 2.
+// times as likely as 2.
 size_t ZipfRank(Random& random, size_t count) {
   const double drawn = std::pow(static_cast<double>(count) + 1, Uniform(random)) - 1;
   return std::min(count - 1, static_cast<size_t>(drawn));
@@ -69,8 +66,7 @@ size_t ZipfRank(Random& random, size_t count) {
 // ---- names and sizes
 
 // The size of each of a block's two layers: 32 KiB to 2 MiB, every octave equally likely, and
-// seldom
-// whole pages.
+// seldom whole pages.
 uint64_t LayerBytes(const Digest& digest) {
   const double share = static_cast<double>(digest.Hash64() >> 11) * 0x1p-53;
   return static_cast<uint64_t>(32768 * std::exp2(6 * share));
@@ -138,8 +134,7 @@ class WorkingSet {
     std::vector<TestBlock> blocks;
   };
   // Appends a block with new tokens to the chain.  Its parent is the chain's last block, or
-  // `before`
-  // if the chain is empty.
+  // `before` if the chain is empty.
   const TestBlock& Append(const Digest& before, std::vector<TestBlock>* chain)
       LARDER_REQUIRES(mu_) {
     TestBlock block = BlockMaker().Block(serial_++);
@@ -350,8 +345,7 @@ uint64_t DiskUsage(int parent, const char* name) {
 }
 
 // Returns the bytes that the kernel wrote to disks for a process, or 0 if the kernel does not
-// report
-// them.
+// report them.
 uint64_t WrittenByKernel(pid_t pid) {
   std::ifstream counts("/proc/" + std::to_string(pid) + "/io");
   uint64_t value = 0;
@@ -482,7 +476,8 @@ class DiskChurnTest : public ::testing::Test {
     const double lost = daemon_->Metric("larder_disk_spill_total{result=\"dropped_evicted\"}");
     std::printf(
         "%.0f s: published %lu blocks, %.0f MiB (%lu duplicates, %lu refused as full, %.0f left "
-        "the pool before they were written); read %lu, hits %lu, %.0f MiB, from disk %.0f MiB; put to "
+        "the pool before they were written); read %lu, hits %lu, %.0f MiB, from disk %.0f MiB; put "
+        "to "
         "disk %.0f MiB, written %.0f MiB, ratio %.3f, by the kernel's count %.3f; written / "
         "published %.3f; du at most %.1f of %.0f MiB in %lu samples; memory without pool and index "
         "at most %.1f MiB\n",
@@ -499,8 +494,7 @@ class DiskChurnTest : public ::testing::Test {
   }
   // Expects that blocks still become durable.  They are put one at a time, because the daemon may
   // evict the block before to make space for a batch; and as any engine would, it puts a block
-  // again
-  // if it has left meanwhile.
+  // again if it has left meanwhile.
   void PutDurably(std::span<const TestBlock> fresh) {
     Tally tally;
     Engine engine(folder_->path(), WriteMode::kMapped, tally);

@@ -197,8 +197,7 @@ TEST_F(DiskTest, OneOfTwoEnginesIsKilledWhileTheirBlocksAreRead) {
 }
 
 // The deadline of Acquire passes while the library waits for the reads, and the caller then
-// releases
-// the lease.
+// releases the lease.
 TEST_F(DiskTest, ALeaseIsReleasedBeforeItsBlocksAreRead) {
   constexpr uint32_t kBlocks = 32;
   std::vector<Digest> digests;
@@ -290,8 +289,7 @@ TEST_F(DiskTest, AFailedReadIsAMissAndNeverAnError) {
 }
 
 // One read of three fails.  The daemon reads again, and gives up a block that fails four times
-// while
-// others can be read.
+// while others can be read.
 TEST_F(DiskTest, ReadsThatFailSometimesAreRepeated) {
   constexpr uint32_t kBlocks = 100;
   ASSERT_NO_FATAL_FAILURE(Start());

@@ -37,8 +37,7 @@ struct Round {
     return at.time_since_epoch().count() >= asked.load();
   }
   // Counts a call that ran since `begun`.  Returns false if it failed, which it may only if it
-  // began
-  // after SIGTERM: the daemon refused it.
+  // began after SIGTERM: the daemon refused it.
   bool Took(Clock::time_point begun, bool ok, const std::string& what) {
     ++calls;
     const bool flew = !Asked(begun) && Asked(Clock::now());
@@ -78,8 +77,7 @@ class Engine {
     session_.reset();
   }
   // Holds a lease and a reservation across SIGTERM.  Only when the daemon tells the session to
-  // finish
-  // does it read through the lease, publish the reservation and give both back.
+  // finish does it read through the lease, publish the reservation and give both back.
   void Hold() {
     ASSERT_TRUE(Put(first_));
     const TestBlock held = maker_.Block(first_), filled = maker_.Block(first_ + 1);

@@ -244,10 +244,8 @@ class FirstWriterTest : public ::testing::Test {
     }
   }
   // Sets `*kept` to false if a block left the pool before it was on disk, which this test's own
-  // load
-  // can cause on a slow machine.  The block's name may then get another content, so the names of
-  // the
-  // window are not used any more.
+  // load can cause on a slow machine.  The block's name may then get another content, so the names
+  // of the window are not used any more.
   void TakeWindow(uint32_t count, bool* kept) {
     const size_t known = names_.size();
     const uint32_t first = next_;
@@ -277,8 +275,7 @@ class FirstWriterTest : public ::testing::Test {
       EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();
     }
     Start();
-    EXPECT_TRUE(More(100)) << "no progress while the next daemon recovers: "
-                           << daemon_->errors();
+    EXPECT_TRUE(More(100)) << "no progress while the next daemon recovers: " << daemon_->errors();
     EXPECT_TRUE(Eventually([&] { return Metric("larder_disk_recovering") == 0; }));
     EXPECT_TRUE(More(50)) << "no progress after recovery";
     over = true;

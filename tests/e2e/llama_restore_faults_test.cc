@@ -1,7 +1,6 @@
 // Restores a real model's prefix while a fault happens at a random moment: the daemon is killed,
 // records on its disk are damaged, or the daemon is stopped.  The answer must equal the computed
-// one,
-// as must every bit of its first logits, and the restore must not hang.
+// one, as must every bit of its first logits, and the restore must not hang.
 //
 // For each kind of fault the test prints the time of a restore as a multiple of computing alone.
 // Times do not decide the test, except that a restore hangs if it takes longer than three times
@@ -68,8 +67,7 @@ class LlamaRestoreFaultsTest : public LlamaFixture {
         [&] { return daemon_->Metric("larder_disk_waiting{for=\"spill\"}") == 0; }, kDurableLimit));
   }
   // Provides a daemon that has all blocks on disk and, in half of the cases, also in the pool.  If
-  // its
-  // records are to be damaged, the pool is empty.
+  // its records are to be damaged, the pool is empty.
   void Prepare(bool damages) {
     if (daemon_ == nullptr || !daemon_->alive() || random_() % 2 == 0) Start();
     ASSERT_NO_FATAL_FAILURE(ComputeAndStore());

@@ -1,6 +1,5 @@
 // Restores a real model's prefix by computing and loading at the same time.  The engine's state
-// must
-// equal, bit for bit, the state after computing all of it, whichever parts were loaded.
+// must equal, bit for bit, the state after computing all of it, whichever parts were loaded.
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -127,11 +126,11 @@ TEST_F(LlamaRestoreTest, AppendedPartsEqualTheComputedState) {
     }
     const auto again = engine_->SaveState();
     ASSERT_TRUE(again.ok()) << again.status();
-    EXPECT_TRUE(*again == *whole) << "met at " << meet;
+    EXPECT_TRUE(*again == *whole) << "the parts begin at token " << meet;
     ASSERT_TRUE(engine_->Decode(*prompt_, border, kPromptTokens).ok());
     const std::span<const float> logits = engine_->Logits();
     EXPECT_EQ(std::memcmp(logits.data(), computed_->first_logits.data(), logits.size_bytes()), 0)
-        << "met at " << meet;
+        << "the parts begin at token " << meet;
   }
 }
 
@@ -172,7 +171,8 @@ TEST_F(LlamaRestoreTest, EveryModeGivesTheComputedAnswer) {
       if (!result->restored) continue;
       const Restorer::Restored& what = result->restored->what;
       EXPECT_EQ(what.computed_tokens + what.loaded_tokens, border);
-      EXPECT_EQ(result->restored->met_at_token(), what.computed_tokens) << "there are no holes, so all loaded tokens follow the computed ones";
+      EXPECT_EQ(result->restored->met_at_token(), what.computed_tokens)
+          << "there are no holes, so all loaded tokens follow the computed ones";
       EXPECT_EQ(what.computed_tokens % Engine::kCutTokens, 0);
       if (mode == RestoreMode::kBoth) {
         EXPECT_THAT(what.computed_tokens, Gt(0u));
@@ -354,8 +354,7 @@ TEST_F(LlamaRestoreTest, APartlyStoredPrefixGivesTheComputedAnswer) {
 }
 
 // Fewer than 64 tokens are never computed alone at the end of a prefix if computing all of the
-// prefix
-// would take more tokens in its last step.
+// prefix would take more tokens in its last step.
 TEST_F(LlamaRestoreTest, AnyMissingBlockOfAnyPrefixGivesTheComputedAnswer) {
   ASSERT_NO_FATAL_FAILURE(StartStored());
   for (const uint32_t border : {288u, 352u, 416u}) {

@@ -1,7 +1,6 @@
 // A process of another uid that bypasses file modes (CAP_DAC_OVERRIDE and other capabilities that
-// the
-// root of a container has by default) and that tries to write into the pool by every descriptor and
-// every mapping that it can get.
+// the root of a container has by default) and that tries to write into the pool by every descriptor
+// and every mapping that it can get.
 //
 //   memory_attacker SOCKET_DIR DAEMON_PID UID host|namespaces
 //
@@ -89,8 +88,7 @@ void WriteFile(const char* path, const std::string& text) {
 }
 
 // Continues in a child that is root of the three namespaces and init of the PID namespace.  The
-// child
-// ends with this process.
+// child ends with this process.
 void EnterNamespaces(uid_t uid) {
   if (unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID) != 0) Die(2, "unshare");
   WriteFile("/proc/self/setgroups", "deny");

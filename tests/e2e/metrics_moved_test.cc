@@ -619,7 +619,8 @@ TEST(MetricsTableTest, EveryMetricIsMoved) {
       moved.insert(sample.substr(0, sample.find('{')));
   for (const Metric& metric : Metrics()) {
     const bool times = metric.type == MetricType::kHistogram;
-    if (std::string_view(metric.name) == "larder_pool_stalled") continue;  // pool_memory_test moves it
+    if (std::string_view(metric.name) == "larder_pool_stalled")
+      continue;  // pool_memory_test moves it
     EXPECT_TRUE(moved.contains(std::string(metric.name) + (times ? "_count" : "")))
         << metric.name << ": no row of Happenings() moves it";
   }

@@ -67,8 +67,7 @@ class Answers {
   void Report() {
     MutexLock lock(mu_);
     for (const auto& [kind, count] : ok_) {
-      std::printf("%s: %lu answered, %lu told to retry\n", kind.c_str(), count,
-                  overloaded_[kind]);
+      std::printf("%s: %lu answered, %lu told to retry\n", kind.c_str(), count, overloaded_[kind]);
       EXPECT_GT(count, 0u);
     }
     for (const auto& [answer, count] : other_) ADD_FAILURE() << answer << ", " << count << " times";
@@ -208,7 +207,8 @@ TEST_F(OverloadTest, MemoryStaysBoundedAndRefusalsHaveARetryHint) {
   held.clear();
   ASSERT_TRUE(daemon_.alive()) << daemon_.errors();
   answers_.Report();
-  EXPECT_GT(answers_.Overloaded("attach"), 0u) << "the daemon was not overloaded, so this proves nothing";
+  EXPECT_GT(answers_.Overloaded("attach"), 0u)
+      << "the daemon was not overloaded, so this proves nothing";
   std::printf("resident beside the pool: %lu MiB before, %lu MiB at most\n", resident_before >> 20,
               resident_max >> 20);
   EXPECT_LE(resident_max, uint64_t{512} << 20);

@@ -1,7 +1,6 @@
 // A node on which larderd cannot use the memory that seems to be free: its control group may not
 // use, or may not reserve, the free huge pages, or there is no memory at all.  The daemon must
-// serve
-// from small pages, or report that it does not serve and why.
+// serve from small pages, or report that it does not serve and why.
 //
 // Needs root, 2 MiB huge pages and control groups with the hugetlb controller; otherwise the tests
 // are skipped.
@@ -123,8 +122,7 @@ TEST_F(PoolMemoryTest, AGroupThatMayReserveLessThanThePoolGetsSmallPages) {
 }
 
 // The daemon starts because there are free huge pages, but its group may use none of them, and
-// there
-// is no other memory.
+// there is no other memory.
 TEST_F(PoolMemoryTest, WithoutMemoryItReportsWhyAndTriesAgain) {
   ASSERT_TRUE(WriteText(group_ + "/hugetlb.2MB.max", "0"));
   const TemporarySocketDirectory folder;
@@ -139,8 +137,7 @@ TEST_F(PoolMemoryTest, WithoutMemoryItReportsWhyAndTriesAgain) {
   if (!Eventually([&] { return daemon_->Health() == "NOT_SERVING"; })) {
     const bool sees_the_group = daemon_->errors().find("does not fit") != std::string::npos;
     ASSERT_TRUE(sees_the_group) << daemon_->errors();
-    GTEST_SKIP()
-        << "on this host larderd sees the limit of its group, so it does not start at all";
+    GTEST_SKIP() << "on this host larderd sees the limit of its group, so it does not start at all";
   }
   const std::string why = daemon_->Tenant().pool_stalled();
   EXPECT_NE(why.find("0 of 2 slabs are populated"), std::string::npos) << why;

@@ -1,5 +1,5 @@
 // Which clients may read the pool in place and which read by copies, and that neither can write it:
-// not even the root of a container, who bypasses file modes.
+// not even the root of a container, which bypasses file modes.
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,8 +1,6 @@
 // The transcripts in docs/larderctl.md must be what larderctl prints.  The test runs each command
-// of
-// the section "Operate it" on a daemon like the reader's, and compares the output except for
-// numbers,
-// sizes and times.
+// of the section "Operate it" on a daemon like the reader's, and compares the output except for
+// numbers, sizes and times.
 //
 // LARDER_TEST_README=FILE makes the test write the page to FILE, with the output of this run.
 #include <gmock/gmock.h>
@@ -93,8 +91,7 @@ struct Command {
 };
 
 // Returns the commands, which are lines "$ command".  Their outputs end at the next command or at
-// the
-// end of the code block.
+// the end of the code block.
 std::vector<Command> CommandsOf(const std::string& readme) {
   std::vector<Command> commands;
   const size_t section = readme.find(kSection);

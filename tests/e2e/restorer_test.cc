@@ -1,7 +1,6 @@
 // Restores a prefix by computing and loading at the same time, from a real daemon that may be
 // stopped or killed meanwhile.  The engine's cache must be the same as if all of the prefix had
-// been
-// computed.
+// been computed.
 #include "client/restorer.h"
 
 #include <csignal>

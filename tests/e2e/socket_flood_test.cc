@@ -160,8 +160,7 @@ TEST_P(SocketFloodTest, OtherClientsAreServed) {
   // Only the daemon's own user can connect to admin.sock.
   const bool admin = std::string(attack.socket) == "admin.sock";
   // If the attackers have the test's user, 50 processes take all connections that a low limit
-  // leaves
-  // to that user.
+  // leaves to that user.
   const bool others = AttackersUid() != geteuid();
   const bool new_ones = others || admin || limit == 0 || processes == 1;
   SocketFlood flood({.path = daemon->folder()->File(attack.socket),
@@ -286,7 +285,8 @@ TEST_F(BrokenListenerTest, IsReplaced) {
     victim.Call();
     const FileDescriptor listener =
         ListenerOf(*daemon, daemon->folder()->File(std::string(name) + ".sock"));
-    if (!listener) GTEST_SKIP() << "the kernel does not let this process copy the daemon's descriptors";
+    if (!listener)
+      GTEST_SKIP() << "the kernel does not let this process copy the daemon's descriptors";
     ASSERT_EQ(shutdown(listener.get(), SHUT_RDWR), 0);
     ExpectBack(*daemon, victim, name);
   }
@@ -343,8 +343,7 @@ TEST_F(LingeringDescriptorTest, DelaysNoOtherClient) {
     for (int i = 0; i < 14; ++i) {
       FileDescriptor socket = Connect(daemon->data_socket(), SOCK_STREAM);
       // The descriptor comes first, after gRPC has begun to read, or after bytes that make gRPC
-      // close
-      // the connection.
+      // close the connection.
       if (i % 3 == 1) {
         ASSERT_EQ(write(socket.get(), (preface + settings).data(), 33), 33);
         char answer[9];
@@ -373,13 +372,13 @@ TEST_F(LingeringDescriptorTest, DelaysNoOtherClient) {
     EXPECT_LT(Clock::now() - begun, seconds(kLinger_s / 2));
     attackers.clear();
     EXPECT_EQ(daemon->Terminate(), 0) << daemon->errors();
-    EXPECT_LT(Clock::now() - begun, seconds(kLinger_s)) << "the daemon's end waited for the descriptors";
+    EXPECT_LT(Clock::now() - begun, seconds(kLinger_s))
+        << "the daemon's end waited for the descriptors";
   }
 }
 
 // There are more such descriptors than the daemon may have open files, and more connections than
-// one
-// process may have.
+// one process may have.
 TEST_F(LingeringDescriptorTest, HundredsUseUpNoDescriptors) {
   constexpr int kAll = 400;
   const auto daemon = Start(256, {"--fault-points", "socket.rights=error"});

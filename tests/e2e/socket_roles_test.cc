@@ -1,11 +1,9 @@
 // Calls every method of the contract at every socket as users of every group.  A method is served
-// at
-// the sockets that the contract names, and elsewhere refused before its request is decoded.  Users
-// of no group cannot connect.
+// at the sockets that the contract names, and elsewhere refused before its request is decoded.
+// Users of no group cannot connect.
 //
 // The expectation is written down here again, independently of the daemon's own table.  Requests
-// are
-// garbage, so that no call does anything: a method that is served fails to parse them.
+// are garbage, so that no call does anything: a method that is served fails to parse them.
 #include <fcntl.h>
 #include <grp.h>
 #include <sys/stat.h>

@@ -1,6 +1,6 @@
 // The writer of a block, whose user comes from the kernel: blocks of two users are found and
-// cleared
-// by user and by engine, and by user also after the daemon that stored them has been killed.
+// cleared by user and by engine, and by user also after the daemon that stored them has been
+// killed.
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>

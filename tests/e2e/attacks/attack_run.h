@@ -95,7 +95,7 @@ class AttackRun {
     uint64_t descriptors = 0;  // RLIMIT_NOFILE of the daemon; 0: the test's limit
     std::vector<std::string> flags = {};
     bool unnamed = false;  // attackers also call without a sideband
-    // Pins the blocks that victims read on disk.  It is for runs with restarts: a daemon that has
+    // Pins on disk the blocks that victims read.  It is for runs with restarts: a daemon that has
     // just started does not know which blocks are read often, so a flood can evict a victim's block
     // from all tiers, and an attacker may then put other bytes under its name (docs/security.md).
     bool pinned = false;
@@ -108,8 +108,7 @@ class AttackRun {
   // Returns why this machine cannot run the tests, or an empty string if it can.
   [[nodiscard]] static std::string WhyNot();
   // Starts the daemon and the bystanders.  Returns what went wrong, or an empty string once they
-  // are
-  // ready.
+  // are ready.
   [[nodiscard]] std::string Start();
   void Before(std::chrono::milliseconds time);
   // Calls `begin`, which starts the first attackers, and then `each` several times per second until
@@ -127,9 +126,8 @@ class AttackRun {
   // Drops attackers that have ended, and keeps what they printed.
   void Reap();
   // Kills the daemon and starts another on the same disk.  Calls that are under way between the
-  // kill
-  // and the time at which bystanders have attached again count as neither failed nor slow.  Returns
-  // false if the new daemon does not serve.
+  // kill and the time at which bystanders have attached again count as neither failed nor slow.
+  // Returns false if the new daemon does not serve.
   [[nodiscard]] bool RestartDaemon();
 
  private:

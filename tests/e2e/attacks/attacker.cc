@@ -5,10 +5,8 @@
 //   attacker --list
 //
 // It first becomes the user, attacks for SECONDS, prints one line about what it did, and ends
-// without
-// releasing anything.  Controls: "nothing" does nothing; "spin" takes a core and sends nothing, as
-// any
-// process may.
+// without releasing anything.  Controls: "nothing" does nothing; "spin" takes a core and sends
+// nothing, as any process may.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>

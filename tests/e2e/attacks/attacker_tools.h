@@ -92,8 +92,7 @@ class RawSideband {
   explicit RawSideband(Attack& attack);
   [[nodiscard]] explicit operator bool() const { return static_cast<bool>(socket_); }
   // Sends these bytes and waits at most 10 s for a packet.  Returns nullopt if none came, or an
-  // ERROR
-  // packet, which is counted as refused.
+  // ERROR packet, which is counted as refused.
   [[nodiscard]] std::optional<ReceivedPacket> Ask(std::span<const std::byte> bytes,
                                                   const SendExtras& extras = {});
   // Sends these bytes and reads nothing.  Returns false if the daemon has closed the connection.

@@ -105,8 +105,7 @@ void NamedEngines(Attack& attack) {
 }
 
 // Many sessions, without waiting for answers, acquire copies of one block, as often as a message
-// can
-// name it, into the same staging segment.
+// can name it, into the same staging segment.
 void SameKeys(Attack& attack) {
   constexpr uint64_t kSegment = 16 << 20;
   const BlockMaker maker = MakerOf("mapped");
@@ -239,9 +238,8 @@ void HeavyRequests(Attack& attack) {
 }
 
 // Sends long messages in hundreds of calls and streams at once on a few connections, so that of
-// most
-// messages only a part has arrived (server/grpc/incoming_messages.h).  Meanwhile other connections
-// come and go: to free memory for requests, gRPC writes to a connection that has ended
+// most messages only a part has arrived (server/grpc/incoming_messages.h).  Meanwhile other
+// connections come and go: to free memory for requests, gRPC writes to a connection that has ended
 // (server/grpc/freed_endpoints.h).
 void PartialRequests(Attack& attack) {
   // Most are single calls, because there are few slots for streams.

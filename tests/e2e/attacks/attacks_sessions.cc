@@ -13,8 +13,7 @@ namespace {
 constexpr uint32_t kDeadlineMaxMs = 600'000;
 
 // A sideband and a session on it, registered with the content and variant of a victim.  An attack
-// may
-// have several.
+// may have several.
 struct Seat {
   std::unique_ptr<SidebandClient> sideband;
   std::unique_ptr<RawSession> session;
@@ -68,8 +67,7 @@ v1::Up AcquireOf(const std::string& digests, v1::AcquireWhat what, uint32_t dead
 
 // Acquires one block 4,096 times in each message of many sessions, which together hold it more than
 // 65,536 times.  It acquires promises, which a process that may not map the pool gets without
-// staging
-// memory.
+// staging memory.
 void Holds(Attack& attack) {
   const BlockMaker maker = MakerOf("mapped");
   std::string digests;
@@ -203,8 +201,7 @@ FileDescriptor SparseMemory(uint64_t bytes) {
 
 // Has the daemon make a segment, or hands in a sparse one, as the library once did, and returns its
 // id.  Each try has its own handshake, because a daemon may close a connection that sends an
-// unknown
-// packet.
+// unknown packet.
 std::optional<uint32_t> StagingOf(Attack& attack, std::vector<std::unique_ptr<RawSideband>>& held,
                                   uint64_t bytes) {
   constexpr uint16_t kHandIn = 9;  // FrameType::kStaging

@@ -1,13 +1,11 @@
 // A process of another user runs one attack at a time, beside two engines and a router.  None of
 // their calls may fail, they must read their own bytes, they must be served quickly again as soon
-// as
-// the attacker has gone, the daemon's memory must stay bounded, and the daemon must report the
+// as the attacker has gone, the daemon's memory must stay bounded, and the daemon must report the
 // attack.
 //
 // LARDER_TEST_SCALE (default 0.1) scales the 60 s of each attack.  The slowdown of calls is printed
 // and does not decide the test, except for a call that hangs: it depends on the machine as much as
-// on
-// the daemon, since an attacker that takes a core slows calls no less than "spin" or any other
+// on the daemon, since an attacker that takes a core slows calls no less than "spin" or any other
 // program.  The attacks "nothing" and "spin" are controls: they send nothing, so their figures show
 // the machine alone.
 #include <algorithm>
@@ -46,8 +44,7 @@ struct Case {
   bool unnamed = false;      // the attacker also calls without a sideband
   uint64_t descriptors = 0;  // the daemon's limit of open files
   // For attacks that do only what is allowed, so that nothing is refused: a kind of share of which
-  // at
-  // least `held_min` must be held during the attack, far more than bystanders hold.
+  // at least `held_min` must be held during the attack, far more than bystanders hold.
   const char* held = nullptr;
   double held_min = 0;
   bool kernel_refuses = false;    // a kernel that can (Linux 6.16) keeps the attack from the daemon
@@ -172,7 +169,8 @@ void ExpectSaid(const Case& one, const AttackFigures& figures, bool whole) {
     EXPECT_THAT(figures.metrics, Not(IsEmpty())) << "no metric reports the attack";
   }
   if (one.counted != nullptr) {
-    EXPECT_THAT(figures.metrics, Contains(HasSubstr(one.counted))) << "the attack was refused in another way";
+    EXPECT_THAT(figures.metrics, Contains(HasSubstr(one.counted)))
+        << "the attack was refused in another way";
   }
   if (one.held != nullptr) {
     const auto held = figures.held.find(one.held);

@@ -1,16 +1,13 @@
 // A client beside an attacker: an engine with the client library, or a router with the generated
 // stubs.  For each of its calls it writes a record to standard output, with the call's begin, end
-// and
-// outcome (bystander_record.h).
+// and outcome (bystander_record.h).
 //
 //   bystander mapped|staged|router SOCKET_DIR UID
 //
 // An engine stores the blocks that it reads, waits until they are on disk, writes a kReady record
-// and
-// then puts, gets, looks up and restores until SIGTERM.  A second thread attaches as a new client
-// repeatedly.  All bytes that it reads must be its own.  After a daemon has ended, it attaches to
-// the
-// next one.
+// and then puts, gets, looks up and restores until SIGTERM.  A second thread attaches as a new
+// client repeatedly.  All bytes that it reads must be its own.  After a daemon has ended, it
+// attaches to the next one.
 #include <csignal>
 #include <cstdlib>
 #include <random>

@@ -2,8 +2,7 @@
 //
 // Both ends belong to the same build, so the bytes of the struct are sent, and a record is short
 // enough that the kernel writes it as a whole.  Times are of CLOCK_MONOTONIC, which all processes
-// of a
-// machine share.
+// of a machine share.
 // Ownership: values.  Thread-safety: Emit may be called from any thread.
 #pragma once
 

@@ -1,6 +1,5 @@
 // Finds out what a daemon reports about an attack and how much memory it takes, from what an
-// operator
-// can read: log, metrics, `larderctl status` and /proc.
+// operator can read: log, metrics, `larderctl status` and /proc.
 //
 // Thread-safety: pure functions; StatusOf runs a program.
 #pragma once
@@ -28,10 +27,8 @@ struct Attackers {
 };
 // Returns the lines of `text` that name the attackers, without those of `before`, with which `text`
 // begins.  An attacker is named by "uid 7" or "pid 77".  If attackers are unnamed, a line also
-// counts
-// if callers without a sideband hold ten or more of something, or were refused it: neither is true
-// of
-// bystanders.
+// counts if callers without a sideband hold ten or more of something, or were refused it: neither
+// is true of bystanders.
 [[nodiscard]] std::vector<std::string> LinesThatName(const std::string& text,
                                                      const std::string& before,
                                                      const Attackers& who);

@@ -2,10 +2,8 @@
 // daemon is killed several times.
 //
 // LARDER_TEST_SCALE (default 0.1) scales the 10 minutes; below 1 the test runs only 0.4 of that.
-// As
-// attacks_test.cc does, the test prints the slowdown of calls, and for comparison the slowdown
-// beside
-// eight processes that only take the cores.
+// As attacks_test.cc does, the test prints the slowdown of calls, and for comparison the slowdown
+// beside eight processes that only take the cores.
 #include <algorithm>
 #include <random>
 

@@ -1,8 +1,6 @@
 // A router as other programs implement it, with the generated stubs alone.  Until it is told to
-// end,
-// it looks up blocks on one lasting connection and on new ones, fetches, pins and unpins, and
-// watches
-// events.  It writes a record of each call (bystander_record.h).
+// end, it looks up blocks on one lasting connection and on new ones, fetches, pins and unpins, and
+// watches events.  It writes a record of each call (bystander_record.h).
 //
 // It connects to control.sock if the daemon has one, otherwise to data.sock.
 // Ownership: its threads and connections, until it returns.  Thread-safety: one call per process.

@@ -1,11 +1,9 @@
 // Blocks whose bytes contain the nonce of the process that wrote them, so that a reader sees whose
 // bytes it got: those of its own engine, those of an attacker that took or overwrote the name, or
-// old
-// ones in place of a new put.
+// old ones in place of a new put.
 //
 // Names follow from a victim's model and a number, as BlockMaker makes them, so an attacker that
-// knows
-// the model knows the names, too.
+// knows the model knows the names, too.
 // Thread-safety: pure functions.
 #pragma once
 

@@ -85,7 +85,8 @@ TEST_F(HostileCall, AMessageOverTheLimitIsRefused) {
   v1::LookupReply reply;
   const grpc::Status status = Lookup(channel_, request, &reply);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("16777216")) << "the message does not name the limit";
+  EXPECT_THAT(status.error_message(), HasSubstr("16777216"))
+      << "the message does not name the limit";
 }
 
 TEST_F(HostileCall, OtherTenantsAreRefused) {

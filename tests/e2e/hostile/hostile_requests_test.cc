@@ -1,8 +1,6 @@
 // Requests and answers of single calls that would take far more memory than their length.  The
-// daemon
-// estimates and charges the memory of a request before it parses it, and charges an answer until
-// the
-// client has read it.
+// daemon estimates and charges the memory of a request before it parses it, and charges an answer
+// until the client has read it.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -230,7 +228,8 @@ TEST(ManyBlocks, DoNotDelayALookup) {
         std::make_unique<OpenCall>(channel, "/larder.v1.Cache/Prefetch", many.SerializeAsString()));
   }
   const auto held = [&] { return daemon.Metric("larder_share_held{kind=\"calls\"}"); };
-  ASSERT_TRUE(Eventually([&] { return held() > kCalls / 2; })) << "the calls were not handed to the daemon's threads";
+  ASSERT_TRUE(Eventually([&] { return held() > kCalls / 2; }))
+      << "the calls were not handed to the daemon's threads";
   const auto asked = Clock::now();
   OpenCall beside(daemon.ControlChannel(), "/larder.v1.Cache/Lookup", lookup.SerializeAsString());
   EXPECT_TRUE(beside.End().ok());

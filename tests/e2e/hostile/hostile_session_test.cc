@@ -1,6 +1,5 @@
 // Sessions that break the contract, over gRPC and on session sockets.  Each ends with a message
-// that
-// names the field, is counted, and leaves nothing behind.
+// that names the field, is counted, and leaves nothing behind.
 #include <atomic>
 #include <cstring>
 #include <random>
@@ -73,8 +72,7 @@ class HostileSession : public HostileTest, public ::testing::WithParamInterface<
     return up;
   }
   // Expects that the publish is answered with status `want` and a message that contains `words`,
-  // and
-  // is counted as refused.
+  // and is counted as refused.
   static void ExpectRefused(RawSession& session, const v1::Up& up, v1::BlockStatus want,
                             const std::string& words) {
     const uint64_t before = Counter("larder_blocks_put_total{result=\"refused\"}");
@@ -150,7 +148,8 @@ TEST_P(HostileSession, ASessionBeyondTheLimitIsRefused) {
   EXPECT_EQ(Counter(refused_counter), before + 1);
   EXPECT_TRUE(sessions.front()->Bye().ok());
   EXPECT_TRUE(Eventually([&] { return daemon_->Tenant().sessions() == uint64_t(most - 1); }));
-  EXPECT_NE(Attach(v1::WRITE_MODE_STREAM)->attached().session_id(), 0u) << "the slot of the session that ended is not free";
+  EXPECT_NE(Attach(v1::WRITE_MODE_STREAM)->attached().session_id(), 0u)
+      << "the slot of the session that ended is not free";
 }
 
 TEST_F(HostileToken, InvalidTokensAreRefused) {
@@ -239,7 +238,8 @@ TEST_P(HostileSession, InvalidPublishesAreRefused) {
   const v1::Reserved reserved = Reserve(*session);
   ASSERT_EQ(reserved.status(), v1::BLOCK_STATUS_OK);
   const uint64_t id = reserved.reservation_id();
-  const uint32_t mine = GetParam() == Carrier::kGrpc ? 301 : 302;  // one daemon serves both carriers
+  const uint32_t mine =
+      GetParam() == Carrier::kGrpc ? 301 : 302;  // one daemon serves both carriers
 
   v1::Up up = PublishOf(id, 1);
   up.mutable_publishes(0)->mutable_blocks(0)->set_digest(std::string(16, 'd'));
@@ -280,7 +280,8 @@ TEST_P(HostileSession, PublishesFromUnknownStagingAreRefused) {
   Register(*session);
   const v1::Reserved reserved = Reserve(*session);
   ASSERT_EQ(reserved.status(), v1::BLOCK_STATUS_OK);
-  EXPECT_EQ(reserved.extents(0).offset() + reserved.extents(0).slab(), 0u) << "a staged session was told the place of its extent";
+  EXPECT_EQ(reserved.extents(0).offset() + reserved.extents(0).slab(), 0u)
+      << "a staged session was told the place of its extent";
   v1::Up up = PublishOf(reserved.reservation_id(), 1);
   up.mutable_publishes(0)->mutable_blocks(0)->set_staging_id(12345);
   ExpectRefused(*session, up, v1::BLOCK_STATUS_INVALID, "staging");
@@ -355,8 +356,7 @@ TEST_P(HostileSession, UnknownFieldsAndFeaturesAreIgnored) {
 
 TEST_P(HostileSession, AHelloWithoutOptionalFieldsIsServed) {
   Store(1);
-  const auto session =
-      Attach(v1::WRITE_MODE_MAPPED);  // its Hello has no rank, tenant or client
+  const auto session = Attach(v1::WRITE_MODE_MAPPED);  // its Hello has no rank, tenant or client
   Register(*session);
   const std::optional<v1::Down> down = session->Ask(AcquireOf(Packed(maker_.Block(1).digest)));
   ASSERT_TRUE(down && down->grants_size() == 1);
@@ -394,7 +394,8 @@ TEST_P(HostileSession, AnExpiredLeaseIsKeptUntilItIsAcknowledged) {
   ASSERT_TRUE(revoked && revoked->revocations_size() == 1);
   EXPECT_EQ(revoked->revocations(0).cause(), v1::REVOCATION_CAUSE_DEADLINE);
   EXPECT_EQ(Counter(counter), before + 1);
-  EXPECT_EQ(daemon_->Tenant().leases(), 1u) << "the lease ended before the client acknowledged the revocation";
+  EXPECT_EQ(daemon_->Tenant().leases(), 1u)
+      << "the lease ended before the client acknowledged the revocation";
   v1::Up ack;
   ack.mutable_revoke_ack()->add_lease_ids(revoked->revocations(0).lease_ids(0));
   session->Send(ack);
@@ -415,7 +416,8 @@ TEST_P(HostileSession, ASessionThatDoesNotReadIsStoppedByBackPressure) {
   });
   int seen = -1;
   EXPECT_TRUE(Eventually([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the writer waits if it sends nothing for so long
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(300));  // the writer waits if it sends nothing for so long
     return std::exchange(seen, written.load()) == seen;
   }));
   EXPECT_LT(written, 20'000) << "no back-pressure reached the writer";

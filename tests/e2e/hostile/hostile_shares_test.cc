@@ -1,8 +1,7 @@
 // An attacker takes everything that the daemon gives it, while a victim works.  The attacker gets
-// no
-// more than its share, and the victim's calls succeed without delay.  The attacker has no sideband
-// and another user, so that the daemon counts it as another holder than this process, which is the
-// victim.
+// no more than its share, and the victim's calls succeed without delay.  The attacker has no
+// sideband and another user, so that the daemon counts it as another holder than this process,
+// which is the victim.
 #include <algorithm>
 #include <cstdio>
 
@@ -145,7 +144,8 @@ TEST_F(HostileShares, IdleStreamsTakeSlotsButNoMemoryForMessages) {
   EXPECT_EQ(last.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(last.error_message(),
               HasSubstr("share of byte_streams: uid 64901 without a sideband"));
-  EXPECT_EQ(Held("byte_streams"), 32) << "the user's share is not half of the streams that the memory limit permits";
+  EXPECT_EQ(Held("byte_streams"), 32)
+      << "the user's share is not half of the streams that the memory limit permits";
   EXPECT_EQ(Refused("byte_streams"), refused + 48);
   EXPECT_LE(Held("message_bytes"), 32 * (16 << 10)) << "idle streams are charged for messages";
   const milliseconds during = Work(100, 50);

@@ -278,7 +278,8 @@ TEST_F(HostileStream, AFetchBeyondALimitIsRefused) {
   request.set_first_layer(0);
   request.mutable_variant()->set_dtype("q8_0");
   EXPECT_TRUE(fetch(request, &first).ok());
-  EXPECT_EQ(first.start().status(), v1::BLOCK_STATUS_MISSING) << "a block of another variant was found";
+  EXPECT_EQ(first.start().status(), v1::BLOCK_STATUS_MISSING)
+      << "a block of another variant was found";
   request.clear_variant();
   EXPECT_EQ(fetch(request, &first).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
@@ -400,7 +401,8 @@ TEST_F(HostileBytes, OnTheSidebandTheyGetAnErrorAndAreCutOff) {
     const auto* error = std::get_if<ErrorFrame>(&*frame);
     ASSERT_NE(error, nullptr);
     EXPECT_FALSE(error->text.empty());
-    EXPECT_EQ(recv(fd.get(), answer.data(), answer.size(), 0), 0) << "the daemon did not close the connection";
+    EXPECT_EQ(recv(fd.get(), answer.data(), answer.size(), 0), 0)
+        << "the daemon did not close the connection";
   }
   EXPECT_EQ(daemon_->Metric(counter), before + static_cast<double>(all.size()));
 }
@@ -468,7 +470,8 @@ TEST_F(HostileBytes, UnknownSlabsPagesAndSegmentsAreRefused) {
   EXPECT_EQ(sideband_->MapSlab(SlabId{60'000}, false).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(sideband_->MapSessionPage(SessionId{1}).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(sideband_->DropStaging(77).code(), absl::StatusCode::kNotFound);
-  EXPECT_FALSE(sideband_->MakeStaging(GiB(1024)).ok()) << "a staging segment larger than every share was made";
+  EXPECT_FALSE(sideband_->MakeStaging(GiB(1024)).ok())
+      << "a staging segment larger than every share was made";
 }
 
 }  // namespace

@@ -3,12 +3,10 @@
 //
 // The actor that has a chain on loan makes one call at a time about it, so each answer follows from
 // those before.  Meanwhile other actors work on other chains and on open blocks, which the model
-// does
-// not predict, with the same daemon and so with the same pool, disk and threads.
+// does not predict, with the same daemon and so with the same pool, disk and threads.
 // Ownership: StormChains owns the chains; a Loan must not outlive it.
 // Thread-safety: StormChains may be used from any thread, a StormChain only by the actor that has
-// it
-// on loan.
+// it on loan.
 #pragma once
 
 #include <chrono>
@@ -48,8 +46,7 @@ class StormChain {
     std::chrono::steady_clock::time_point prefetch_end = {};
     std::vector<StormLaw> late, later;  // calls that were cancelled in the last round, in this one
     // The writers whose bytes it may have, and those from before it last left all tiers, whose
-    // bytes
-    // a disk may have kept (ghost).
+    // bytes a disk may have kept (ghost).
     std::set<uint32_t> writers = {}, former_writers = {};
     // Its state in device memory, which is known exactly; `pins` has a bit for each owner.
     struct {
@@ -73,8 +70,7 @@ class StormChain {
   // Settles a call that ended without an answer or was cancelled: it may have done its work or not.
   void SettleUnknown(const std::string& what, const StormLaw& law, std::span<const Asked> asked);
   // Settles a put of this writer; `answer` is nullopt if the put was not answered.  As long as a
-  // name
-  // is stored, it has the bytes of its first writer.
+  // name is stored, it has the bytes of its first writer.
   void SettlePut(size_t block, std::optional<BlockStatus> answer, uint32_t writer);
   // Settles that a read gave this writer's bytes.  Returns what is wrong with that, or an empty
   // string.

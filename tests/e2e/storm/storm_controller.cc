@@ -337,7 +337,8 @@ void StormController::Move(StormChain& chain) {
   }
   // The tier does not have enough capacity for all blocks, so nothing was done.
   if (chain.pressure() && absl::IsFailedPrecondition(status)) return;
-  if (status.ok() && last.blocks_done != last.blocks) world_.tally.Differs("a move left blocks out");
+  if (status.ok() && last.blocks_done != last.blocks)
+    world_.tally.Differs("a move left blocks out");
   Settle(chain, law, target, status, nullptr, SumsOf(last), what);
 }
 

@@ -83,8 +83,7 @@ class StormController {
   // daemon is ending.
   [[nodiscard]] std::optional<std::vector<bool>> DeviceBlocksOf(StormChain& chain);
   // Returns whether each answer is as expected, and counts a difference if not.  Returns false
-  // without
-  // a difference if the daemon is ending.
+  // without a difference if the daemon is ending.
   bool Expect(const std::string& what, StormChain& chain, const Target& target,
               std::span<const wire::BlockAnswer> answers, std::span<const BlockStatus> expected);
 

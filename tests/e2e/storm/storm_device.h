@@ -2,13 +2,10 @@
 // and executes directives.
 //
 // The model of device memory is exact (StormChain::Block::device): no block leaves it by itself,
-// only
-// the actor that has a chain on loan changes its blocks there, and a session ends only while no
-// chain
-// is on loan.  Each chain belongs to one of these engines.
+// only the actor that has a chain on loan changes its blocks there, and a session ends only while
+// no chain is on loan.  Each chain belongs to one of these engines.
 // Ownership: client, session, and the memory.  Thread-safety: none, except that directives come on
-// a
-// thread of the session.
+// a thread of the session.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
 // An engine of the storm: a client with its session that puts blocks of floats and checks every
-// byte
-// that it reads: all bytes of a block must belong to one writer, any writer.
+// byte that it reads: all bytes of a block must belong to one writer, any writer.
 //
 // Open blocks, which the model does not predict, are numbered, and each begins its own chain.
 // Ownership: client, session, and its leases and reservations.  Thread-safety: none.

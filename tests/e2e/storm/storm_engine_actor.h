@@ -1,6 +1,5 @@
 // The threads of the storm's engines: one kind has a session in this process and works on chains,
-// the
-// other has a child process that it kills repeatedly.
+// the other has a child process that it kills repeatedly.
 //
 // Ownership: session and child.  Thread-safety: none; a child dies with the thread that runs its
 // actor.

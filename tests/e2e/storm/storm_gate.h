@@ -1,6 +1,5 @@
 // The gate at which the actors of the storm wait while the test checks everything and while there
-// is
-// no daemon.
+// is no daemon.
 //
 // Thread-safety: all methods may be called from any thread; Close and Open from one at a time.
 #pragma once
@@ -17,8 +16,7 @@ class StormGate {
   explicit StormGate(int actors) : actors_(actors) {}
 
   // Called by an actor between two steps.  Waits while the gate is closed, after calling `park`
-  // with
-  // whether the daemon will be another one.  Returns false if the actor is to end.
+  // with whether the daemon will be another one.  Returns false if the actor is to end.
   [[nodiscard]] bool Pass(const std::function<void(bool another)>& park) LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     if (closed_) {

@@ -15,8 +15,7 @@ StormState Without(StormState state, StormState copies) {
 }
 
 // Returns the state after a copy to the tier of `to`.  A copy from the pool to disk keeps its
-// codec; a
-// copy from disk to the pool is decoded.
+// codec; a copy from disk to the pool is decoded.
 StormState Copied(StormState state, StormState to) {
   if ((state & to) != 0) return state;
   if (to == kInHost) return state | kInHost;
@@ -115,8 +114,7 @@ StormLaw PrefetchLaw() {
 
 StormLaw ClearLaw(const StormClear& clear) {
   // The outcomes for a block in state `s`, after `ended` of its pins were ended.  `kept` is its
-  // next
-  // state if nothing is cleared.
+  // next state if nothing is cleared.
   const auto take = [clear](StormState s, StormState kept, int32_t ended, bool held) {
     const StormState going = s & clear.copies;
     if (going == 0) return StormOutcomes{{kept, Said(BlockStatus::kMissing), {0, 0, 0, 0, ended}}};

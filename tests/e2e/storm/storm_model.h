@@ -1,19 +1,13 @@
 // The model of one block: the states that all answers so far allow, and a law for each verb.
 //
 // A state is what a caller can distinguish by the contract: the tiers that have the block, the
-// codec
-// of each copy, and the owners whose pins its name has.  The actions that the daemon takes by
-// itself
-// (spilling, promoting pinned blocks, evicting) cannot be predicted, so the model keeps the set of
-// all
-// possible states.  An answer leaves the states from which the verb's law gives this answer; if
-// none
-// is left, the answer is wrong.  A law is therefore as strict as the contract: Lookup leaves one
-// set
-// of tiers, and a Clear of a pinned block only KEPT.  The model does not check that the daemon
-// takes
-// the actions that it may take, except for pinned blocks, for which the test waits.
-// Values and pure functions: no threads, no clock.
+// codec of each copy, and the owners whose pins its name has.  The actions that the daemon takes by
+// itself (spilling, promoting pinned blocks, evicting) cannot be predicted, so the model keeps the
+// set of all possible states.  An answer leaves the states from which the verb's law gives this
+// answer; if none is left, the answer is wrong.  A law is therefore as strict as the contract:
+// Lookup leaves one set of tiers, and a Clear of a pinned block only KEPT.  The model does not
+// check that the daemon takes the actions that it may take, except for pinned blocks, for which the
+// test waits.  Values and pure functions: no threads, no clock.
 #pragma once
 
 #include <array>
@@ -95,8 +89,7 @@ class Possible {
  public:
   Possible() { states_.set(0); }  // in no tier and not pinned
   // Adds the states that follow from actions that the daemon may have taken by itself, and from
-  // calls
-  // that were cancelled.
+  // calls that were cancelled.
   void LetTimePass(const StormAround& around);
   // The daemon has been killed: blocks that were not durable may be lost, and prefetches are lost.
   // `ghost`: the disk may still have a copy that had left it, as no Clear confirmed its removal.

@@ -1,25 +1,22 @@
 // Calls all verbs at random and compares every answer with a model.  4 controllers call the verbs,
 // beside 4 engines that put and get and 2 engines with device memory, while engines and the daemon
 // are killed.  No answer may differ from what the model allows, no byte may be wrong, and at the
-// end
-// the daemon must hold nothing.
+// end the daemon must hold nothing.
 //
 // The model predicts every answer about 16 chains of 6 blocks.  The actor that works on a chain has
 // it on loan, so each answer about the chain follows from the answers before (storm_chains.h,
 // storm_model.h).  Meanwhile the nine other actors work on other chains and on open blocks, which
-// the
-// model does not predict.  The model takes calls on a chain in turns, and does not allow for
+// the model does not predict.  The model takes calls on a chain in turns, and does not allow for
 // overlapping calls, because Move and Compress take many steps: a search over their interleavings
-// would allow nearly every answer, while this model allows one.  Calls race only about open blocks.
-// Of those the test checks every byte, that each status is one that the call may return, the sets
-// that watchers build, and what is left at the end.
+// would allow nearly every answer, while this model allows one.  Calls race only about open
+// blocks.  Of those the test checks every byte, that each status is one that the call may return,
+// the sets that watchers build, and what is left at the end.
 //
 // Rounds are calm (pool and disk hold everything, so no block may leave by itself) or stormy
-// (engines
-// put several times what pool and disk hold, so blocks without a pin or a lease may leave).  Many
-// rounds end with kill -9 or SIGTERM of the daemon in the middle of calls.  Between two rounds the
-// test checks everything: each block's tiers and codecs, that pinned blocks are in their tiers, the
-// sets of four watchers that are cut off all the time, and the number of pins.
+// (engines put several times what pool and disk hold, so blocks without a pin or a lease may
+// leave).  Many rounds end with kill -9 or SIGTERM of the daemon in the middle of calls.  Between
+// two rounds the test checks everything: each block's tiers and codecs, that pinned blocks are in
+// their tiers, the sets of four watchers that are cut off all the time, and the number of pins.
 //
 // LARDER_TEST_SCALE (default 0.1) scales the 200,000 steps; LARDER_TEST_SEED replays the random
 // choices, not the timing.
@@ -55,8 +52,7 @@ size_t OwnDescriptors() {
 }
 
 // Returns the number of the daemon's descriptors without files of its disk, of which it opens more
-// or
-// fewer at any time.  It counts in one pass, because the disk's files change meanwhile.
+// or fewer at any time.  It counts in one pass, because the disk's files change meanwhile.
 size_t DescriptorsBesideDisk(const DaemonProcess& daemon, const std::string& disk) {
   size_t count = 0;
   std::error_code gone;

@@ -60,8 +60,7 @@ class DaemonProcess {
   // Sends SIGTERM and returns the exit code as Wait does, or -1 if the daemon does not end.
   int Terminate();
   // Returns the exit code, 128 + the signal that ended the daemon, or nullopt if it still runs
-  // after
-  // `limit`.
+  // after `limit`.
   std::optional<int> Wait(std::chrono::milliseconds limit = std::chrono::seconds(60));
 
   [[nodiscard]] pid_t pid() const { return pid_; }

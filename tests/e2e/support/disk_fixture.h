@@ -134,8 +134,7 @@ class DiskTest : public ::testing::Test {
   }
   [[nodiscard]] double Leases() const { return daemon_->Metric("larder_holds{kind=\"lease\"}"); }
   // Puts blocks 0 .. count-1 in batches, and waits until each batch is on disk.  A batch goes to
-  // the
-  // shard with the most free space, so the batches spread over the shards.
+  // the shard with the most free space, so the batches spread over the shards.
   void PutDurable(uint32_t count) {
     constexpr uint32_t kBatch = 16;
     for (uint32_t number = 0; number < count; ++number) {
@@ -154,8 +153,7 @@ class DiskTest : public ::testing::Test {
     ASSERT_NO_FATAL_FAILURE(StartAgain(faults));
   }
   // Puts blocks 0 .. count-1 while a fault point makes each write take seconds, and expects that
-  // all
-  // of them wait to be spilled.  `count` must be small enough that a slow machine puts them all
+  // all of them wait to be spilled.  `count` must be small enough that a slow machine puts them all
   // before the first write ends.
   void PutWaiting(uint32_t count) {
     for (uint32_t number = 0; number < count; ++number) ASSERT_EQ(Put(number), BlockStatus::kOk);

@@ -23,8 +23,7 @@ inline size_t SettledDescriptors(const DaemonProcess& daemon) {
 }
 
 // Expects that the daemon holds nothing, and then ends it.  `open` returns the number of
-// descriptors
-// to compare with `descriptors_before`.
+// descriptors to compare with `descriptors_before`.
 inline void ExpectNothingLeft(DaemonProcess& daemon, size_t descriptors_before,
                               const std::function<size_t()>& open) {
   EXPECT_TRUE(Eventually([&] {

@@ -1,6 +1,5 @@
 // A session without the client library: it sends exactly the messages that a test gives it, right
-// or
-// wrong, over gRPC or on a session socket.
+// or wrong, over gRPC or on a session socket.
 //
 //   RawSession session(channel, {.token = sideband->TokenHex(), .mode = v1::WRITE_MODE_MAPPED});
 //   v1::Down down = session.Ask(up);   // sends, and waits for the next message
@@ -172,8 +171,7 @@ class RawSession {
     return Receive();
   }
   // Bye sends `bye`, half-closes the stream and returns how the daemon ends it.  End waits until
-  // the
-  // daemon ends the stream by itself.
+  // the daemon ends the stream by itself.
   grpc::Status Bye() {
     v1::Up up;
     up.set_bye(true);

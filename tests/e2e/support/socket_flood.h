@@ -67,8 +67,7 @@ class SocketFlood {
       }
       if (fd >= 0 && (!connected || options.kind == FloodKind::kChurned)) close(fd);
       // The pause keeps the flood from winning by its use of the processor alone.  A process
-      // without
-      // free descriptors pauses for longer and then goes on.
+      // without free descriptors pauses for longer and then goes on.
       const timespec pause{.tv_sec = 0, .tv_nsec = fd < 0 ? 10'000'000 : 200'000};
       nanosleep(&pause, nullptr);
     }

@@ -115,7 +115,8 @@ TEST_F(CompressTest, BlocksEncodedInHostAreReadByEverySession) {
     const auto lease = session_->Acquire(variant_, {&digest, 1});
     ASSERT_TRUE(lease.ok()) << lease.status();
     ASSERT_EQ(lease->status(0), BlockStatus::kOk);
-    EXPECT_TRUE(maker_.IsRight(digest, 0, lease->View(0).first(kLayerBytes))) << "a view is not decoded";
+    EXPECT_TRUE(maker_.IsRight(digest, 0, lease->View(0).first(kLayerBytes)))
+        << "a view is not decoded";
   }
   Attach(WriteMode::kStream);
   EXPECT_EQ(CountHits(0, kBlocks), kBlocks) << "read by byte stream";
@@ -127,8 +128,7 @@ TEST_F(CompressTest, BlocksEncodedInHostAreReadByEverySession) {
 }
 
 // A session that accepts no encoded blocks reads more blocks than the pool holds decoded.  Each
-// lease
-// needs extents for the decoded blocks, beside the encoded blocks that it holds meanwhile.
+// lease needs extents for the decoded blocks, beside the encoded blocks that it holds meanwhile.
 TEST_F(CompressTest, ThePoolsLimitHoldsWhileLeasesAreDecoded) {
   ASSERT_NO_FATAL_FAILURE(Start());
   const uint32_t many = kPoolBlocks + 40;
@@ -175,7 +175,8 @@ TEST_F(CompressTest, EncodedBlocksAreMovedPinnedAndCleared) {
   EXPECT_EQ(CountIn(Tier::kHost, 0, kBlocks), kBlocks);
   (void)Compress(All(v1::CODEC_LOSSLESS));
   MoveAll(v1::TIER_HOST, v1::TIER_DISK);
-  EXPECT_EQ(Compress(All(v1::CODEC_LOSSLESS)).unchanged(), kBlocks) << "the blocks were moved to disk decoded";
+  EXPECT_EQ(Compress(All(v1::CODEC_LOSSLESS)).unchanged(), kBlocks)
+      << "the blocks were moved to disk decoded";
   EXPECT_EQ(CountHits(0, kBlocks), kBlocks);
   v1::PinRequest pin;
   pin.set_owner("router");
@@ -330,8 +331,7 @@ TEST_F(CompressTest, ADryRunSaysWhatItWouldSave) {
 }
 
 // A call for HOST and DEVICE counts the blocks of both tiers from its first report on, and gives
-// the
-// answers of both together, once.
+// the answers of both together, once.
 TEST_F(CompressTest, HostAndDeviceShareOneCountAndOneAnswer) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(2));

@@ -69,8 +69,7 @@ TEST_F(MoveTest, ARepeatedCallContinuesAnInterruptedOne) {
   EXPECT_EQ(TryMove(request, &progress, 1).error_code(), grpc::StatusCode::CANCELLED);
   ExpectNothingHeld();
   // The cancelled call may have finished its last window.  The next daemon has an empty pool, so
-  // all
-  // blocks are to be moved again.
+  // all blocks are to be moved again.
   ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:50ms"));
   std::thread moving([&] {
     progress.clear();

@@ -53,7 +53,8 @@ TEST_F(PinTest, KeepsBlocksInHostThroughPressureAndKill9) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(2 * kPinned));
   EXPECT_THAT(Pinned(PinOf(0, kPinned, v1::TIER_HOST)), Each(v1::BLOCK_STATUS_OK));
-  EXPECT_THAT(Pinned(PinOf(0, kPinned, v1::TIER_HOST)), Each(v1::BLOCK_STATUS_OK)) << "the second pin of the same owner";
+  EXPECT_THAT(Pinned(PinOf(0, kPinned, v1::TIER_HOST)), Each(v1::BLOCK_STATUS_OK))
+      << "the second pin of the same owner";
   EXPECT_EQ(daemon_->Metric("larder_pins"), kPinned);
   ASSERT_NO_FATAL_FAILURE(Press(10));
   EXPECT_EQ(CountIn(Tier::kHost, 0, kPinned), kPinned);
@@ -136,7 +137,8 @@ TEST_F(PinTest, NamesBlocksByTheirTokens) {
             0);
   request.mutable_blocks()->set_engine_id("nobody");
   ASSERT_TRUE(Pin(request, &reply).ok());
-  EXPECT_EQ(reply.blocks().status_size(), 0) << "this engine registered no variant, so it has no blocks";
+  EXPECT_EQ(reply.blocks().status_size(), 0)
+      << "this engine registered no variant, so it has no blocks";
 }
 
 TEST_F(PinTest, PinsTakeAtMostTheirShareOfThePool) {
@@ -182,8 +184,7 @@ TEST_F(PinTest, RefusesInvalidRequests) {
 }
 
 // As many callers as --calls-max permits make one call at a time each.  None may be refused,
-// because
-// a call gives its slot back before the caller has the answer.
+// because a call gives its slot back before the caller has the answer.
 TEST_F(PinTest, ACallsSlotIsFreeOnceItsCallerHasTheAnswer) {
   constexpr int kCallers = 8;
   ASSERT_NO_FATAL_FAILURE(Start({"--calls-max", std::to_string(kCallers)}));

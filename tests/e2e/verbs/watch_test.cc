@@ -1,6 +1,5 @@
 // Calls WatchEvents on the real daemon: a watcher knows which blocks are stored, however often it
-// is
-// cut off.
+// is cut off.
 #include <atomic>
 #include <map>
 #include <random>
@@ -38,7 +37,8 @@ struct Known {
       const bool stored = event.has_stored();
       const std::string& digests = stored ? event.stored().digests() : event.removed().digests();
       const int tier = stored ? event.stored().tier() : event.removed().tier();
-      if (event.sequence() != 0 && event.sequence() <= sequence) return "an event has an old sequence number";
+      if (event.sequence() != 0 && event.sequence() <= sequence)
+        return "an event has an old sequence number";
       for (size_t at = 0; at < digests.size(); at += 16) {
         const auto block = std::pair(digests.substr(at, 16), tier);
         // An event that happened while the snapshot was taken may already be part of it.
@@ -121,8 +121,7 @@ class WatchTest : public VerbTest {
 };
 
 // The watcher is cut off in the middle of a snapshot or of events, by its own cancellation or
-// because
-// it is slow.  It then resumes, or begins again where it must.
+// because it is slow.  It then resumes, or begins again where it must.
 TEST_F(WatchTest, AWatcherKnowsTheBlocksHoweverOftenItIsCutOff) {
   const uint64_t rounds = testing::Scaled(100);
   ASSERT_NO_FATAL_FAILURE(Start({"--events-max", "2000"}));
