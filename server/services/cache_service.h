@@ -29,7 +29,7 @@
 #include "server/services/charged_request.h"
 #include "server/services/event_streams.h"
 #include "server/services/progress_stream.h"
-#include "server/sessions/session.h"
+#include "server/sessions/session_context.h"
 #include "server/sessions/session_table.h"
 #include "server/verbs/block_scope.h"
 #include "server/verbs/clear.h"

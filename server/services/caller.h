@@ -19,7 +19,7 @@
 #include "server/runtime/shares.h"
 #include "server/services/call_deadline.h"
 #include "server/services/rpc_status.h"
-#include "server/sessions/session.h"
+#include "server/sessions/session_context.h"
 #include "storage/clock.h"
 
 namespace larder {

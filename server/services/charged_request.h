@@ -28,7 +28,7 @@
 #include "server/runtime/worker_pool.h"
 #include "server/services/caller.h"
 #include "server/services/refused_call.h"
-#include "server/sessions/session.h"
+#include "server/sessions/session_context.h"
 
 namespace larder {
 

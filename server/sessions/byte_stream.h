@@ -19,7 +19,7 @@
 
 #include "absl/status/status.h"
 #include "proto/messages/messages.h"
-#include "server/sessions/session.h"
+#include "server/sessions/session_context.h"
 #include "storage/store/block_store.h"
 
 namespace larder {

@@ -305,7 +305,7 @@ TEST_F(SessionTest, NoSessionTakesAllHoldsOfABlock) {
   }
   for (int round = 0; round < 2; ++round) {
     std::vector<LeaseId> mine;
-    for (uint32_t i = 0; i < AttachedSession::kCrowdedMax; ++i) {
+    for (uint32_t i = 0; i < SessionLeases::kCrowdedMax; ++i) {
       const wire::Grant grant = Acquire({Name(1)});
       ASSERT_EQ(grant.blocks.at(0).status, BlockStatus::kOk);
       mine.push_back(grant.lease);
@@ -354,13 +354,13 @@ TEST_F(SessionTest, ExpiredPromisesDoNotCountTowardTheLimitOfHolds) {
     others.push_back(held.ref);
   }
   for (int round = 0; round < 3; ++round) {
-    for (uint32_t i = 0; i < AttachedSession::kCrowdedMax; ++i) {
+    for (uint32_t i = 0; i < SessionLeases::kCrowdedMax; ++i) {
       const wire::Grant grant = Acquire({Name(1)}, 100, wire::AcquireWhat::kPromise);
       EXPECT_EQ(grant.blocks.at(0).status, BlockStatus::kOk) << round << " " << i;
     }
     f_.clock().Advance(std::chrono::milliseconds(100));
     session_->Tick(f_.clock().Now());
-    EXPECT_EQ(sink_.Next().revocations.at(0).leases.size(), AttachedSession::kCrowdedMax);
+    EXPECT_EQ(sink_.Next().revocations.at(0).leases.size(), SessionLeases::kCrowdedMax);
     EXPECT_EQ(f_.store().stats().leases, 0u);
   }
   f_.store().Unhold(others);

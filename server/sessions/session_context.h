@@ -1,0 +1,195 @@
+// What the parts of one session share: whose session it is, the daemon's parts, the modes that its
+// hello chose, and the way to its client.
+//
+// The parts are SessionRegistrations, SessionReservations, SessionLeases, SessionFillings and
+// SessionDevice.  AttachedSession (server/sessions/session.h) owns them and this.
+// Thread-safety: all methods from any thread.  Members that are neither atomic nor classes with a
+// lock are const after Create, or after the hello where the comment says so.
+// Locks: the outlet's lock is held while the sink is called, and is acquired last.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/messages/messages.h"
+#include "server/connections/connection_peers.h"
+#include "server/instances/instance_table.h"
+#include "server/metrics/counters.h"
+#include "server/processes/process_table.h"
+#include "server/processes/staging_table.h"
+#include "server/runtime/shares.h"
+#include "server/runtime/worker_pool.h"
+#include "server/sessions/quarantine.h"
+#include "server/sessions/session_page.h"
+#include "storage/check.h"
+#include "storage/clock.h"
+#include "storage/memory/copy_kernels.h"
+#include "storage/mutex.h"
+#include "storage/store/block_store.h"
+
+namespace larder {
+
+class DamageChecks;    // server/sessions/damage_checks.h
+class DeviceTable;     // server/instances/device_table.h
+class DirectiveQueue;  // server/instances/directive_queue.h
+class TierWorker;      // storage/tiering/tier_worker.h
+
+// Where a session's answers go.
+class SessionSink {
+ public:
+  // Bytes of answers that may wait for the client to read them without a charge.
+  static constexpr size_t kFreeAnswerBytes = 64 << 10;
+  // Bytes of waiting answers beyond which the stream reads no further message.
+  static constexpr size_t kQueuedMax = 1 << 20;
+
+  virtual ~SessionSink() = default;
+  virtual void Send(wire::Down message) = 0;
+  // Ends the stream after everything that was sent has left.
+  virtual void Finish(absl::Status status) = 0;
+  // Ends the stream now, because no process is left that could read.
+  virtual void Abort() { Finish(absl::CancelledError("the process of this session is dead")); }
+};
+
+// The sink of a session, until the stream has closed.
+class SessionOutlet {
+ public:
+  explicit SessionOutlet(SessionSink& sink) : sink_(&sink) {}
+
+  void Send(wire::Down message) LARDER_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    if (sink_ != nullptr) sink_->Send(std::move(message));
+  }
+  void Finish(absl::Status status) LARDER_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    if (sink_ != nullptr) sink_->Finish(std::move(status));
+  }
+  void Abort() LARDER_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    if (sink_ != nullptr) sink_->Abort();
+  }
+  // Once this returns, the sink is not called any more.
+  void Close() LARDER_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    sink_ = nullptr;
+  }
+
+ private:
+  // Not the session's lock, so that a copy that ends can answer while a message is handled.
+  Mutex mu_;
+  SessionSink* sink_ LARDER_GUARDED_BY(mu_);
+};
+
+// The parts of the daemon that sessions share.  All outlive every session.
+struct SessionDeps {
+  BlockStore& store;
+  InstanceTable& instances;
+  Quarantine& quarantine;
+  ProcessTable& processes;
+  const ConnectionPeers& peers;
+  StagingTable& staging;
+  WorkerPool& workers;
+  Counters& counters;
+  const Clock& clock;
+  const CopyKernel copy_kernel;  // copies staged blocks
+  std::string boot_id;
+  std::string tenant;
+  // One in this many reads from HOST is checked, on average; 0 checks none.
+  uint32_t check_one_in = 64;
+  DeviceTable& devices;
+  DirectiveQueue& directives;
+  Shares& shares;
+  DamageChecks& damage_checks;
+  TierWorker* disk = nullptr;  // null without a disk
+};
+
+struct SessionContext {
+  SessionContext(SessionDeps& the_deps, SessionId the_id,
+                 std::optional<AttachedProcess> its_process, const ShareHolder& holder,
+                 SessionSink& sink)
+      : deps(the_deps),
+        id(the_id),
+        process(std::move(its_process)),
+        account(the_deps.shares.Of(holder)),
+        outlet(sink) {}
+
+  // Returns an id for a lease or a reservation.  No id is ever used twice in a session, since the
+  // words of its page hold ids of both.
+  [[nodiscard]] uint64_t NewId() {
+    return (id.value << 32) | (ids.fetch_add(1, std::memory_order_relaxed) + 1);
+  }
+  // Returns what a job holds so that the session outlives it.  REQUIRES: the caller holds the
+  // session.
+  [[nodiscard]] std::shared_ptr<const void> KeepAlive() const {
+    std::shared_ptr<const void> session = self.lock();
+    LARDER_CHECK(session != nullptr);
+    return session;
+  }
+  // Returns true if the session begins nothing new, because the daemon drains.
+  [[nodiscard]] bool Drained() const {
+    const TimePoint from = drained_from.load(std::memory_order_relaxed);
+    return from != TimePoint::max() && deps.clock.Now() >= from;
+  }
+
+  SessionDeps& deps;
+  const SessionId id;
+  const std::optional<AttachedProcess> process;  // empty for a caller without a sideband token
+  const Shares::Account account;                 // of the process
+  std::unique_ptr<SessionPage> page;             // null without a process
+  std::weak_ptr<const void> self;                // the session; see KeepAlive
+  SessionOutlet outlet;
+
+  // Const after the hello.
+  std::string engine_id;
+  BlockWriter writer;  // of what the session stores
+  std::atomic<wire::WriteMode> write_mode = wire::WriteMode::kStream;
+  std::atomic<wire::ReadMode> read_mode = wire::ReadMode::kStream;
+  std::atomic<bool> tiers = false;  // the client understands PENDING and Durable
+
+  std::atomic<TimePoint> drained_from = TimePoint::max();  // max: the daemon does not drain
+  std::atomic<uint64_t> ids = 0;
+};
+
+// What a session still holds of the store when it ends, and what is charged for that.
+struct SessionHoldings {
+  std::vector<BlockLease> leases;
+  std::vector<ExtentReservation> extents;
+  std::vector<Shares::Ticket> charges;
+};
+
+// A variant that a session registered.  Its number in messages is its place among them.
+struct SessionVariant {
+  VariantIndex index = VariantIndex::kNone;
+  uint32_t block_tokens = 0;
+  uint32_t layers = 0;
+};
+
+// Charges a session's process for the answers that its client has not read: afterwards *charged
+// covers `waiting` bytes, or nothing if they are at most SessionSink::kFreeAnswerBytes.  Returns
+// ResourceExhausted if the process has no share left for them: *charged stays as it was, and the
+// session must end.
+[[nodiscard]] absl::Status ChargeAnswers(const Shares::Account& account, size_t waiting,
+                                         Shares::Ticket* charged);
+
+[[nodiscard]] inline uint32_t RetryAfterMs(Duration d) {
+  return static_cast<uint32_t>(std::chrono::ceil<std::chrono::milliseconds>(d).count());
+}
+
+// Returns InvalidArgument if what is kept beside a block's bytes (tokens, segment table) would take
+// more than half of the block's memory in the pool.  So all of it never takes more than half of the
+// pool.
+[[nodiscard]] absl::Status CheckMetadata(size_t tokens, const SegmentTable& segments);
+
+// Returns the writer that is kept with a block which the process behind `account` stores for an
+// engine.  The writer of a caller without a sideband token is unknown, although the call counts in
+// its user's share: the daemon knows its connection by a descriptor number alone, and another
+// connection may have had that number a moment ago.
+[[nodiscard]] BlockWriter WriterOf(const Shares::Account& account, std::string_view engine_id);
+
+}  // namespace larder

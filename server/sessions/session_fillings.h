@@ -1,0 +1,186 @@
+// What a session still owes for the blocks of an acquire that its grant called PENDING, and that
+// are in HOST: a block that HOST has encoded is decoded into an extent of the lease's own, and for
+// a session that reads by copies each block is copied into its staging segment.
+//
+// A Filling is the blocks of one acquire.  It is a job of the worker pool, which answers for each
+// block and gives its thread back after 16 MiB.  Of fillings by copies, one at a time is a job and
+// the others of the session wait for it, so that other sessions do not wait behind them.
+//
+// Ownership: the session owns SessionFillings, and jobs keep the session alive.  A Filling is
+// shared by the session and the job that works on it, one thread at a time.
+// Thread-safety: SessionFillings and CopyWindow from any thread.
+// Locks: mu_ is held while a share is taken.  The leases and the worker pool are called without it.
+// Limits: kWaitingMax fillings by copies that wait, and the share of message bytes for them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "server/sessions/session_context.h"
+#include "storage/codec/payload_codec.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+// Holds of a filling on blocks that a lease holds too, each block once.
+class BlockHolds {
+ public:
+  explicit BlockHolds(BlockStore& store) : store_(store) {}
+  ~BlockHolds() { Release(); }
+  BlockHolds(const BlockHolds&) = delete;
+  BlockHolds& operator=(const BlockHolds&) = delete;
+
+  // Returns false if the block has too many holds.
+  [[nodiscard]] bool Add(EntryRef block) {
+    if (held_.contains(block.value)) return true;
+    if (!store_.HoldAgain({&block, 1})) return false;
+    held_.insert(block.value);
+    in_order_.push_back(block);
+    return true;
+  }
+  void Release() {
+    if (!in_order_.empty()) store_.Unhold(in_order_);
+    in_order_.clear();
+    held_.clear();
+  }
+
+ private:
+  BlockStore& store_;
+  absl::flat_hash_set<uint32_t> held_;  // as EntryRef
+  std::vector<EntryRef> in_order_;
+};
+
+// The part of a staging segment that a client named in an acquire.  Places are taken from its
+// front.  The client may change its bytes at any moment, so they are written once and never read.
+class CopyWindow {
+ public:
+  // Returns null if there is no segment, or the window extends beyond its end.
+  [[nodiscard]] static std::shared_ptr<CopyWindow> Of(std::shared_ptr<const StagingSegment> segment,
+                                                      uint64_t offset, uint64_t bytes);
+
+  struct Place {
+    uint64_t offset = 0;  // in the segment, a multiple of kSegmentAlign
+    std::span<std::byte> bytes;
+  };
+  // Returns nullopt if fewer bytes are left.
+  [[nodiscard]] std::optional<Place> Take(uint64_t bytes) LARDER_EXCLUDES(mu_);
+
+ private:
+  CopyWindow(std::shared_ptr<const StagingSegment> segment, uint64_t begin, uint64_t end)
+      : segment_(std::move(segment)), end_(end), next_(begin) {}
+
+  const std::shared_ptr<const StagingSegment> segment_;
+  const uint64_t end_;
+  Mutex mu_;
+  uint64_t next_ LARDER_GUARDED_BY(mu_);
+};
+
+// Returns an answer that gives nothing of a block.
+[[nodiscard]] inline wire::BlockGrant RefusedBlock(BlockStatus status) {
+  wire::BlockGrant grant;
+  grant.status = status;
+  return grant;
+}
+
+struct FillingBlock {
+  size_t key = 0;  // of the acquire
+  BlockIndex::Held held;
+  // The part of the payload to copy as it is in HOST; nullopt for a block to be decoded.
+  std::optional<SegmentRange> as_it_is;
+  bool check = false;           // compares the bytes with their hashes as they are copied
+  bool wants_table = false;     // the table is made when the block is answered
+  wire::BlockGrant grant = {};  // the answer, without the place and the table
+};
+
+struct Filling {
+  Filling(BlockStore& store, const wire::Acquire& acquire, const SessionVariant& its_variant,
+          LeaseId its_lease)
+      : request(acquire), variant(its_variant), lease(its_lease), holds(store) {
+    request.digests.clear();
+  }
+  wire::Acquire request;  // without its digests
+  SessionVariant variant;
+  LeaseId lease;
+  std::vector<FillingBlock> blocks;    // in the order in which the client wants them
+  BlockHolds holds;                    // on the blocks, until just before the last answer
+  std::shared_ptr<CopyWindow> window;  // null: the session reads in place
+  // The time of the acquire, for a block that had to be read from disk.
+  std::optional<TimePoint> read_since;
+  size_t next = 0;
+  Shares::Ticket waits;  // for its memory, while it waits for other fillings of its session
+
+  [[nodiscard]] size_t bytes() const {
+    return sizeof(Filling) + blocks.capacity() * sizeof(FillingBlock);
+  }
+  // To be called before the last block is answered: the client may reuse what it held by then.
+  void ReleaseAtEnd() {
+    if (next == blocks.size()) holds.Release();
+  }
+};
+
+// The leases that fillings are for.
+class FillingHost {
+ public:
+  virtual ~FillingHost() = default;
+  // Returns true while the client waits for answers of the lease.
+  [[nodiscard]] virtual bool Listens(LeaseId lease) = 0;
+  // Returns true while the client wants the bytes of the lease.
+  [[nodiscard]] virtual bool Wants(LeaseId lease) = 0;
+  // Gives the lease a decoded block.  Returns false, and leaves *decoded as it is, if the client
+  // waits for no answer of the lease.
+  [[nodiscard]] virtual bool Keep(LeaseId lease, ExtentReservation* decoded) = 0;
+  // All copies of a filling are made.
+  virtual void OnCopied(LeaseId lease) = 0;
+};
+
+class SessionFillings {
+ public:
+  SessionFillings(SessionContext& context, FillingHost& leases)
+      : context_(context), deps_(context.deps), leases_(leases) {}
+
+  // Answers for each block of a filling, or says of those left that they are FULL if too much
+  // waits.
+  void Start(std::shared_ptr<Filling> filling) LARDER_EXCLUDES(mu_);
+
+ private:
+  // Returns false if too much waits in the worker pool.
+  [[nodiscard]] bool Submit(const std::shared_ptr<Filling>& filling);
+  void GiveUp(Filling& filling);
+
+  void Decode(const std::shared_ptr<Filling>& filling);
+  void DecodeNext(Filling& filling, PayloadCodec& codec);
+  // Decodes a block into `to`, and returns the answer with the place in it, in slab 0.
+  [[nodiscard]] wire::BlockGrant DecodeTo(const wire::Acquire& request,
+                                          const BlockIndex::Held& held, std::span<std::byte> to,
+                                          PayloadCodec& codec);
+  void AnswerDecoded(const Filling& filling, size_t key, wire::BlockGrant block,
+                     ExtentReservation extent);
+
+  void RunCopies(std::shared_ptr<Filling> filling) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::shared_ptr<Filling> NextCopies() LARDER_EXCLUDES(mu_);
+  void Copy(const std::shared_ptr<Filling>& filling) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] wire::BlockGrant CopyOne(const Filling& filling, const FillingBlock& block,
+                                         PayloadCodec& codec);
+  // Returns false if the block is damaged.
+  [[nodiscard]] bool CopyTo(const FillingBlock& block, std::span<const std::byte> from,
+                            std::span<std::byte> to);
+  void CountCopied(const Filling& filling, const FillingBlock& block,
+                   const wire::BlockGrant& grant);
+  void SendAnswers(LeaseId lease, wire::Down down);
+
+  SessionContext& context_;
+  SessionDeps& deps_;
+  FillingHost& leases_;
+  Mutex mu_;
+  bool copying_ LARDER_GUARDED_BY(mu_) = false;  // a filling by copies is a job
+  std::deque<std::shared_ptr<Filling>> waiting_ LARDER_GUARDED_BY(mu_);  // for the end of that job
+};
+
+}  // namespace larder

@@ -1,0 +1,42 @@
+// What a session has registered: its variants, which messages name by number, and the contents of
+// which it may publish blocks.
+//
+// Thread-safety: Register from one thread at a time, the others from any.
+// Locks: mu_ is held while the block index is asked for the id of a variant.  The instance table is
+// called without it.
+// Limits: the shares of variants and contents (server/runtime/shares.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "server/sessions/session_context.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+class SessionRegistrations {
+ public:
+  explicit SessionRegistrations(SessionContext& context) : context_(context) {}
+
+  // Registers contents and variants for the session's engine.
+  [[nodiscard]] wire::Registered Register(const wire::Register& request) LARDER_EXCLUDES(mu_);
+  // Returns the variant of this number, or nullopt if the session has not registered it.
+  [[nodiscard]] std::optional<SessionVariant> Find(uint32_t number) const LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::optional<uint32_t> NumberOf(VariantIndex variant) const LARDER_EXCLUDES(mu_);
+  // Sets the content of each block of a publish, where it follows from the block's parent or from
+  // what is registered.  Returns false if a block names a content that is not registered, or
+  // another one than its parent.
+  [[nodiscard]] bool SetContents(wire::Publish* request) const LARDER_EXCLUDES(mu_);
+
+ private:
+  [[nodiscard]] bool SetContent(wire::PublishBlock* block) const LARDER_REQUIRES(mu_);
+
+  SessionContext& context_;
+  mutable Mutex mu_;
+  std::vector<SessionVariant> variants_ LARDER_GUARDED_BY(mu_);
+  std::vector<Digest> contents_ LARDER_GUARDED_BY(mu_);
+};
+
+}  // namespace larder

@@ -1,0 +1,101 @@
+// What a session may write: its reservations, and the publishes that fill them.
+//
+// A reservation is open from Reserve until its extents are published or aborted, its deadline
+// passes, or the session ends.  Blocks of a mapped session lie in their extents already and are
+// published at once, unless the store asks the disk.  Otherwise a publish is a job of the worker
+// pool: each thread takes blocks from it, a staged block is copied out of the client's staging
+// segment, and the thread that ends the last block answers.
+//
+// Ownership: the session owns it; jobs keep the session alive.
+// Thread-safety: Reserve, Publish and Tick by the session, one at a time (its lock); everything
+// else from any thread.
+// Locks: a record's lock is acquired alone or after mu_, never before it.  It is held while a
+// mapped block is published into the store, which may wait for the disk.
+// Limits: SessionPage::kWords reservations and leases; the share of reserved bytes.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "server/sessions/session_context.h"
+#include "server/sessions/session_registrations.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+class SessionReservations {
+ public:
+  // `on_answered` is called without a lock after each publish that was a job.
+  SessionReservations(SessionContext& context, const SessionRegistrations& registered,
+                      std::function<void()> on_answered)
+      : context_(context),
+        deps_(context.deps),
+        registered_(registered),
+        on_answered_(std::move(on_answered)) {}
+
+  [[nodiscard]] wire::Reserved Reserve(const wire::Reserve& request) LARDER_EXCLUDES(mu_);
+  // Answers in *down, or later if the publish became a job.
+  void Publish(wire::Publish request, wire::Down* down) LARDER_EXCLUDES(mu_);
+  void Abort(const wire::Abort& request) LARDER_EXCLUDES(mu_);
+  void Close(ReservationId id) LARDER_EXCLUDES(mu_);
+  // Ends reservations whose deadline has passed.  Those whose extents the client has mapped are
+  // revoked, and appended to *revoked: the client must acknowledge.  Returns true if any ended.
+  bool Tick(TimePoint now, std::vector<ReservationId>* revoked) LARDER_EXCLUDES(mu_);
+  // Returns true if nothing is reserved, and no publish is under way.
+  [[nodiscard]] bool idle() const LARDER_EXCLUDES(mu_);
+  // Ends all reservations, and returns their extents to the store; those of publishes that are
+  // under way once these have ended.  But if the end is not `clean`, moves the extents that the
+  // client has mapped to *touchable, also those of publishes under way, which then fail.
+  void End(bool clean, SessionHoldings* touchable) LARDER_EXCLUDES(mu_);
+
+ private:
+  // Shared with the jobs that copy into it; `mu` guards the handle.
+  struct Record {
+    Mutex mu;
+    ExtentReservation reservation LARDER_GUARDED_BY(mu);
+    ByteCount copying LARDER_GUARDED_BY(mu);  // split off it, until their copies are done
+    Shares::Ticket charged LARDER_GUARDED_BY(mu);
+    TimePoint deadline;
+    uint32_t word = 0;
+    size_t slots = 0;  // extents as reserved
+    std::atomic<bool> revoked = false;
+  };
+  struct Job;
+
+  [[nodiscard]] std::shared_ptr<Record> Find(ReservationId id) const LARDER_EXCLUDES(mu_);
+  void CloseLocked(ReservationId id) LARDER_REQUIRES(mu_);
+  // Charges what is left of a reservation after a publish, and closes it if that is nothing.
+  void Recharge(ReservationId id, Record& record) LARDER_EXCLUDES(mu_);
+
+  [[nodiscard]] BlockStatus CheckBlock(const SessionVariant& variant,
+                                       const wire::PublishBlock& block, std::string* message) const;
+  [[nodiscard]] BlockStatus PublishMapped(Record& record, const SessionVariant& variant,
+                                          const wire::PublishBlock& block, std::string* message);
+  [[nodiscard]] BlockStatus PublishStaged(Record& record, const SessionVariant& variant,
+                                          wire::PublishBlock& block, std::string* message);
+  [[nodiscard]] BlockStatus CopyInto(ExtentReservation& one, const StagingSegment& staging,
+                                     const SessionVariant& variant, wire::PublishBlock& block);
+  // Makes a publish a job.  Returns false if too much waits in the worker pool.
+  [[nodiscard]] bool Submit(wire::Publish request, const SessionVariant& variant,
+                            std::shared_ptr<Record> record) LARDER_EXCLUDES(mu_);
+  void Run(Job& job) LARDER_EXCLUDES(mu_);
+  void Answer(Job& job) LARDER_EXCLUDES(mu_);
+  void OfferToDisk(VariantIndex variant, const Digest& digest);
+  void CountPut(const SessionVariant& variant, const wire::PublishBlock& block);
+  void CountPublished(const wire::Published& answer);
+
+  SessionContext& context_;
+  SessionDeps& deps_;
+  const SessionRegistrations& registered_;
+  const std::function<void()> on_answered_;
+  mutable Mutex mu_;
+  absl::flat_hash_map<ReservationId, std::shared_ptr<Record>> reservations_ LARDER_GUARDED_BY(mu_);
+  TimePoint next_deadline_ LARDER_GUARDED_BY(mu_) = TimePoint::max();
+  size_t jobs_ LARDER_GUARDED_BY(mu_) = 0;  // not answered yet
+};
+
+}  // namespace larder
