@@ -121,7 +121,7 @@ class PagedCache {
         plan_(std::move(plan)),
         payload_(std::move(payload)),
         payload_bytes_(payload_.table.PayloadBytes().value()),
-        payload_stride_(RoundUp(payload_bytes_, kSegmentAlign)),
+        payload_stride_(PayloadStride(payload_bytes_)),
         options_(options) {}
 
   // A part of the staging memory, which successive steps use in turn.

@@ -90,11 +90,11 @@ absl::StatusOr<PagedPlan> PagedPlan::Make(const PagedLayout& engine, const Paylo
   plan.engine_bases_ = engine.bases;
   const uint64_t plane_bytes = uint64_t{engine.heads} * engine.row_bytes * payload.block_tokens;
   plan.layer_bytes_ = plane_bytes * engine.planes;
-  uint64_t at = 0;
+  SegmentCursor at;
   for (const Segment& segment : payload.table.segments) {
+    const uint64_t begin = at.Next(segment.bytes);
     for (uint32_t plane = 0; plane < segment.layers * engine.planes; ++plane)
-      plan.payload_offsets_.push_back(at + plane * plane_bytes);
-    at += RoundUp(segment.bytes, kSegmentAlign);
+      plan.payload_offsets_.push_back(begin + plane * plane_bytes);
   }
   plan.ShapeTile(engine, payload);
   plan.FindAccess(engine);

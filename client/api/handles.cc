@@ -20,6 +20,8 @@ namespace {
 // Assumed size of a block in the first acquire of a variant, when the size of its blocks is
 // unknown.
 constexpr uint64_t kGuessBytes = 1 << 20;
+// The least that a request may offer.  The daemon then answers with the sizes that it needs.
+constexpr uint64_t kLeastBytes = PayloadStride(1);
 // A guess takes at most this fraction of the staging segment: a quarter.
 constexpr uint64_t kGuessShare = 4;
 // How long a read by copies waits for capacity in the staging segment.  Gets and Puts of other
@@ -181,7 +183,7 @@ absl::Status Lease::TakeCopies(const VariantHandle& variant, std::span<const Dig
       Fill(todo[i], read->first, block);
       if (block.extent.bytes == 0) continue;
       core_->NoteBlock(variant.index, block.extent.bytes);
-      const uint64_t more = room + RoundUp(block.extent.bytes, kSegmentAlign);
+      const uint64_t more = room + PayloadStride(block.extent.bytes);
       if (block.status != BlockStatus::kFull || more > core_->staging()->size().value()) continue;
       room = more;
       again.push_back(todo[i]);
@@ -203,14 +205,14 @@ absl::StatusOr<std::pair<PendingRead, wire::Acquire>> Lease::BeginCopies(
   const uint64_t size = core_->staging()->size().value();
   if (room == 0) {
     const uint64_t known = core_->LargestBlock(variant.index);
-    const uint64_t each = RoundUp(known > 0 ? known : kGuessBytes, kSegmentAlign);
+    const uint64_t each = PayloadStride(known > 0 ? known : kGuessBytes);
     const uint64_t most = known > 0 ? size : size / kGuessShare;
-    room = std::clamp<uint64_t>(each * todo.size(), kSegmentAlign, most);
+    room = std::clamp<uint64_t>(each * todo.size(), kLeastBytes, most);
     absl::StatusOr<PendingRead> guess =
         PendingRead::Begin(*core_, ByteCount(room), TimePoint(), &acquire);
     if (guess.ok()) return std::pair(*std::move(guess), std::move(acquire));
     if (!absl::IsDeadlineExceeded(guess.status())) return guess.status();
-    room = kSegmentAlign;  // the answer has the sizes
+    room = kLeastBytes;  // the answer has the sizes
   }
   LARDER_ASSIGN_OR_RETURN(PendingRead read,
                           PendingRead::Begin(*core_, ByteCount(room), patience, &acquire));

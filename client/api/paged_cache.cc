@@ -23,12 +23,8 @@ uint64_t AddressOf(std::span<const std::byte> bytes) {
 
 // A record has zeros between segments.
 void ZeroPadding(std::span<std::byte> payload, const SegmentTable& table) {
-  uint64_t at = 0;
-  for (const Segment& segment : table.segments) {
-    const uint64_t end = at + segment.bytes;
-    at = std::min<uint64_t>(RoundUp(end, kSegmentAlign), payload.size());
-    if (at > end) std::memset(payload.data() + end, 0, at - end);
-  }
+  PayloadWriter out(payload);
+  for (const Segment& segment : table.segments) (void)out.Next(segment.bytes);
 }
 
 }  // namespace
@@ -271,11 +267,11 @@ absl::Status PagedCache::Queue(PagedLoad& load, std::span<const PagedGet> blocks
 
 std::vector<std::span<std::byte>> PagedCache::BufferSegments(size_t i) const {
   std::vector<std::span<std::byte>> segments;
-  auto* at = const_cast<std::byte*>(buffer_->bytes().data()) + i * payload_stride_;
-  for (const Segment& segment : payload_.table.segments) {
-    segments.emplace_back(at, segment.bytes);
-    at += RoundUp(segment.bytes, kSegmentAlign);
-  }
+  const std::span payload(const_cast<std::byte*>(buffer_->bytes().data()) + i * payload_stride_,
+                          payload_bytes_);
+  SegmentCursor at;
+  for (const Segment& segment : payload_.table.segments)
+    segments.push_back(at.Next(payload, segment.bytes));
   return segments;
 }
 

@@ -76,9 +76,8 @@ absl::StatusOr<MappedBytes> PendingRead::Map(const wire::ExtentGrant& extent) co
   if (room_ == nullptr) return core_->Map(extent, /*writable=*/false);
   const uint64_t begin = room_->offset();
   const uint64_t size = room_->bytes().size();
-  if (extent.slab != 0 || extent.bytes == 0 || extent.offset % kSegmentAlign != 0 ||
-      extent.offset < begin || extent.offset - begin > size ||
-      extent.bytes > size - (extent.offset - begin)) {
+  if (extent.slab != 0 || !wire::IsWellFormed(extent) || extent.offset < begin ||
+      extent.offset - begin > size || extent.bytes > size - (extent.offset - begin)) {
     return absl::InternalError(absl::StrCat(
         "the daemon named bytes outside the part of the staging segment that it was given: offset ",
         extent.offset, ", bytes ", extent.bytes));

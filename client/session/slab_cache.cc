@@ -38,7 +38,7 @@ absl::StatusOr<MappedBytes> SlabCache::Slab(uint32_t slab, bool writable) {
 }
 
 absl::StatusOr<MappedBytes> SlabCache::Map(const wire::ExtentGrant& extent, bool writable) {
-  if (extent.slab >= kSlabsMax || extent.bytes == 0 || extent.offset % kSegmentAlign != 0) {
+  if (extent.slab >= kSlabsMax || !wire::IsWellFormed(extent)) {
     return absl::InternalError(absl::StrCat("the daemon named an impossible extent: slab ",
                                             extent.slab, ", offset ", extent.offset, ", bytes ",
                                             extent.bytes));

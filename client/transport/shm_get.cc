@@ -38,7 +38,7 @@ constexpr uint64_t kRoomShare = 4;
 
 struct Window {
   std::vector<size_t> keys;  // indices of the batch
-  uint64_t bytes = 0;        // of the segment that they need, each aligned to kSegmentAlign
+  uint64_t bytes = 0;        // of the segment that they need (PayloadStride)
   PendingRead read;          // set once it was requested
 };
 
@@ -106,10 +106,9 @@ class GetRun {
 };
 
 uint64_t PayloadOf(const GetBlock& block) {
-  uint64_t end = 0;
-  for (const std::span<std::byte> segment : block.segments)
-    end = RoundUp(end, kSegmentAlign) + segment.size();
-  return end;
+  SegmentCursor at;
+  for (const std::span<std::byte> segment : block.segments) (void)at.Next(segment.size());
+  return at.end();
 }
 
 // Returns true if the table has the wanted segments, one per span, of the spans' sizes after
@@ -141,13 +140,13 @@ BlockStatus GetRun::Plan(const PendingRead& read, size_t key, const wire::BlockG
   if (grant.table && !TableFits(*grant.table, block)) return BlockStatus::kInvalid;
   absl::StatusOr<MappedBytes> mapped = read.Map(grant.extent);
   if (!mapped.ok()) return StatusOfUnmapped(mapped.status(), BlockStatus::kDamaged);
-  uint64_t at = 0;
+  SegmentCursor at;
   for (const std::span<std::byte> segment : block.segments) {
+    const std::span<const std::byte> from = at.Next(mapped->bytes, segment.size());
     for (uint64_t done = 0; done < segment.size(); done += kPieceBytes) {
       const uint64_t bytes = std::min(kPieceBytes, segment.size() - done);
-      pieces_.push_back({segment.subspan(done, bytes), mapped->bytes.subspan(at + done, bytes)});
+      pieces_.push_back({segment.subspan(done, bytes), from.subspan(done, bytes)});
     }
-    at = RoundUp(at + segment.size(), kSegmentAlign);
   }
   owners_.push_back(std::move(mapped->owner));
   return BlockStatus::kOk;
@@ -171,16 +170,15 @@ BlockStatus GetRun::PlanEncoded(const PendingRead& read, size_t key,
 bool GetRun::Decode(const EncodedBlock& block) const {
   PayloadCodec codec;
   std::vector<std::byte> stored;
-  uint64_t at = 0;
+  SegmentCursor at;
   for (size_t i = 0; i < block.table->segments.size(); ++i) {
     const Segment& segment = block.table->segments[i];
-    const auto from = block.mapped.bytes.subspan(at, segment.bytes);
+    const auto from = at.Next(block.mapped.bytes, segment.bytes);
     stored.assign(from.begin(), from.end());
     if (HashBytes(stored) != segment.xxh3 ||
         !codec.DecodeSegment(segment, stored, blocks_[block.key].segments[i]).ok()) {
       return false;
     }
-    at = RoundUp(at + segment.bytes, kSegmentAlign);
   }
   return true;
 }
@@ -308,7 +306,7 @@ std::vector<Window> GetRun::Cut(const std::vector<size_t>& keys) const {
                                                   : std::numeric_limits<uint64_t>::max();
   std::vector<Window> windows;
   for (const size_t key : keys) {
-    const uint64_t bytes = RoundUp(PayloadOf(blocks_[key]), kSegmentAlign);
+    const uint64_t bytes = PayloadStride(PayloadOf(blocks_[key]));
     const bool fits =
         !windows.empty() && windows.back().keys.size() < kWindowBlocks &&
         windows.back().bytes + bytes <= bytes_max &&

@@ -218,20 +218,17 @@ absl::Status PutRun::AwaitExtents(Window& window) {
   return absl::OkStatus();
 }
 
-// Segments begin at multiples of 64 bytes, with zeros between them.
 void PutRun::CopyIn(Item& item, std::span<std::byte> to, bool hash) {
   const PutBlock& block = blocks_[item.key];
-  uint64_t at = 0;
+  PayloadWriter out(to);
   for (size_t i = 0; i < block.segments.size(); ++i) {
     const std::span<const std::byte> segment = block.segments[i];
+    const std::span<std::byte> place = out.Next(segment.size());
     if (hash) {
-      item.table.segments[i].xxh3 = kernel_.CopyAndHash(to.subspan(at, segment.size()), segment);
+      item.table.segments[i].xxh3 = kernel_.CopyAndHash(place, segment);
     } else {
-      kernel_.Copy(to.subspan(at, segment.size()), segment);
+      kernel_.Copy(place, segment);
     }
-    const uint64_t end = at + segment.size();
-    at = std::min<uint64_t>(RoundUp(end, kSegmentAlign), to.size());
-    std::memset(to.data() + end, 0, at - end);
   }
   item.table.hashed = hash;
 }

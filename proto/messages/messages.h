@@ -225,6 +225,11 @@ struct ExtentGrant {
   friend bool operator==(const ExtentGrant&, const ExtentGrant&) = default;
 };
 
+// Returns true if an extent has bytes, and begins where a segment may begin.
+[[nodiscard]] inline bool IsWellFormed(const ExtentGrant& extent) {
+  return extent.bytes > 0 && extent.offset % kSegmentAlign == 0;
+}
+
 struct Reserved {
   uint64_t id = 0;
   BlockStatus status = BlockStatus::kOk;

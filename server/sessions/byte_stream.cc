@@ -68,8 +68,8 @@ absl::Status BlockReceiver::Begin(wire::StoreBlock block) {
   digests_.push_back(Chain(*block.parent, block.tokens).back());
   missing_bytes_ = block.segments.StoredBytes().value();
   segment_ = 0;
-  in_segment_ = 0;
-  at_ = 0;
+  out_.reset();
+  missing_of_segment_ = {};
   begun_ = false;
   const auto encoded = [](const Segment& segment) { return segment.codec != Codec::kIdentity; };
   const bool unsupported = std::ranges::any_of(block.segments.segments, encoded);
@@ -97,6 +97,7 @@ void BlockReceiver::Reserve() {
     return;
   }
   reservation_ = std::move(result.reservation);
+  out_.emplace(deps_.store.Bytes(reservation_.extent(0)));
   charged_ = std::move(charge.ticket);
 }
 
@@ -108,19 +109,12 @@ absl::Status BlockReceiver::Append(std::span<const std::byte> data) {
   missing_bytes_ -= data.size();
   if (!begun_) Reserve();
   while (!data.empty() && reservation_.open(0)) {
-    const std::span<std::byte> payload = deps_.store.Bytes(reservation_.extent(0));
-    const Segment& segment = block_->segments.segments[segment_];
-    const size_t n = std::min<size_t>(data.size(), segment.bytes - in_segment_);
-    std::memcpy(payload.data() + at_, data.data(), n);
-    at_ += n;
-    in_segment_ += n;
+    if (missing_of_segment_.empty())
+      missing_of_segment_ = out_->Next(block_->segments.segments[segment_++].bytes);
+    const size_t n = std::min(data.size(), missing_of_segment_.size());
+    std::memcpy(missing_of_segment_.data(), data.data(), n);
+    missing_of_segment_ = missing_of_segment_.subspan(n);
     data = data.subspan(n);
-    if (in_segment_ < segment.bytes) continue;
-    const uint64_t padded = std::min<uint64_t>(RoundUp(at_, kSegmentAlign), payload.size());
-    std::memset(payload.data() + at_, 0, padded - at_);
-    at_ = padded;
-    ++segment_;
-    in_segment_ = 0;
   }
   if (missing_bytes_ == 0) Finish();
   return absl::OkStatus();
@@ -235,8 +229,8 @@ void BlockSender::StartKey(Piece* piece) {
   piece->first_segment = segment_ = range.first;
   piece->segments = range.count;
   segments_end_ = range.first + range.count;
-  offset_ = range.begin;
-  in_segment_ = 0;
+  at_ = SegmentCursor(range.begin);
+  left_of_segment_ = {};
 }
 
 // Decodes into an extent of the pool, so that the pool's limit covers it, and from a private copy,
@@ -260,17 +254,13 @@ BlockStatus BlockSender::Decode(const BlockIndex::Held& held) {
 
 bool BlockSender::Next(Piece* piece) {
   *piece = {};
-  if (segment_ < segments_end_) {
-    const Segment& segment = table_.segments[segment_];
-    const size_t n = std::min<size_t>(wire::kDataBytesMax, segment.bytes - in_segment_);
-    piece->data = payload_.subspan(offset_ + in_segment_, n);
-    in_segment_ += n;
+  if (left_of_segment_.empty() && segment_ < segments_end_)
+    left_of_segment_ = at_.Next(payload_, table_.segments[segment_++].bytes);
+  if (!left_of_segment_.empty()) {
+    const size_t n = std::min<size_t>(wire::kDataBytesMax, left_of_segment_.size());
+    piece->data = left_of_segment_.first(n);
+    left_of_segment_ = left_of_segment_.subspan(n);
     deps_.counters.fetched_bytes += n;
-    if (in_segment_ == segment.bytes) {
-      offset_ += RoundUp(segment.bytes, kSegmentAlign);
-      in_segment_ = 0;
-      ++segment_;
-    }
     return true;
   }
   if (next_key_ == digests_.size()) {

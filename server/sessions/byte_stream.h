@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "proto/messages/messages.h"
 #include "server/sessions/session_context.h"
+#include "storage/codec/payload_codec.h"
 #include "storage/store/block_store.h"
 
 namespace larder {
@@ -67,9 +68,9 @@ class BlockReceiver {
   Shares::Ticket charged_;         // for reservation_
   bool begun_ = false;             // its first byte has arrived, or it has failed
   uint64_t missing_bytes_ = 0;     // of the block that are still to come
-  size_t segment_ = 0;
-  uint64_t in_segment_ = 0;
-  uint64_t at_ = 0;  // in the payload
+  size_t segment_ = 0;             // the next one
+  std::optional<PayloadWriter> out_;
+  std::span<std::byte> missing_of_segment_;  // where the rest of segment_ - 1 goes
 
   std::vector<BlockStatus> status_;
   std::vector<Digest> digests_;
@@ -122,10 +123,10 @@ class BlockSender {
   ExtentReservation raw_;  // the extent that a block was decoded into
   Shares::Ticket raw_charged_;
   PayloadCodec codec_;
-  uint32_t segment_ = 0;
+  uint32_t segment_ = 0;  // the next one
   uint32_t segments_end_ = 0;
-  uint64_t offset_ = 0;  // of the segment in the payload
-  uint64_t in_segment_ = 0;
+  SegmentCursor at_;
+  std::span<const std::byte> left_of_segment_;  // of segment_ - 1, to be sent
 };
 
 }  // namespace larder

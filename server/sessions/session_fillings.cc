@@ -19,16 +19,12 @@ constexpr size_t kWaitingMax = 64;
 // maps the pool may change it meanwhile, so what is hashed is what is copied.
 bool CopyChecked(const CopyKernel& kernel, const BlockMetadata& metadata, const SegmentRange& range,
                  std::span<const std::byte> from, std::span<std::byte> to) {
-  uint64_t at = 0;
+  SegmentCursor at;
+  PayloadWriter out(to);
   for (uint32_t i = range.first; i < range.first + range.count; ++i) {
     const Segment& segment = metadata.segment(i);
-    if (kernel.CopyAndHash(to.subspan(at, segment.bytes), from.subspan(at, segment.bytes)) !=
-        segment.xxh3) {
-      return false;
-    }
-    const uint64_t end = at + segment.bytes;
-    at = std::min<uint64_t>(RoundUp(end, kSegmentAlign), to.size());
-    std::memset(to.data() + end, 0, at - end);
+    const std::span<std::byte> place = out.Next(segment.bytes);
+    if (kernel.CopyAndHash(place, at.Next(from, segment.bytes)) != segment.xxh3) return false;
   }
   return true;
 }
@@ -56,7 +52,7 @@ std::optional<CopyWindow::Place> CopyWindow::Take(uint64_t bytes) {
   MutexLock lock(mu_);
   if (bytes > end_ - next_) return std::nullopt;
   const uint64_t offset = next_;
-  next_ = std::min(end_, offset + RoundUp(bytes, kSegmentAlign));
+  next_ = std::min(end_, offset + PayloadStride(bytes));
   return Place{offset, segment_->bytes().subspan(offset, bytes)};
 }
 

@@ -66,7 +66,7 @@ class CopyWindow {
                                                       uint64_t offset, uint64_t bytes);
 
   struct Place {
-    uint64_t offset = 0;  // in the segment, a multiple of kSegmentAlign
+    uint64_t offset = 0;  // in the segment, a multiple of 64
     std::span<std::byte> bytes;
   };
   // Returns nullopt if fewer bytes are left.

@@ -16,14 +16,10 @@ constexpr std::chrono::milliseconds kRetryAfterNoWord{20};
 // client may write to staging at any moment, so each byte is read from it once.
 void CopyStaged(const CopyKernel& kernel, std::span<const std::byte> from, std::span<std::byte> to,
                 SegmentTable* table) {
-  uint64_t at = 0;
-  for (Segment& segment : table->segments) {
-    segment.xxh3 =
-        kernel.CopyAndHash(to.subspan(at, segment.bytes), from.subspan(at, segment.bytes));
-    const uint64_t end = at + segment.bytes;
-    at = std::min<uint64_t>(RoundUp(end, kSegmentAlign), to.size());
-    std::memset(to.data() + end, 0, at - end);
-  }
+  SegmentCursor at;
+  PayloadWriter out(to);
+  for (Segment& segment : table->segments)
+    segment.xxh3 = kernel.CopyAndHash(out.Next(segment.bytes), at.Next(from, segment.bytes));
   table->hashed = true;
   StoreFence();
 }

@@ -9,17 +9,6 @@
 #include "storage/status_macros.h"
 
 namespace larder {
-namespace {
-
-// Writes zeros from `at` to the next segment, or to the payload's end, and returns that offset.
-size_t Pad(std::span<std::byte> to, size_t at) {
-  const size_t next = std::min(RoundUp(at, kSegmentAlign), to.size());
-  std::memset(to.data() + at, 0, next - at);
-  return next;
-}
-
-}  // namespace
-
 BlockCodec* PayloadCodec::Of(Codec codec) {
   const auto i = static_cast<size_t>(codec);
   if (i >= codecs_.size()) return nullptr;
@@ -38,24 +27,21 @@ std::optional<SegmentTable> PayloadCodec::Encode(Codec codec, std::span<const st
                                                  const SegmentTable& table, size_t element_bytes,
                                                  std::span<std::byte> to) {
   LARDER_CHECK(Of(codec) != nullptr && !table.encoded() && to.size() >= payload.size());
-  to = to.first(payload.size());
+  PayloadWriter out(to.first(payload.size()));
   SegmentTable encoded;
-  uint64_t from = 0;
-  size_t at = 0;
+  SegmentCursor at;
   for (const Segment& segment : table.segments) {
-    const std::span<const std::byte> raw = payload.subspan(from, segment.bytes);
-    const std::optional<size_t> bytes = Of(codec)->Encode(raw, element_bytes, to.subspan(at));
+    const std::span<const std::byte> raw = at.Next(payload, segment.bytes);
+    const std::optional<size_t> bytes = Of(codec)->Encode(raw, element_bytes, out.Rest());
     Segment stored{.layers = segment.layers, .bytes = segment.bytes};
     if (bytes) {
       stored.codec = codec;
       stored.bytes = static_cast<uint32_t>(*bytes);
       stored.raw_bytes = segment.bytes;
-    } else {
-      std::memcpy(to.data() + at, raw.data(), raw.size());
     }
-    stored.xxh3 = HashBytes(to.subspan(at, stored.bytes));
-    from = RoundUp(from + segment.bytes, kSegmentAlign);
-    at = Pad(to, at + stored.bytes);
+    const std::span<std::byte> place = out.Next(stored.bytes);
+    if (!bytes) std::memcpy(place.data(), raw.data(), raw.size());
+    stored.xxh3 = HashBytes(place);
     encoded.segments.push_back(stored);
   }
   encoded.hashed = true;
@@ -78,19 +64,16 @@ absl::Status PayloadCodec::Decode(std::span<const std::byte> payload, const Segm
   LARDER_CHECK(table.hashed && CanDecode(table));
   SegmentTable whole = table.Decoded();
   whole.hashed = true;
-  to = to.first(whole.PayloadBytes().value());
-  uint64_t from = 0;
-  size_t at = 0;
+  PayloadWriter out(to.first(whole.PayloadBytes().value()));
+  SegmentCursor at;
   for (size_t i = 0; i < table.segments.size(); ++i) {
     const Segment& segment = table.segments[i];
-    const std::span<const std::byte> stored = payload.subspan(from, segment.bytes);
-    const std::span<std::byte> decoded = to.subspan(at, whole.segments[i].bytes);
+    const std::span<const std::byte> stored = at.Next(payload, segment.bytes);
+    const std::span<std::byte> decoded = out.Next(whole.segments[i].bytes);
     if (HashBytes(stored) != segment.xxh3)
       return absl::DataLossError("encoded segment: the stored bytes do not match their hash");
     LARDER_RETURN_IF_ERROR(DecodeSegment(segment, stored, decoded));
     whole.segments[i].xxh3 = HashBytes(decoded);
-    from = RoundUp(from + segment.bytes, kSegmentAlign);
-    at = Pad(to, at + decoded.size());
   }
   *raw = std::move(whole);
   return absl::OkStatus();

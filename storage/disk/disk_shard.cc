@@ -31,11 +31,10 @@ bool IsWhole(const SegmentRange& range, const SegmentTable& table) {
 // first byte of the range.
 bool Intact(std::span<const std::byte> pages, const SegmentTable& table,
             const SegmentRange& range) {
-  uint64_t at = range.begin % kPageBytes;
+  SegmentCursor at(range.begin % kPageBytes);
   for (uint32_t i = range.first; i < range.first + range.count; ++i) {
     const Segment& segment = table.segments[i];
-    if (HashBytes(pages.subspan(at, segment.bytes)) != segment.xxh3) return false;
-    at = RoundUp(at + segment.bytes, kSegmentAlign);
+    if (HashBytes(at.Next(pages, segment.bytes)) != segment.xxh3) return false;
   }
   return true;
 }

@@ -9,6 +9,7 @@
 #endif
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
@@ -72,9 +73,9 @@ absl::Status SegmentTable::Validate(uint32_t layers) const {
 }
 
 ByteCount SegmentTable::PayloadBytes() const {
-  uint64_t end = 0;
-  for (const Segment& segment : segments) end = RoundUp(end, kSegmentAlign) + segment.bytes;
-  return ByteCount(end);
+  SegmentCursor at;
+  for (const Segment& segment : segments) (void)at.Next(segment.bytes);
+  return ByteCount(at.end());
 }
 
 ByteCount SegmentTable::StoredBytes() const {
@@ -103,9 +104,10 @@ absl::Status SegmentTable::Range(uint32_t first_layer, uint32_t layers, SegmentR
   SegmentRange range;
   bool found = false;
   uint64_t layer = 0;
-  uint64_t offset = 0;
+  SegmentCursor at;
   for (uint32_t i = 0; i < segments.size(); ++i) {
     const Segment& segment = segments[i];
+    const uint64_t offset = at.Next(segment.bytes);
     if (layer == first_layer) {
       found = true;
       range.first = i;
@@ -114,10 +116,9 @@ absl::Status SegmentTable::Range(uint32_t first_layer, uint32_t layers, SegmentR
     layer += segment.layers;
     if (found) {
       range.count = i + 1 - range.first;
-      range.end = offset + segment.bytes;
+      range.end = at.end();
       if (layers != 0 && layer >= wanted_end) break;
     }
-    offset = RoundUp(offset + segment.bytes, kSegmentAlign);
   }
   if (!found || (layers != 0 && layer != wanted_end)) {
     return absl::InvalidArgumentError(
@@ -126,6 +127,14 @@ absl::Status SegmentTable::Range(uint32_t first_layer, uint32_t layers, SegmentR
   }
   *out = range;
   return absl::OkStatus();
+}
+
+std::span<std::byte> PayloadWriter::Next(uint64_t bytes) {
+  const std::span<std::byte> segment = payload_.subspan(next_, bytes);
+  const uint64_t end = next_ + bytes;
+  next_ = std::min<uint64_t>(PayloadStride(end), payload_.size());
+  std::memset(payload_.data() + end, 0, next_ - end);
+  return segment;
 }
 
 SegmentTable UniformTable(uint32_t segments, uint32_t bytes_each) {
@@ -139,11 +148,9 @@ uint64_t HashBytes(std::span<const std::byte> bytes) {
 }
 
 void HashPayload(std::span<const std::byte> payload, SegmentTable* table) {
-  uint64_t offset = 0;
-  for (Segment& segment : table->segments) {
-    segment.xxh3 = HashBytes(BytesAt(payload, offset, segment));
-    offset = RoundUp(offset + segment.bytes, kSegmentAlign);
-  }
+  SegmentCursor at;
+  for (Segment& segment : table->segments)
+    segment.xxh3 = HashBytes(BytesAt(payload, at.Next(segment.bytes), segment));
   table->hashed = true;
 }
 
@@ -151,11 +158,11 @@ int FirstDamaged(std::span<const std::byte> payload, const SegmentTable& table,
                  const SegmentRange& range) {
   LARDER_CHECK(table.hashed);
   LARDER_CHECK(uint64_t{range.first} + range.count <= table.segments.size());
-  uint64_t offset = range.begin;
+  SegmentCursor at(range.begin);
   for (uint32_t i = range.first; i < range.first + range.count; ++i) {
     const Segment& segment = table.segments[i];
+    const uint64_t offset = at.Next(segment.bytes);
     if (HashBytes(BytesAt(payload, offset, segment)) != segment.xxh3) return static_cast<int>(i);
-    offset = RoundUp(offset + segment.bytes, kSegmentAlign);
   }
   return -1;
 }

@@ -61,6 +61,59 @@ struct SegmentTable {
   friend bool operator==(const SegmentTable&, const SegmentTable&) = default;
 };
 
+// Returns the distance between the beginnings of two payloads that lie one after the other, if the
+// first has this length.
+[[nodiscard]] constexpr uint64_t PayloadStride(uint64_t payload_bytes) {
+  return RoundUp(payload_bytes, kSegmentAlign);
+}
+
+// Steps through the segments of a payload in order.
+//
+//   SegmentCursor at;  // or SegmentCursor(range.begin)
+//   for (const Segment& segment : table.segments) Use(at.Next(payload, segment.bytes));
+class SegmentCursor {
+ public:
+  constexpr explicit SegmentCursor(uint64_t begin = 0) : next_(begin), end_(begin) {}
+
+  // Returns the offset of the next segment, of `bytes`, and steps over it.
+  constexpr uint64_t Next(uint64_t bytes) {
+    const uint64_t begin = next_;
+    end_ = begin + bytes;
+    next_ = PayloadStride(end_);
+    return begin;
+  }
+  // As above, but returns the segment's bytes in `payload`.  REQUIRES: the payload has them.
+  template <class Byte>
+  constexpr std::span<Byte> Next(std::span<Byte> payload, uint64_t bytes) {
+    return payload.subspan(Next(bytes), bytes);
+  }
+  // Returns one past the last byte of the segments so far.
+  [[nodiscard]] constexpr uint64_t end() const { return end_; }
+
+ private:
+  uint64_t next_;
+  uint64_t end_;
+};
+
+// Steps through the segments of a payload that is being written.  The caller writes each segment;
+// this writes zeros from its end to the next multiple of 64 B, or to the end of the payload.
+class PayloadWriter {
+ public:
+  // The caller keeps the bytes alive.
+  explicit PayloadWriter(std::span<std::byte> payload) : payload_(payload) {}
+
+  // Returns the bytes of the next segment, for the caller to write, and writes the zeros behind it.
+  // REQUIRES: the payload has them.
+  [[nodiscard]] std::span<std::byte> Next(uint64_t bytes);
+  // Returns all bytes from the next segment on, for a segment whose length is known only once it is
+  // written.  Next must follow.
+  [[nodiscard]] std::span<std::byte> Rest() const { return payload_.subspan(next_); }
+
+ private:
+  const std::span<std::byte> payload_;
+  uint64_t next_ = 0;
+};
+
 // A table of `segments` identity segments of `bytes_each` bytes and one layer each, not hashed.
 [[nodiscard]] SegmentTable UniformTable(uint32_t segments, uint32_t bytes_each);
 

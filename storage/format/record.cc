@@ -131,18 +131,17 @@ absl::Status Check(const RecordHeader& header, uint32_t layers) {
 
 void WriteTable(const SegmentTable& table, Writer* out) {
   uint32_t layer = 0;
-  uint64_t offset = 0;
+  SegmentCursor at;
   for (const Segment& segment : table.segments) {
     out->Number(segment.layers);
     out->Number(static_cast<uint8_t>(segment.codec));
     out->Number(uint8_t{0});
     out->Number(layer);
-    out->Number(offset);
+    out->Number(at.Next(segment.bytes));
     out->Number(segment.bytes);
     out->Number(segment.raw_bytes);
     out->Number(segment.xxh3);
     layer += segment.layers;
-    offset = RoundUp(offset + segment.bytes, kSegmentAlign);
   }
 }
 
@@ -152,7 +151,7 @@ absl::Status ReadTable(size_t segments, uint32_t version, Reader* in, SegmentTab
   table->hashed = true;
   table->segments.reserve(segments);
   uint32_t layer = 0;
-  uint64_t offset = 0;
+  SegmentCursor at;
   for (size_t i = 0; i < segments; ++i) {
     Segment segment;
     segment.layers = in->Number<uint16_t>();
@@ -170,10 +169,9 @@ absl::Status ReadTable(size_t segments, uint32_t version, Reader* in, SegmentTab
                     "and the record's version");
     if (first_layer != layer)
       return Damage("segment ", i, " begins at layer ", first_layer, ", not at ", layer);
-    if (begin != offset)
+    if (const uint64_t offset = at.Next(segment.bytes); begin != offset)
       return Damage("segment ", i, " begins at offset ", begin, ", not at ", offset);
     layer += segment.layers;
-    offset = RoundUp(offset + segment.bytes, kSegmentAlign);
     table->segments.push_back(segment);
   }
   return absl::OkStatus();

@@ -47,15 +47,16 @@ DiskTier::GetStatus DiskVerifier::Check(DiskTier& tier, const DiskAddress& block
   if (!tier.Describe({&block, 1}, {&known, 1}).ok()) return DiskTier::GetStatus::kFailed;
   if (!known) return DiskTier::GetStatus::kDamaged;
   const std::vector<Segment>& segments = known->header.table.segments;
-  uint64_t at = 0;
+  SegmentCursor at;
   for (uint32_t next = 0; next < segments.size();) {
-    SegmentRange piece{next, 0, at, at};
-    for (; next < segments.size(); ++next) {
-      const uint64_t end = at + segments[next].bytes;
-      if (piece.count > 0 && end - piece.begin > kPieceBytes.value()) break;
-      piece.end = end;
-      ++piece.count;
-      at = RoundUp(end, kSegmentAlign);
+    SegmentRange piece{.first = next, .count = 1, .begin = at.Next(segments[next].bytes)};
+    piece.end = at.end();
+    for (++next; next < segments.size(); ++next, ++piece.count) {
+      SegmentCursor longer = at;
+      (void)longer.Next(segments[next].bytes);
+      if (longer.end() - piece.begin > kPieceBytes.value()) break;
+      at = longer;
+      piece.end = at.end();
     }
     const PageBuffer to(PagesFor(DiskTier::PagesOf(piece)));
     const DiskTier::GetStatus status =

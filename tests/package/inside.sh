@@ -2,7 +2,7 @@
 # The part of package_test.sh that runs in the copy of the machine: install, use, break, remove and purge the packages.
 set -euo pipefail
 
-ENGINE=/srv/build/tests/e2e/engine_process
+ENGINE=/srv/build/tests/e2e/support/engine_process
 UNITS=(larderd.service larderd.socket larderd-control.socket larderd-admin.socket)
 LARDERCTL=/usr/bin/larderctl
 

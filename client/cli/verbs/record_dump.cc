@@ -149,16 +149,16 @@ uint64_t PayloadOffset(const RecordReport& report, const Form& form) {
 absl::Status CheckSegments(const RecordFile& file, const Form& form, RecordReport* report) {
   const uint64_t payload = PayloadOffset(*report, form);
   std::vector<std::byte> bytes;
-  uint64_t offset = 0;
+  SegmentCursor at;
   uint32_t layer = 0;
   for (const Segment& segment : report->decoded->header.table.segments) {
+    const uint64_t offset = at.Next(segment.bytes);
     LARDER_RETURN_IF_ERROR(file.Read(payload + offset, segment.bytes, &bytes));
     const SegmentState state = bytes.size() < segment.bytes       ? SegmentState::kCutShort
                                : HashBytes(bytes) == segment.xxh3 ? SegmentState::kWhole
                                                                   : SegmentState::kDamaged;
     report->segments.push_back({segment, layer, offset, state});
     layer += segment.layers;
-    offset = RoundUp(offset + segment.bytes, kSegmentAlign);
   }
   return absl::OkStatus();
 }

@@ -178,7 +178,7 @@ TEST_F(HostileStream, AStoreOfTooFewBytesIsRefused) {
 }
 
 TEST_F(HostileStream, AStoreOfTooManyBytesIsRefused) {
-  ExpectInvalid({StoreHead(block_), OnlyData(Data(block_) + "x")}, "more than");
+  ExpectInvalid({StoreHead(block_), OnlyData(Data(block_) + "x")}, "more bytes than");
 }
 
 TEST_F(HostileStream, AStoreOfATooLongPieceIsRefused) {
