@@ -17,13 +17,14 @@ PACKAGES=(
   man-db  # a test has it read our manual pages
   systemd lintian  # a test looks at the Debian packages with them, and installs them
 )
-CLANG_PACKAGES=(clang clang-tidy clang-format libclang-rt-14-dev)
+LINTER_PACKAGES=(clang clang-tidy clang-format libclang-rt-14-dev shellcheck)
 
 usage() {
   cat <<'HELP'
-Usage: deploy/install-deps.sh [--with-clang]
+Usage: deploy/install-deps.sh [--with-linters]
 Installs the Debian 12 packages that Larder is built and tested with, as root or by sudo.
-  --with-clang   also clang, clang-tidy, clang-format and libFuzzer's runtime
+  --with-linters   also clang, clang-tidy, clang-format, libFuzzer's runtime and shellcheck; tests that need them are
+                   skipped otherwise
 HELP
 }
 
@@ -33,7 +34,7 @@ fail() { say "$*"; exit 1; }
 
 while [ $# -gt 0 ]; do
   case $1 in
-    --with-clang) PACKAGES+=("${CLANG_PACKAGES[@]}") ;;
+    --with-linters) PACKAGES+=("${LINTER_PACKAGES[@]}") ;;
     --help | -h) usage; exit 0 ;;
     *) usage >&2; fail "unknown option '$1'" ;;
   esac

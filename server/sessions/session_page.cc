@@ -96,11 +96,6 @@ uint64_t SessionPage::Load(uint32_t index) const {
   return std::atomic_ref(words_[index]).load(std::memory_order_acquire);
 }
 
-uint32_t SessionPage::words_used() const {
-  MutexLock lock(mu_);
-  return kWords - static_cast<uint32_t>(free_.size());
-}
-
 absl::StatusOr<int> SessionPage::OpenDescriptor() const {
   // Unlike dup, reopening creates another open file description, which shares neither access mode
   // nor offset with the daemon's.

@@ -56,7 +56,6 @@ class SessionPage {
 
   // Returns what a client sees; for tests and debug dumps.
   [[nodiscard]] uint64_t Load(uint32_t index) const;
-  [[nodiscard]] uint32_t words_used() const;
 
   // Returns a read-only descriptor for the client, with an open file description of its own; the
   // caller owns it.

@@ -20,8 +20,8 @@
 #include "server/instances/block_selection.h"
 #include "server/instances/device_table.h"
 #include "server/instances/instance_table.h"
-#include "storage/disk/disk_tier.h"
 #include "server/verbs/chain_forest.h"
+#include "storage/disk/disk_tier.h"
 #include "storage/store/block_store.h"
 
 namespace larder {

@@ -56,8 +56,8 @@ class ChildCounts {
     Digest digest;
     uint64_t parent = 0;  // its hash
   };
-  // Writes those from slot `from` (1 at first) on until `out` is full.  Returns the slot to continue
-  // with, 0 at the end.
+  // Writes those from slot `from` (1 at first) on until `out` is full.  Returns the slot to
+  // continue with, 0 at the end.
   [[nodiscard]] uint32_t UncountedFrom(uint32_t from, std::span<Uncounted> out,
                                        size_t* count) const;
   // Counts the block from now on, as one that enters, if its entry still is that block.

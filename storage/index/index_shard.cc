@@ -286,9 +286,9 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, const BlockOnDis
   return result;
 }
 
-// The block takes over its parent's history if no other block follows the parent: then a chain stays
-// in one class, and its end does not outlive its beginning.  If the ghost of the block has seen more
-// uses, the block continues its own history instead.
+// The block takes over its parent's history if no other block follows the parent: then a chain
+// stays in one class, and its end does not outlive its beginning.  If the ghost of the block has
+// seen more uses, the block continues its own history instead.
 void IndexShard::Remember(IndexEntry& entry, const Raised& raised, uint32_t now_s) {
   const std::optional<GhostTable::Departed> past = ghosts_.Take(ShardEntries::HashOf(entry));
   entry.history = raised.history;
@@ -305,8 +305,8 @@ std::optional<uint64_t> IndexShard::SetOnDisk(uint32_t slot, uint64_t location) 
   IndexEntry& entry = entries_[slot];
   LARDER_CHECK(entries_.InUse(slot) && entry.holds > 0);
   if (!InHost(entry.state)) return std::nullopt;
-  // If the entry is in both tiers, the block was found on disk after it was held (InsertOnDisk): the
-  // newer copy takes the name there.
+  // If the entry is in both tiers, the block was found on disk after it was held (InsertOnDisk):
+  // the newer copy takes the name there.
   if (entry.state == BlockState::kHost) ChangeState(slot, BlockState::kHostDisk);
   return std::exchange(entry.disk_location, location);
 }
@@ -482,8 +482,8 @@ std::optional<IndexShard::Departure> IndexShard::Drop(uint32_t slot) {
   return Leave(slot);
 }
 
-// Readers that hold the damaged bytes keep the old entry until they release it, so the name moves to
-// a second entry.
+// Readers that hold the damaged bytes keep the old entry until they release it, so the name moves
+// to a second entry.
 std::optional<IndexShard::Departure> IndexShard::DropHostCopy(uint32_t slot) {
   MutexLock lock(mu_);
   if (!entries_.InUse(slot) || !InHost(entries_[slot].state)) return std::nullopt;

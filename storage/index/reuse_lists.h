@@ -5,7 +5,8 @@
 //   alone) and of the class of its reuse history.  `listed` says whether it is on one.
 //   An entry that is not held and that no pin keeps in its tier is listed.  A held entry may stay
 //   listed if it was held untouched (HoldWhat); evictions pass it over.
-//   evictable_pages() is the sum over listed entries in HOST; pinned_pages() the sum over pinned ones.
+//   evictable_pages() is the sum over listed entries in HOST; pinned_pages() the sum over pinned
+//   ones.
 // So whatever changes an entry's state, pages or pins does it through ChangeState, Resize or
 // CountPinned.
 // Ownership: links the entries of a ShardEntries, which outlives it.

@@ -49,7 +49,6 @@ ExtentReservation& ExtentReservation::operator=(ExtentReservation&& other) noexc
     store_ = std::exchange(other.store_, nullptr);
     slots_ = std::exchange(other.slots_, {});
     held_ = std::exchange(other.held_, ByteCount(0));
-    open_count_ = std::exchange(other.open_count_, 0);
   }
   return *this;
 }
@@ -57,7 +56,6 @@ ExtentReservation& ExtentReservation::operator=(ExtentReservation&& other) noexc
 Extent ExtentReservation::Take(size_t i) {
   const Extent extent = std::exchange(slots_[i].extent, Extent{});
   held_ -= extent.bytes();
-  --open_count_;
   return extent;
 }
 
@@ -66,7 +64,6 @@ ExtentReservation ExtentReservation::Split(size_t i) {
   if (!open(i)) return one;
   one.slots_.push_back({Take(i), slots_[i].bytes});
   one.held_ = one.slots_[0].extent.bytes();
-  one.open_count_ = 1;
   one.store_ = store_;
   store_->reservations_.fetch_add(1, std::memory_order_relaxed);
   return one;
@@ -94,7 +91,6 @@ void ExtentReservation::Reset() {
   store_ = nullptr;
   slots_.clear();
   held_ = ByteCount(0);
-  open_count_ = 0;
 }
 
 BlockLease& BlockLease::operator=(BlockLease&& other) noexcept {
@@ -186,7 +182,6 @@ BlockStore::ReserveResult BlockStore::Reserve(std::span<const ByteCount> sizes, 
       reserved_pages_ += extent->pages;
       reservation.slots_.push_back({*extent, sizes[i]});
       reservation.held_ += extent->bytes();
-      ++reservation.open_count_;
     }
     if (complete) {
       evicted_demand_.fetch_add(gone.size(), std::memory_order_relaxed);

@@ -58,7 +58,6 @@ class ExtentReservation {
   [[nodiscard]] const Extent& extent(size_t i) const { return slots_[i].extent; }
   [[nodiscard]] ByteCount bytes(size_t i) const { return slots_[i].bytes; }
   [[nodiscard]] ByteCount held_bytes() const { return held_; }  // of the open extents
-  [[nodiscard]] size_t open_count() const { return open_count_; }
   void Return(size_t i);  // returns slot i to the pool; no-op if it is not open
   // Moves slot i into a reservation of its own, so that it can be filled without the lock that
   // guards this one.  Returns a reservation without slots if slot i is not open.
@@ -76,7 +75,6 @@ class ExtentReservation {
   BlockStore* store_ = nullptr;
   std::vector<Slot> slots_;
   ByteCount held_;
-  size_t open_count_ = 0;
 };
 
 // Blocks that are held for reading: they keep their bytes and metadata until this is destroyed,

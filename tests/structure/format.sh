@@ -16,11 +16,15 @@ case ${1:-} in
   -*) usage >&2; exit 2 ;;
 esac
 if ! command -v "$CLANG_FORMAT" >/dev/null; then
-  printf '%s\n' "format: no $CLANG_FORMAT; deploy/install-deps.sh --with-clang installs it" >&2
+  printf '%s\n' "format: no $CLANG_FORMAT; deploy/install-deps.sh --with-linters installs it" >&2
   exit 2
 fi
 if [ $# -eq 0 ]; then
   mapfile -d '' -t files < <(git ls-files -coz --exclude-standard -- '*.h' '*.cc')
+  if [ ${#files[@]} -eq 0 ]; then
+    printf '%s\n' "format: git lists no files here; name them" >&2
+    exit 2
+  fi
   set -- "${files[@]}"
 fi
 
