@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <optional>
 #include <thread>
@@ -70,6 +69,7 @@ constexpr size_t kLongCalls = 2;  // calls of each verb on many blocks that run 
 constexpr size_t kLongCallsWaiting = 64;
 constexpr size_t kAnswering = 2;  // long requests that are handled at once
 constexpr size_t kRequestsWaiting = 1024;
+constexpr const char* kTenant = "default";
 constexpr size_t kHoldersShown = 8;  // of each share, the largest first
 
 // The limit of bytes of incomplete messages: enough for two of the longest, and, from a
@@ -82,13 +82,185 @@ ByteCount IncomingLimit(ByteCount memory_limit) {
 // Threads of Compress: half of the cores are left to other work.
 size_t Encoders() { return std::clamp<size_t>(std::thread::hardware_concurrency() / 2, 1, 4); }
 
-}  // namespace
-
 ByteCount RoomForRegistrations(const DiskTier* disk) {
   if (disk == nullptr) return Shares::Sizes().registrations;
   const auto kind = static_cast<size_t>(DiskTier::FactKind::kRegistration);
   return disk->stats().facts[kind].bytes_max;
 }
+
+// What exists only where there is a disk.
+struct DiskSide {
+  DiskSide(DiskTier& tier, BlockStore& store, InstanceTable& instances, Counters& counters,
+           const Clock& clock, const DaemonOptions& options, Spiller::Durable durable)
+      : registrations(tier, instances, kTenant, counters, options.warn),
+        worker(tier, store, clock, options.disk_readers, options.disk_verify_rate,
+               std::move(durable)) {
+    registrations.Load();
+  }
+
+  RegistrationStore registrations;
+  TierWorker worker;
+};
+
+// The verbs on stored blocks, and their threads.
+struct Verbs {
+  Verbs(BlockStore& store, DiskParts disk, DeviceTable& devices, DirectiveQueue& directives,
+        Counters& counters, ByteCount memory_limit)
+      : pins(store, disk, counters, UnixMilliseconds),
+        clear(store, disk, pins, counters),
+        move(store, disk, counters),
+        compress(Encoders(), store, disk, counters),
+        device(store, disk.tier, devices, directives),
+        verify(store, disk, counters),
+        // Requests that wait here also count toward gRPC's quota.
+        answering(kAnswering, kRequestsWaiting, memory_limit.value() / 4) {
+    if (disk.tier != nullptr) pins.Load();
+  }
+  [[nodiscard]] CacheService::LongCalls LongCalls() {
+    return {answering, clearing, clear, moving, move, compressing, compress, device};
+  }
+
+  PinVerb pins;
+  ClearVerb clear;
+  MoveVerb move;
+  CompressVerb compress;
+  DeviceVerbs device;
+  VerifyVerb verify;
+  // Destroyed before the verbs, which their jobs use.
+  WorkerPool answering;
+  WorkerPool clearing{kLongCalls, kLongCallsWaiting, SIZE_MAX};
+  WorkerPool moving{kLongCalls, kLongCallsWaiting, SIZE_MAX};
+  WorkerPool compressing{kLongCalls, kLongCallsWaiting, SIZE_MAX};
+  WorkerPool verifying{1, kLongCallsWaiting, SIZE_MAX};
+};
+
+// The gRPC sockets: data.sock, control.sock and admin.sock, and what they serve.
+struct GrpcSockets {
+  struct Deps {
+    const DaemonOptions& options;
+    SessionDeps& session_deps;
+    SessionTable& sessions;
+    Verbs& verbs;
+    EventStreams& events;
+    ConnectionPeers& peers;
+    const Clock& clock;
+    AdminService::Hooks hooks;
+  };
+  explicit GrpcSockets(Deps deps)
+      : options(deps.options),
+        peers(deps.peers),
+        counters(deps.session_deps.counters),
+        engine(deps.session_deps, deps.sessions),
+        cache(Socket::kData, deps.session_deps, deps.sessions, deps.verbs.pins,
+              deps.verbs.LongCalls(), deps.events),
+        control_cache(Socket::kControl, deps.session_deps, deps.sessions, deps.verbs.pins,
+                      deps.verbs.LongCalls(), deps.events),
+        admin(std::move(deps.hooks), deps.clock, deps.verbs.verifying, deps.verbs.verify),
+        incoming(IncomingLimit(options.memory_limit), options.warn_shares) {}
+
+  // Returns an error that names the socket which cannot be opened.
+  [[nodiscard]] absl::Status Open();
+  // Sets what the gRPC health service answers at every socket.
+  void SetServing(bool serves) const;
+  // Accepts no further connections, refuses calls, and cancels those that go on at `deadline`.
+  void Shutdown(std::chrono::system_clock::time_point deadline);
+  // Shuts down now, and returns when no call is under way.
+  void Close();
+
+  const DaemonOptions& options;
+  ConnectionPeers& peers;
+  Counters& counters;
+  EngineService engine;
+  CacheService cache, control_cache;  // at data.sock, at control.sock
+  AdminService admin;
+  SocketCounters socket_counters;
+  IncomingMessages incoming;
+  std::vector<std::unique_ptr<GrpcServers>> served;  // of the sockets that are open
+  std::optional<AcceptLoop> accepting;
+  std::optional<GrpcKeepalive> self;   // calls data.sock as a client does, to check the server
+  std::optional<GrpcKeepalive> wakes;  // keeps gRPC's threads polling
+};
+
+absl::Status GrpcSockets::Open() {
+  struct File {
+    Socket socket;
+    mode_t mode;
+    std::optional<gid_t> group;
+    int listener;
+    std::vector<grpc::Service*> services;
+    const ConnectionShares::Limits& limits;
+    ConnectionCounters& counters;
+    size_t servers;
+  };
+  const File files[] = {
+      {Socket::kData,
+       options.data_socket_mode,
+       std::nullopt,
+       options.listeners.data,
+       {&engine, &cache},
+       options.connections.data,
+       socket_counters.data,
+       kUserServers},
+      {Socket::kControl,
+       options.control_socket_mode,
+       options.control_socket_group,
+       options.listeners.control,
+       {&control_cache},
+       options.connections.control,
+       socket_counters.control,
+       1},
+      {Socket::kAdmin,
+       0600,
+       std::nullopt,
+       options.listeners.admin,
+       {&admin},
+       options.connections.admin,
+       socket_counters.admin,
+       1},
+  };
+  const GrpcServers::Options serving{options.socket_dir, options.memory_limit,
+                                     options.rpc_threads_max};
+  std::vector<AcceptLoop::Endpoint> endpoints;
+  for (const File& file : files) {
+    const char* const name = FileNameOf(file.socket);
+    LARDER_ASSIGN_OR_RETURN(
+        auto socket, ListeningSocket::Open({.path = absl::StrCat(options.socket_dir, "/", name),
+                                            .type = SOCK_STREAM,
+                                            .mode = file.mode,
+                                            .group = file.group,
+                                            .handed_over = file.listener}));
+    auto servers = GrpcServers::Start(file.socket, file.servers, serving, counters, file.services);
+    if (!servers) return absl::UnavailableError(absl::StrCat("gRPC cannot serve ", socket->path()));
+    endpoints.push_back({.name = name,
+                         .socket = std::move(socket),
+                         .servers = servers.get(),
+                         .limits = file.limits,
+                         .counters = &file.counters});
+    served.push_back(std::move(servers));
+  }
+  self.emplace(options.socket_dir + "/data.sock", kStuckLimit);
+  wakes.emplace(served.front()->any(), kSelfCallLimit);
+  accepting.emplace(std::move(endpoints), peers, incoming, options.warn_sockets);
+  return absl::OkStatus();
+}
+
+void GrpcSockets::SetServing(bool serves) const {
+  for (const auto& servers : served) servers->SetServing(serves);
+}
+
+void GrpcSockets::Shutdown(std::chrono::system_clock::time_point deadline) {
+  if (accepting) accepting->Stop();
+  if (wakes) wakes->Close();
+  for (const auto& servers : served) servers->Shutdown(deadline);
+}
+
+void GrpcSockets::Close() {
+  self.reset();
+  Shutdown(std::chrono::system_clock::now());
+  for (const auto& servers : served) servers->Wait();
+}
+
+}  // namespace
 
 // Members are constructed from top to bottom and destroyed from bottom to top.
 struct Daemon::Parts final : SidebandHost {
@@ -118,10 +290,10 @@ struct Daemon::Parts final : SidebandHost {
                      return session ? session->Direct(variant, std::move(directive))
                                     : BlockStatus::kMissing;
                    }),
+        disk(d == nullptr ? nullptr : MakeDisk(*d)),
+        verbs(s, {d, worker()}, devices, directives, c, o.memory_limit),
         workers(o.copy_threads, kJobsMax, kJobBytesMax),
-        // Requests that wait here also count toward gRPC's quota.
-        answering(kAnswering, kRequestsWaiting, o.memory_limit.value() / 4) {
-    device_verbs.emplace(s, d, devices, directives);
+        events(s, d, devices, o.boot_id, c) {
     if (o.host_verify_rate.value() > 0) {
       host_verifier.emplace(
           HostVerifier::Options{.bytes_per_s = o.host_verify_rate, .warn = o.warn_of_damage}, s);
@@ -130,25 +302,18 @@ struct Daemon::Parts final : SidebandHost {
       ++counters.engine_id_conflicts;
       if (options.warn_engines) options.warn_engines(who, what);
     });
-    if (d != nullptr) {
-      registrations.emplace(*d, instances, "default", counters, options.warn);
-      registrations->Load();
-      instances.SetOnChange([this](const std::string& id) { registrations->Save(id); });
-      disk.emplace(*d, s, k, o.disk_readers, o.disk_verify_rate,
-                   [this](SessionId id, VariantIndex variant, std::span<const Digest> digests) {
-                     const auto session = sessions.Find(id);
-                     if (session) session->OnDurable(variant, digests);
-                   });
-    }
-    const DiskParts parts{d, disk ? &*disk : nullptr};
-    pins.emplace(s, parts, c, UnixMilliseconds);
-    if (d != nullptr) pins->Load();
-    clear.emplace(s, parts, *pins, c);
-    move.emplace(s, parts, c);
-    compress.emplace(Encoders(), s, parts, c);
-    verifier.emplace(s, parts, c);
-    events.emplace(s, d, devices, o.boot_id, c);
+    if (disk)
+      instances.SetOnChange([this](const std::string& id) { disk->registrations.Save(id); });
   }
+  [[nodiscard]] std::unique_ptr<DiskSide> MakeDisk(DiskTier& tier) {
+    return std::make_unique<DiskSide>(
+        tier, store, instances, counters, clock, options,
+        [this](SessionId id, VariantIndex variant, std::span<const Digest> digests) {
+          const auto session = sessions.Find(id);
+          if (session) session->OnDurable(variant, digests);
+        });
+  }
+  [[nodiscard]] TierWorker* worker() const { return disk ? &disk->worker : nullptr; }
   [[nodiscard]] static std::vector<InstanceTable::TierRate> Rates(const DaemonOptions& options,
                                                                   bool disk) {
     std::vector<InstanceTable::TierRate> rates = {
@@ -194,16 +359,15 @@ struct Daemon::Parts final : SidebandHost {
 
   [[nodiscard]] absl::Status Start();
   [[nodiscard]] absl::Status StartSideband();
-  [[nodiscard]] absl::Status StartServers();
+  void WarnOfMissingGuards() const;
   void Housekeep();
   void ShowHealth() LARDER_REQUIRES(mu);
+  [[nodiscard]] size_t Drain(std::chrono::milliseconds limit);
   void RunDrain(std::chrono::milliseconds limit);
   void AwaitNone(TimePoint deadline, const std::function<bool()>& none) LARDER_EXCLUDES(mu);
   void AwaitSpilled(TimePoint deadline);
-  [[nodiscard]] AdminService::Hooks AdminHooks(Daemon* daemon);
-  [[nodiscard]] auto all_served() const {
-    return std::array{at_data.get(), at_control.get(), at_admin.get()};
-  }
+  [[nodiscard]] Gauges ReadGauges();
+  [[nodiscard]] AdminService::Hooks AdminHooks();
 
   const DaemonOptions options;
   BlockStore& store;
@@ -211,6 +375,7 @@ struct Daemon::Parts final : SidebandHost {
   const TimePoint started;
   const double started_unix_s = static_cast<double>(UnixMilliseconds()) * 1e-3;
   Shares shares;
+  ConnectionPeers peers{shares};
   Quarantine quarantine;
   DeviceTable devices;
   InstanceTable instances;
@@ -221,35 +386,14 @@ struct Daemon::Parts final : SidebandHost {
   Counters& counters;
   DamageChecks damage_checks;
   DirectiveQueue directives;
-  std::optional<SessionDeps> deps;
-  std::optional<RegistrationStore> registrations;  // if there is a disk
-  std::optional<TierWorker> disk;                  // if there is a disk; destroyed before sessions
-  std::optional<PinVerb> pins;
-  std::optional<ClearVerb> clear;
-  std::optional<MoveVerb> move;
-  std::optional<CompressVerb> compress;
-  std::optional<DeviceVerbs> device_verbs;
-  std::optional<VerifyVerb> verifier;
+  std::optional<SessionDeps> deps;       // set by Start, when `processes` exists
+  const std::unique_ptr<DiskSide> disk;  // destroyed before the sessions, which its threads call
+  Verbs verbs;
   std::optional<HostVerifier> host_verifier;
-  // The pools are destroyed before the parts above, which their jobs use.
-  WorkerPool workers;
-  WorkerPool answering;
-  WorkerPool clearing{kLongCalls, kLongCallsWaiting, SIZE_MAX};
-  WorkerPool moving{kLongCalls, kLongCallsWaiting, SIZE_MAX};
-  WorkerPool compressing{kLongCalls, kLongCallsWaiting, SIZE_MAX};
-  WorkerPool verifying{1, kLongCallsWaiting, SIZE_MAX};
+  WorkerPool workers;                               // destroyed before what its jobs use
   std::unique_ptr<SessionSockets> session_sockets;  // null if session_threads is 0
-  std::optional<EventStreams> events;
-  std::optional<EngineService> engine;
-  std::optional<CacheService> cache, control_cache;  // at data.sock, at control.sock
-  std::optional<AdminService> admin;
-  SocketCounters socket_counters;
-  IncomingMessages incoming{IncomingLimit(options.memory_limit), options.warn_shares};
-  std::unique_ptr<GrpcServers> at_data, at_control, at_admin;
-  ConnectionPeers peers{shares};
-  std::optional<AcceptLoop> accepting;
-  std::optional<GrpcKeepalive> self;   // calls data.sock as a client does, to check the server
-  std::optional<GrpcKeepalive> wakes;  // keeps gRPC's threads polling
+  EventStreams events;
+  std::optional<GrpcSockets> grpc_sockets;  // set by Start
   Heartbeat housekeeping;
 
   Mutex mu;
@@ -279,103 +423,37 @@ absl::Status Daemon::Parts::StartSideband() {
   return absl::OkStatus();
 }
 
-absl::Status Daemon::Parts::StartServers() {
-  MutexLock lock(mu);  // a client that connects early and requests a drain waits until all is ready
-  struct File {
-    Socket socket;
-    mode_t mode;
-    std::optional<gid_t> group;
-    int listener;
-    std::vector<grpc::Service*> services;
-    const ConnectionShares::Limits& limits;
-    ConnectionCounters& counters;
-    size_t servers;
-    std::unique_ptr<GrpcServers>& served;
-  };
-  const File files[] = {
-      {Socket::kData,
-       options.data_socket_mode,
-       std::nullopt,
-       options.listeners.data,
-       {&*engine, &*cache},
-       options.connections.data,
-       socket_counters.data,
-       kUserServers,
-       at_data},
-      {Socket::kControl,
-       options.control_socket_mode,
-       options.control_socket_group,
-       options.listeners.control,
-       {&*control_cache},
-       options.connections.control,
-       socket_counters.control,
-       1,
-       at_control},
-      {Socket::kAdmin,
-       0600,
-       std::nullopt,
-       options.listeners.admin,
-       {&*admin},
-       options.connections.admin,
-       socket_counters.admin,
-       1,
-       at_admin},
-  };
-  if (!GuardsWork() && options.warn_sockets) {
-    options.warn_sockets(
-        "this build cannot count what gRPC reads (server/grpc/guarded_calls.h): messages that "
-        "clients begin and never end may take memory without a bound; use a build that links gRPC "
-        "dynamically and has no sanitizer");
-    if (!KernelRefusesRights()) {
-      options.warn_sockets(
-          "this kernel cannot refuse descriptors (SO_PASSRIGHTS, Linux 6.16) and this build cannot "
-          "check for them: a client may delay gRPC's threads; use Linux 6.16, or a build that "
-          "links gRPC dynamically and has no sanitizer");
-    }
-  }
-  const GrpcServers::Options serving{options.socket_dir, options.memory_limit,
-                                     options.rpc_threads_max};
-  std::vector<AcceptLoop::Endpoint> endpoints;
-  for (const File& file : files) {
-    const char* const name = FileNameOf(file.socket);
-    LARDER_ASSIGN_OR_RETURN(
-        auto socket, ListeningSocket::Open({.path = absl::StrCat(options.socket_dir, "/", name),
-                                            .type = SOCK_STREAM,
-                                            .mode = file.mode,
-                                            .group = file.group,
-                                            .handed_over = file.listener}));
-    file.served = GrpcServers::Start(file.socket, file.servers, serving, counters, file.services);
-    if (!file.served) {
-      return absl::UnavailableError(absl::StrCat("gRPC cannot serve ", socket->path()));
-    }
-    endpoints.push_back({.name = name,
-                         .socket = std::move(socket),
-                         .servers = file.served.get(),
-                         .limits = file.limits,
-                         .counters = &file.counters});
-  }
-  self.emplace(options.socket_dir + "/data.sock", kStuckLimit);
-  wakes.emplace(at_data->any(), kSelfCallLimit);
-  accepting.emplace(std::move(endpoints), peers, incoming, options.warn_sockets);
-  return absl::OkStatus();
+void Daemon::Parts::WarnOfMissingGuards() const {
+  if (GuardsWork() || !options.warn_sockets) return;
+  options.warn_sockets(
+      "this build cannot count what gRPC reads (server/grpc/guarded_calls.h): messages that "
+      "clients begin and never end may take memory without a bound; use a build that links gRPC "
+      "dynamically and has no sanitizer");
+  if (KernelRefusesRights()) return;
+  options.warn_sockets(
+      "this kernel cannot refuse descriptors (SO_PASSRIGHTS, Linux 6.16) and this build cannot "
+      "check for them: a client may delay gRPC's threads; use Linux 6.16, or a build that "
+      "links gRPC dynamically and has no sanitizer");
 }
 
 absl::Status Daemon::Parts::Start() {
   LARDER_RETURN_IF_ERROR(StartSideband());
   deps.emplace(SessionDeps{store, instances, quarantine, *processes, peers, staging, workers,
-                           counters, clock, ChooseKernel(), options.boot_id, "default",
+                           counters, clock, ChooseKernel(), options.boot_id, kTenant,
                            options.check_one_in, devices, directives, shares, damage_checks,
-                           disk ? &*disk : nullptr});
+                           worker()});
   if (options.session_threads > 0) {
     LARDER_ASSIGN_OR_RETURN(session_sockets,
                             SessionSockets::Start({*deps, sessions}, options.session_threads));
   }
-  engine.emplace(*deps, sessions);
-  const CacheService::LongCalls long_calls{answering, clearing,    *clear,    moving,
-                                           *move,     compressing, *compress, *device_verbs};
-  cache.emplace(Socket::kData, *deps, sessions, *pins, long_calls, *events);
-  control_cache.emplace(Socket::kControl, *deps, sessions, *pins, long_calls, *events);
-  LARDER_RETURN_IF_ERROR(StartServers());
+  WarnOfMissingGuards();
+  {
+    // A client that connects early and requests a drain waits until all is ready.
+    MutexLock lock(mu);
+    grpc_sockets.emplace(
+        GrpcSockets::Deps{options, *deps, sessions, verbs, events, peers, clock, AdminHooks()});
+    LARDER_RETURN_IF_ERROR(grpc_sockets->Open());
+  }
 
   processes->Start([this](ProcessId process) {
     for (const std::shared_ptr<AttachedSession>& session : sessions.All()) {
@@ -403,23 +481,23 @@ void Daemon::Parts::Housekeep() {
     mu.Unlock();
     const TimePoint now = clock.Now();
     if (now - woken >= kSelfCallPeriod) {
-      wakes->Ask();
+      grpc_sockets->wakes->Ask();
       woken = now;
     }
-    self->HangUp();
+    grpc_sockets->self->HangUp();
     if (now - trimmed >= kTrimPeriod) {
       heap.Check();
       trimmed = now;
     }
     for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Tick(now);
     store.EvictToWatermark(kEvictionsPerPeriod);
-    if (disk) disk->Tick();
-    pins->Tick(now);
+    if (disk) disk->worker.Tick();
+    verbs.pins.Tick(now);
     directives.Tick(now);
     // While not all that is on disk is known, a part of the disk that failed, or a block that could
     // not be placed, may belong to an engine of which nothing else is stored.  So no engine is
     // collected then.
-    const bool all_known = !disk || disk->all_known();
+    const bool all_known = !disk || disk->worker.all_known();
     if (++periods % kPeriodsPerCollect == 0 && all_known) instances.Collect();
     housekeeping.Answer();
     mu.Lock();
@@ -430,17 +508,17 @@ void Daemon::Parts::Housekeep() {
 // A router must not wait for a node that accepts no connections or has no memory at all.  Clients
 // on open connections still get this health.
 void Daemon::Parts::ShowHealth() {
-  const bool serves = accepting->Accepting() && !store.pool().starved();
+  const bool serves = grpc_sockets->accepting->Accepting() && !store.pool().starved();
   if (draining || serves == health_shown) return;
   health_shown = serves;
-  for (const GrpcServers* served : all_served()) served->SetServing(serves);
+  grpc_sockets->SetServing(serves);
 }
 
 void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
   const TimePoint deadline = std::chrono::steady_clock::now() + limit;
   AwaitNone(deadline, [this] { return sessions.size() == 0; });
   for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Abandon();
-  events->EndAll();
+  events.EndAll();
   AwaitNone(deadline, [this] {
     return shares.held(ShareKind::kCalls) == 0 && shares.held(ShareKind::kByteStreams) == 0 &&
            shares.held(ShareKind::kMessageBytes) == 0;
@@ -448,9 +526,7 @@ void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
   // A short grace for answers on their way.  Connections of clients that do not read would use up
   // the whole limit.
   const auto grace = std::chrono::system_clock::now() + kLastAnswers;
-  accepting->Stop();
-  wakes->Close();
-  for (const GrpcServers* served : all_served()) served->Shutdown(grace);
+  grpc_sockets->Shutdown(grace);
   if (disk) AwaitSpilled(deadline);  // no client can publish any more
   MutexLock lock(mu);
   drained = true;
@@ -469,16 +545,16 @@ void Daemon::Parts::AwaitNone(TimePoint deadline, const std::function<bool()>& n
 void Daemon::Parts::AwaitSpilled(TimePoint deadline) {
   for (TimePoint now = std::chrono::steady_clock::now(); now < deadline;
        now = std::chrono::steady_clock::now()) {
-    if (disk->spiller().WaitIdle(std::min(deadline, now + kHousekeepingPeriod))) return;
+    if (disk->worker.spiller().WaitIdle(std::min(deadline, now + kHousekeepingPeriod))) return;
     MutexLock lock(mu);
     if (stop) return;
   }
 }
 
-AdminService::Hooks Daemon::Parts::AdminHooks(Daemon* daemon) {
+AdminService::Hooks Daemon::Parts::AdminHooks() {
   AdminService::Hooks hooks;
-  hooks.gauges = [daemon] { return daemon->gauges(); };
-  hooks.drain = [daemon](std::chrono::milliseconds limit) { return daemon->Drain(limit); };
+  hooks.gauges = [this] { return ReadGauges(); };
+  hooks.drain = [this](std::chrono::milliseconds limit) { return Drain(limit); };
   hooks.counters = [this](const Gauges& gauges) {
     const MetricReadings readings{gauges, ReadProcessMemory()};
     std::vector<std::pair<std::string, uint64_t>> named;
@@ -497,7 +573,7 @@ AdminService::Hooks Daemon::Parts::AdminHooks(Daemon* daemon) {
   hooks.version = options.version;
   hooks.config = options.config;
   hooks.boot_id = options.boot_id;
-  hooks.tenant = "default";
+  hooks.tenant = kTenant;
   hooks.started = started;
   return hooks;
 }
@@ -510,9 +586,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& optio
   grpc::EnableDefaultHealthCheckService(true);
   std::unique_ptr<Daemon> daemon(
       new Daemon(std::make_unique<Parts>(options, store, counters, clock, disk)));
-  Parts& parts = *daemon->parts_;
-  parts.admin.emplace(parts.AdminHooks(daemon.get()), clock, parts.verifying, *parts.verifier);
-  LARDER_RETURN_IF_ERROR(parts.Start());
+  LARDER_RETURN_IF_ERROR(daemon->parts_->Start());
   return daemon;
 }
 
@@ -532,35 +606,27 @@ Daemon::~Daemon() {
   if (drainer.joinable()) drainer.join();
   for (const std::shared_ptr<AttachedSession>& session : p.sessions.All()) session->Abandon();
   p.directives.EndAll();  // the housekeeper, which ends them at their deadline, has stopped
-  p.self.reset();
-  if (p.wakes) p.wakes->Close();
-  if (p.accepting) p.accepting->Stop();
-  const auto now = std::chrono::system_clock::now();
-  for (const GrpcServers* served : p.all_served()) {
-    if (served != nullptr) served->Shutdown(now);
-  }
-  for (const GrpcServers* served : p.all_served()) {
-    if (served != nullptr) served->Wait();
-  }
+  if (p.grpc_sockets) p.grpc_sockets->Close();
   if (p.processes) p.processes->Stop();
   p.sideband.reset();  // its thread uses the sessions and session_sockets
   p.session_sockets.reset();
 }
 
 void Daemon::StartRecovery(TierWorker::Done done) {
-  if (parts_->disk) parts_->disk->StartRecovery(std::move(done));
+  if (parts_->disk) parts_->disk->worker.StartRecovery(std::move(done));
 }
 
-size_t Daemon::Drain(std::chrono::milliseconds limit) {
-  Parts& p = *parts_;
+size_t Daemon::Drain(std::chrono::milliseconds limit) { return parts_->Drain(limit); }
+
+size_t Daemon::Parts::Drain(std::chrono::milliseconds limit) {
   {
-    MutexLock lock(p.mu);
-    if (std::exchange(p.draining, true)) return 0;
+    MutexLock lock(mu);
+    if (std::exchange(draining, true)) return 0;
   }
-  for (const GrpcServers* served : p.all_served()) served->SetServing(false);
-  const size_t told = p.sessions.Drain(p.clock.Now());
-  MutexLock lock(p.mu);
-  p.drainer = std::thread([&p, limit] { p.RunDrain(limit); });
+  grpc_sockets->SetServing(false);
+  const size_t told = sessions.Drain(clock.Now());
+  MutexLock lock(mu);
+  drainer = std::thread([this, limit] { RunDrain(limit); });
   return told;
 }
 
@@ -571,7 +637,7 @@ void Daemon::Wait() {
 }
 
 uint64_t Daemon::unspilled() const {
-  return parts_->disk ? parts_->disk->spiller().stats().queued : 0;
+  return parts_->disk ? parts_->disk->worker.spiller().stats().queued : 0;
 }
 
 std::vector<std::string> Daemon::Stuck() {
@@ -590,19 +656,21 @@ std::vector<std::string> Daemon::Stuck() {
   if (draining) return stuck;  // the other parts stop, one after the other
   look(*p.sideband, "sideband");
   if (p.session_sockets) look(*p.session_sockets, "session_sockets");
-  look(*p.accepting, "accept");
-  if (!p.accepting->Accepting() || !p.sideband->Accepting()) stuck.emplace_back("sockets");
+  look(*p.grpc_sockets->accepting, "accept");
+  if (!p.grpc_sockets->accepting->Accepting() || !p.sideband->Accepting())
+    stuck.emplace_back("sockets");
   // Each call uses a new connection, because Housekeep hangs up: an existing connection would prove
   // nothing about the listener.
-  look(*p.self, "grpc");
+  look(*p.grpc_sockets->self, "grpc");
   return stuck;
 }
 
-Gauges Daemon::gauges() const {
-  Parts& p = *parts_;
+Gauges Daemon::gauges() const { return parts_->ReadGauges(); }
+
+Gauges Daemon::Parts::ReadGauges() {
   Gauges g;
-  g.store = p.store.stats();
-  for (const std::shared_ptr<AttachedSession>& session : p.sessions.All()) {
+  g.store = store.stats();
+  for (const std::shared_ptr<AttachedSession>& session : sessions.All()) {
     const wire::WriteMode mode = session->write_mode();
     ++(mode == wire::WriteMode::kMapped   ? g.sessions.mapped
        : mode == wire::WriteMode::kStaged ? g.sessions.staged
@@ -612,26 +680,27 @@ Gauges Daemon::gauges() const {
        : reading == wire::ReadMode::kCopied ? g.sessions.reading_copied
                                             : g.sessions.reading_stream);
   }
-  g.started_unix_s = p.started_unix_s;
-  g.pages = p.store.pool().pages();
-  g.pool_stalled = std::string(p.store.pool().populate_status().message());
-  g.quarantined = p.quarantine.bytes();
-  g.device_blocks = p.devices.blocks();
-  g.processes = p.processes->counts().processes;
-  g.sideband = &p.sideband->counters();
-  g.staging = p.staging.counts().bytes;
-  g.shares = p.shares.Uses(kHoldersShown);
-  g.sockets = &p.socket_counters;
-  g.incoming = {.held = p.incoming.held(), .limit = p.incoming.limit().value()};
+  g.started_unix_s = started_unix_s;
+  g.pages = store.pool().pages();
+  g.pool_stalled = std::string(store.pool().populate_status().message());
+  g.quarantined = quarantine.bytes();
+  g.device_blocks = devices.blocks();
+  g.processes = processes->counts().processes;
+  g.sideband = &sideband->counters();
+  g.staging = staging.counts().bytes;
+  g.shares = shares.Uses(kHoldersShown);
+  g.sockets = &grpc_sockets->socket_counters;
+  g.incoming = {.held = grpc_sockets->incoming.held(),
+                .limit = grpc_sockets->incoming.limit().value()};
   g.descriptors = {.open = OpenDescriptors(), .limit = DescriptorLimit()};
   g.closer = DescriptorCloser::OfProcess().counts();
-  if (p.disk) g.disk = p.disk->stats();
-  if (p.host_verifier) {
-    g.host_verifier = p.host_verifier->stats();
-    g.host_verify_s = std::chrono::duration<double>(p.host_verifier->FindsWithinNow()).count();
+  if (disk) g.disk = disk->worker.stats();
+  if (host_verifier) {
+    g.host_verifier = host_verifier->stats();
+    g.host_verify_s = std::chrono::duration<double>(host_verifier->FindsWithinNow()).count();
   }
-  MutexLock lock(p.mu);
-  g.draining = p.draining;
+  MutexLock lock(mu);
+  g.draining = draining;
   return g;
 }
 

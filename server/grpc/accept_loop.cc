@@ -142,7 +142,7 @@ void AcceptLoop::Admit(size_t endpoint, FileDescriptor socket) {
     return served.door.TellRefused(
         peer->uid, [&] { return served.shares.Explain(refusal, kConnections); }, Now());
   }
-  if (!refuses) (void)GuardSocket(socket.get());  // if it cannot, StartServers has warned
+  if (!refuses) (void)GuardSocket(socket.get());  // if it cannot, larderd has warned at its start
   HandOver(endpoint, std::move(socket), *peer, own);
 }
 
