@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cuda/cuda_memory.h"
+#include "storage/clock.h"
 #include "storage/status_macros.h"
 
 namespace larder {
@@ -45,7 +46,7 @@ class CudaEvent : public DeviceEvent {
          pause = std::min(pause * 2, std::chrono::microseconds(200))) {
       LARDER_ASSIGN_OR_RETURN(const bool done, Done());
       if (done) return absl::OkStatus();
-      if (std::chrono::steady_clock::now() >= deadline)
+      if (SteadyNow() >= deadline)
         return absl::DeadlineExceededError(
             "the work before this event was not done by the deadline");
       std::this_thread::sleep_for(pause);

@@ -47,6 +47,7 @@
 #include "server/verbs/move.h"
 #include "server/verbs/pin.h"
 #include "server/verbs/verify.h"
+#include "storage/clock.h"
 #include "storage/status_macros.h"
 
 namespace larder {
@@ -476,7 +477,7 @@ void Daemon::Parts::Housekeep() {
   MallocTrimmer heap;
   MutexLock lock(mu);
   while (!stop) {
-    changed.WaitUntil(mu, std::chrono::steady_clock::now() + kHousekeepingPeriod);
+    changed.WaitUntil(mu, SteadyNow() + kHousekeepingPeriod);
     if (stop) return;
     mu.Unlock();
     const TimePoint now = clock.Now();
@@ -515,7 +516,7 @@ void Daemon::Parts::ShowHealth() {
 }
 
 void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
-  const TimePoint deadline = std::chrono::steady_clock::now() + limit;
+  const TimePoint deadline = SteadyNow() + limit;
   AwaitNone(deadline, [this] { return sessions.size() == 0; });
   for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Abandon();
   events.EndAll();
@@ -536,15 +537,14 @@ void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
 // Work ends on threads that do not wake this one, so it checks again every period.
 void Daemon::Parts::AwaitNone(TimePoint deadline, const std::function<bool()>& none) {
   MutexLock lock(mu);
-  while (!stop && !none() && std::chrono::steady_clock::now() < deadline) {
-    changed.WaitUntil(mu, std::chrono::steady_clock::now() + kHousekeepingPeriod);
+  while (!stop && !none() && SteadyNow() < deadline) {
+    changed.WaitUntil(mu, SteadyNow() + kHousekeepingPeriod);
   }
 }
 
 // Blocks that still wait for the disk when this returns are lost to the next daemon.
 void Daemon::Parts::AwaitSpilled(TimePoint deadline) {
-  for (TimePoint now = std::chrono::steady_clock::now(); now < deadline;
-       now = std::chrono::steady_clock::now()) {
+  for (TimePoint now = SteadyNow(); now < deadline; now = SteadyNow()) {
     if (disk->worker.spiller().WaitIdle(std::min(deadline, now + kHousekeepingPeriod))) return;
     MutexLock lock(mu);
     if (stop) return;

@@ -20,9 +20,12 @@ class Clock {
   [[nodiscard]] virtual TimePoint Now() const = 0;
 };
 
+// Returns monotonic time, for code whose waits tests do not control; other code takes a Clock.
+[[nodiscard]] inline TimePoint SteadyNow() { return std::chrono::steady_clock::now(); }
+
 class SteadyClock final : public Clock {
  public:
-  [[nodiscard]] TimePoint Now() const override { return std::chrono::steady_clock::now(); }
+  [[nodiscard]] TimePoint Now() const override { return SteadyNow(); }
 };
 
 // Returns wall-clock time in milliseconds since 1970.  A deadline that outlives this process, or

@@ -48,7 +48,7 @@ class IdleSpin {
 // not called at all.
 template <class Done>
 [[nodiscard]] bool SpinUntil(TimePoint until, Done done) {
-  while (std::chrono::steady_clock::now() < until) {
+  while (SteadyNow() < until) {
     if (done()) return true;
     std::this_thread::yield();
   }
@@ -61,7 +61,7 @@ template <class Done>
 template <class Done>
 [[nodiscard]] bool SpinWhileIdle(TimePoint until, Done done) {
   IdleSpin look(until);
-  while (look.On(std::chrono::steady_clock::now())) {
+  while (look.On(SteadyNow())) {
     if (done()) return true;
     std::this_thread::yield();
   }

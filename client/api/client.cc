@@ -17,6 +17,7 @@
 #include "client/rpc/grpc_session_stream.h"
 #include "client/rpc/rpc_stub.h"
 #include "client/session/fork_guard.h"
+#include "storage/clock.h"
 #include "storage/status_macros.h"
 
 namespace larder {
@@ -129,7 +130,7 @@ void Client::Impl::ConnectSideband() {
 }
 
 absl::Status Client::Impl::AwaitUnmapped() {
-  const TimePoint deadline = std::chrono::steady_clock::now() + options.connect_deadline;
+  const TimePoint deadline = SteadyNow() + options.connect_deadline;
   for (auto it = tracked.begin(); it != tracked.end();) {
     const std::shared_ptr<SessionCore> core = it->core.lock();
     if (core != nullptr && core->status().ok()) {

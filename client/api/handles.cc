@@ -11,6 +11,7 @@
 #include "client/session/stoppable_wait.h"
 #include "client/transport/shm_transport.h"
 #include "client/transport/transport.h"
+#include "storage/clock.h"
 #include "storage/status_macros.h"
 
 namespace larder {
@@ -201,7 +202,7 @@ absl::StatusOr<std::pair<PendingRead, wire::Acquire>> Lease::BeginCopies(
   for (const size_t i : todo) names.push_back(digests[i]);
   for (const size_t i : todo) blocks_[i].status = BlockStatus::kFull;
   wire::Acquire acquire = ViewOf(variant, std::move(names), options);
-  const TimePoint patience = std::min(deadline, std::chrono::steady_clock::now() + kRoomPatience);
+  const TimePoint patience = std::min(deadline, SteadyNow() + kRoomPatience);
   const uint64_t size = core_->staging()->size().value();
   if (room == 0) {
     const uint64_t known = core_->LargestBlock(variant.index);

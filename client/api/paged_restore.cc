@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "storage/clock.h"
 #include "storage/status_macros.h"
 
 namespace larder {
@@ -16,7 +17,7 @@ absl::StatusOr<std::vector<BlockStatus>> PagedRestore::Land(ChannelId channel,
         absl::StrCat("PagedRestore has no paged cache for channel ", cache + 1));
   std::vector<PagedGet> wanted;
   for (const uint32_t block : blocks) wanted.push_back(blocks_[block]);
-  const auto deadline = std::chrono::steady_clock::now() + call.deadline;
+  const auto deadline = SteadyNow() + call.deadline;
   LARDER_ASSIGN_OR_RETURN(PagedLoad load, caches_[cache]->Load(wanted, layers_, pages_free_, call));
   // If the restorer requests a stop, it waits only for the device's copies, not for the daemon, and
   // they end soon.

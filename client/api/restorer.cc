@@ -123,7 +123,7 @@ struct Restorer::Impl {
     for (std::thread& loader : loaders) loader.join();
   }
   [[nodiscard]] double Now() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return std::chrono::duration<double>(SteadyNow() - start).count();
   }
 
   [[nodiscard]] TimePoint NextLook(double now_s) const LARDER_REQUIRES(mu) {
@@ -168,7 +168,7 @@ struct Restorer::Impl {
   Session& session;
   const VariantHandle variant;
   const Options options;
-  const TimePoint start = std::chrono::steady_clock::now();
+  const TimePoint start = SteadyNow();
 
   mutable Mutex mu;
   CondVar changed;
@@ -411,7 +411,7 @@ void Restorer::Impl::RunChannel(ChannelId channel) {
     }
     CountLoading(*mine, 1);
     mu.Unlock();
-    TimePoint here = std::chrono::steady_clock::now();
+    TimePoint here = SteadyNow();
     if (options.carry)
       here = options.carry(channel, ByteCount(loads.size() * mine->block_bytes), here);
     const std::vector<BlockStatus> statuses =
@@ -424,12 +424,12 @@ void Restorer::Impl::RunChannel(ChannelId channel) {
     // Other readers hold the memory that these blocks would be read into; an immediate retry would
     // fail again.
     if (std::ranges::count(statuses, BlockStatus::kFull) > 0)
-      WaitUntil(*mine, std::chrono::steady_clock::now() + kFullPause);
+      WaitUntil(*mine, SteadyNow() + kFullPause);
   }
 }
 
 void Restorer::Impl::WaitUntil(const Run& mine, TimePoint when) {
-  while (!stop && &mine == run.get() && !mine.cancelled && std::chrono::steady_clock::now() < when)
+  while (!stop && &mine == run.get() && !mine.cancelled && SteadyNow() < when)
     changed.WaitUntil(mu, when);
 }
 
@@ -499,9 +499,9 @@ void Restorer::Impl::ClearPlaces(Run& mine, TokenRange tokens) {
   const auto concerns = [=](const Flight& flight) {
     return std::ranges::any_of(flight.blocks, [=](uint32_t b) { return b >= begin && b < end; });
   };
-  const TimePoint patient_until = std::chrono::steady_clock::now() + kRecall;
+  const TimePoint patient_until = SteadyNow() + kRecall;
   while (std::ranges::any_of(mine.flights, concerns)) {
-    if (std::chrono::steady_clock::now() < patient_until) {
+    if (SteadyNow() < patient_until) {
       changed.WaitUntil(mu, patient_until);
       continue;
     }

@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "storage/check.h"
+#include "storage/clock.h"
 #include "storage/status_macros.h"
 
 namespace larder::llama {
@@ -57,12 +58,12 @@ absl::Status DecodeLoad::Step() {
     next_[i].token = words[i];
     ++next_[i].position;
   }
-  const TimePoint now = std::chrono::steady_clock::now();
+  const TimePoint now = SteadyNow();
   gaps_s_.push_back(SecondsBetween(last_, now));
   last_ = now;
   return absl::OkStatus();
 }
 
-void DecodeLoad::Restart() { last_ = std::chrono::steady_clock::now(); }
+void DecodeLoad::Restart() { last_ = SteadyNow(); }
 
 }  // namespace larder::llama

@@ -20,14 +20,14 @@ constexpr double kDiskRateMax = 1e9;  // B/s, until restores have learnt the rat
 constexpr double kMeasuredDoubt = 0.1;
 
 double SecondsSince(TimePoint begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return std::chrono::duration<double>(SteadyNow() - begin).count();
 }
 
 double TokensOf(TokenRange range) { return range.end - range.begin; }
 double MiddleOf(TokenRange range) { return (range.begin + range.end) / 2.0; }
 
 absl::StatusOr<double> TimeDecode(std::span<const Token> text, TokenRange tokens, Engine* engine) {
-  const TimePoint begin = std::chrono::steady_clock::now();
+  const TimePoint begin = SteadyNow();
   LARDER_RETURN_IF_ERROR(engine->Decode(text, tokens.begin, tokens.end));
   return SecondsSince(begin);
 }
@@ -53,7 +53,7 @@ absl::StatusOr<double> MeasurePool(std::span<const Token> text, PromptCache* cac
   LARDER_RETURN_IF_ERROR(cache->Store(text, 0, engine).status());
   double best = 0;
   for (uint32_t i = 0; i < kGets; ++i) {
-    const TimePoint begin = std::chrono::steady_clock::now();
+    const TimePoint begin = SteadyNow();
     const PromptCache::Restored restored = cache->Restore(text, engine);
     if (!restored.status.ok()) return restored.status;
     best = std::max(best, static_cast<double>(restored.bytes.value()) / SecondsSince(begin));

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
+#include "storage/clock.h"
 #include "storage/status_macros.h"
 
 namespace larder::llama {
@@ -112,7 +113,7 @@ PromptCache::Restored PromptCache::Restore(std::span<const Token> prompt, Engine
   uint32_t blocks = 0;
   while (blocks < wanted) {
     const uint32_t count = std::min(kBatchBlocks, wanted - blocks);
-    const TimePoint asked = std::chrono::steady_clock::now();
+    const TimePoint asked = SteadyNow();
     const absl::StatusOr<uint32_t> got =
         FetchBatch(std::span(digests).subspan(blocks, count), blocks, &joiner);
     restored.status.Update(got.status());
@@ -207,9 +208,9 @@ absl::Status PromptCache::Clear() {
 
 bool PromptCache::WaitDurable(uint32_t blocks, std::chrono::milliseconds limit) const {
   constexpr auto kBetweenLooks = std::chrono::milliseconds(5);
-  const auto until = std::chrono::steady_clock::now() + limit;
+  const auto until = SteadyNow() + limit;
   while (session_->counters().blocks_durable < blocks) {
-    if (std::chrono::steady_clock::now() >= until) return false;
+    if (SteadyNow() >= until) return false;
     std::this_thread::sleep_for(kBetweenLooks);
   }
   return true;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "storage/check.h"
+#include "storage/clock.h"
 #include "storage/status_macros.h"
 
 namespace larder::llama {
@@ -15,11 +16,11 @@ constexpr std::chrono::seconds kDurableLimit{10}, kLookupLimit{1};
 class Stopwatch {
  public:
   [[nodiscard]] double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    return std::chrono::duration<double>(SteadyNow() - start_).count();
   }
 
  private:
-  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  const std::chrono::steady_clock::time_point start_ = SteadyNow();
 };
 
 // Computes the rest of the prompt, with a cut at the end of the last block that may be restored.

@@ -12,6 +12,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "storage/clock.h"
 #include "storage/spin_wait.h"
 #include "storage/status_macros.h"
 
@@ -25,8 +26,7 @@ absl::Status Closed() {
 // The timeout for poll, rounded up so that it does not wake early.
 int MsUntil(TimePoint until) {
   if (until == TimePoint::max()) return -1;
-  const auto left =
-      std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - SteadyNow());
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
 }
 
@@ -42,7 +42,7 @@ LocalSessionStream::LocalSessionStream(FileDescriptor socket, FileDescriptor wak
 absl::StatusOr<std::unique_ptr<SessionStream>> LocalSessionStream::Open(
     FileDescriptor socket, wire::Hello hello, SessionInbox::Handlers handlers,
     std::chrono::milliseconds deadline) {
-  const TimePoint until = std::chrono::steady_clock::now() + deadline;
+  const TimePoint until = SteadyNow() + deadline;
   FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake) return absl::ErrnoToStatus(errno, "cannot make an eventfd for the session");
   auto opened = absl::WrapUnique(
@@ -63,7 +63,7 @@ LocalSessionStream::~LocalSessionStream() {
 absl::Status LocalSessionStream::Send(wire::Up up) {
   MutexLock lock(write_mu_);
   if (closing_ || broken_) return Closed();
-  if (queue_.empty()) write_due_ = std::chrono::steady_clock::now() + kWriteDeadline;
+  if (queue_.empty()) write_due_ = SteadyNow() + kWriteDeadline;
   writer_.Append(up, queue_.tail());
   Flush();
   if (queue_.empty()) return absl::OkStatus();
@@ -81,7 +81,7 @@ void LocalSessionStream::Flush() {
   const SocketQueue::Flushed flushed = queue_.Flush(socket_.get());
   if (flushed == SocketQueue::Flushed::kSome) {
     if (queue_.waiting() < before) {
-      write_due_ = std::chrono::steady_clock::now() + kWriteDeadline;
+      write_due_ = SteadyNow() + kWriteDeadline;
     }
   } else if (flushed == SocketQueue::Flushed::kBroken) {
     broken_ = true;
@@ -108,7 +108,7 @@ void LocalSessionStream::Pump(uint64_t seen, TimePoint spin_until, TimePoint dea
   while (inbox_.arrivals() == seen && !inbox_.ended() && (ending_ || !woken_.load())) {
     if (Read()) continue;
     const std::optional<TimePoint> write_due = FlushQueue();
-    const TimePoint now = std::chrono::steady_clock::now();
+    const TimePoint now = SteadyNow();
     if (write_due && now >= *write_due && !stuck_.exchange(true)) Cancel();
     if (now >= deadline) return;
     if (spin.On(now)) {
@@ -190,7 +190,7 @@ void LocalSessionStream::Wake() {
 }
 
 bool LocalSessionStream::Close(std::chrono::milliseconds deadline) {
-  const TimePoint until = std::chrono::steady_clock::now() + deadline;
+  const TimePoint until = SteadyNow() + deadline;
   {
     MutexLock lock(write_mu_);
     closing_ = true;

@@ -18,6 +18,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "storage/clock.h"
 #include "storage/status_macros.h"
 
 namespace larder {
@@ -270,7 +271,7 @@ absl::StatusOr<Frame> SidebandClient::Ask(const Frame& frame,
 
 absl::StatusOr<Frame> SidebandClient::Exchange(const Frame& frame, const SendExtras& extras,
                                                FileDescriptor* answer_fd) {
-  const Time until = std::chrono::steady_clock::now() + deadline_;
+  const Time until = SteadyNow() + deadline_;
   const absl::Status sent = Send(frame, extras, until);
   if (absl::IsPermissionDenied(sent)) return sent;  // nothing was sent, so no answer comes
   // Even if the send failed, the daemon may have said why it closed the sideband.
@@ -321,8 +322,7 @@ absl::StatusOr<Frame> SidebandClient::Receive(FileDescriptor* answer_fd, Time un
 
 absl::Status SidebandClient::Wait(int16_t events, Time until) const {
   for (;;) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - SteadyNow());
     if (left.count() <= 0)
       return absl::DeadlineExceededError("larderd did not answer before the deadline");
     pollfd ready{.fd = socket_.get(), .events = events, .revents = 0};

@@ -13,6 +13,7 @@
 #include "client/rpc/rpc_channel.h"
 #include "larder/v1/engine.grpc.pb.h"
 #include "proto/convert/convert.h"
+#include "storage/clock.h"
 #include "storage/status_macros.h"
 
 namespace larder {
@@ -107,7 +108,7 @@ absl::Status GrpcSessionStream::Impl::Write(const wire::Up& up) {
     if (!writing) {
       wire::Encode(up, &scratch);
       writing = true;
-      write_due = std::chrono::steady_clock::now() + kWriteDeadline;
+      write_due = SteadyNow() + kWriteDeadline;
       stream->Write(scratch, TagOf(Step::kWrite));
       return absl::OkStatus();
     }
@@ -134,7 +135,7 @@ void GrpcSessionStream::Impl::OnWritten(bool ok) {
     queued_bytes = 0;
   } else if (!queue.empty()) {
     writing = true;
-    write_due = std::chrono::steady_clock::now() + kWriteDeadline;
+    write_due = SteadyNow() + kWriteDeadline;
     stream->Write(queue.front(), TagOf(Step::kWrite));
     queued_bytes -= queue.front().ByteSizeLong();
     queue.pop_front();
@@ -157,7 +158,7 @@ TimePoint GrpcSessionStream::Impl::WriteDue() {
   MutexLock lock(write_mu);
   if (stuck.load()) return TimePoint::max();  // cancelled already
   // A write that another thread begins meanwhile cannot be due sooner.
-  return writing ? write_due : std::chrono::steady_clock::now() + kWriteDeadline;
+  return writing ? write_due : SteadyNow() + kWriteDeadline;
 }
 
 // ---- reading
@@ -178,7 +179,7 @@ void GrpcSessionStream::Impl::Pump(uint64_t seen, TimePoint look_until, TimePoin
       OnStep(static_cast<Step>(reinterpret_cast<uintptr_t>(tag)), ok);
       continue;
     }
-    const TimePoint now = std::chrono::steady_clock::now();
+    const TimePoint now = SteadyNow();
     if (now >= write_until && WriteDue() <= now && !stuck.exchange(true)) context.TryCancel();
     if (now >= deadline) return;
   }
@@ -189,7 +190,7 @@ GrpcSessionStream::Impl::Next GrpcSessionStream::Impl::SpinUntil(TimePoint until
                                                                  bool* ok) {
   for (;;) {
     const Next next = steps.AsyncNext(tag, ok, gpr_time_0(GPR_CLOCK_MONOTONIC));
-    if (next != Next::TIMEOUT || std::chrono::steady_clock::now() >= until) return next;
+    if (next != Next::TIMEOUT || SteadyNow() >= until) return next;
     std::this_thread::yield();
   }
 }
@@ -268,7 +269,7 @@ absl::StatusOr<std::unique_ptr<SessionStream>> GrpcSessionStream::Open(
   if (!channel->channel()->WaitForConnected(std::chrono::system_clock::now() + deadline)) {
     return absl::UnavailableError("no larderd answers: start it, then Attach again");
   }
-  const TimePoint until = std::chrono::steady_clock::now() + deadline;
+  const TimePoint until = SteadyNow() + deadline;
   auto owned = std::make_unique<Impl>(channel, std::move(handlers));
   Impl& impl = *owned;
   std::unique_ptr<SessionStream> opened(new GrpcSessionStream(std::move(owned)));
@@ -307,7 +308,7 @@ void GrpcSessionStream::Pump(uint64_t seen, TimePoint look_until, TimePoint dead
 void GrpcSessionStream::Wake() { impl_->Wake(); }
 
 bool GrpcSessionStream::Close(std::chrono::milliseconds deadline) {
-  const TimePoint until = std::chrono::steady_clock::now() + deadline;
+  const TimePoint until = SteadyNow() + deadline;
   impl_->HalfClose();
   {
     MutexLock lock(impl_->pump_mu);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "storage/clock.h"
 
 namespace larder {
 namespace {
@@ -85,7 +86,7 @@ void RpcChannel::AwaitConnection(Milliseconds at_most) {
 }
 
 void RpcChannel::Sign(grpc::ClientContext& context) const {
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = SteadyNow();
   MutexLock lock(mu_);
   if (!token_.empty()) context.AddMetadata("larder-token", token_);
   if (!calls_await_connection_) return;
@@ -100,18 +101,16 @@ void RpcChannel::Sign(grpc::ClientContext& context) const {
 absl::Status RpcChannel::Call(const CallLimits& limits,
                               const std::function<grpc::Status(grpc::ClientContext&)>& ask) {
   budget_.OnCall();
-  const auto end = std::chrono::steady_clock::now() +
-                   std::min(limits.deadline, Milliseconds(wire::kDeadlineMaxMs));
+  const auto end = SteadyNow() + std::min(limits.deadline, Milliseconds(wire::kDeadlineMaxMs));
   Milliseconds pause = kPauseFirst;
   for (int retries = 0;; ++retries) {
     grpc::ClientContext context;
-    Sign(context, std::chrono::duration_cast<Milliseconds>(end - std::chrono::steady_clock::now()));
+    Sign(context, std::chrono::duration_cast<Milliseconds>(end - SteadyNow()));
     const CallCancel::Scope scope(limits.cancel, [&context] { context.TryCancel(); });
     const absl::Status status = FromRpcStatus(ask(context));
     if (!absl::IsUnavailable(status) && !absl::IsResourceExhausted(status)) return status;
     const Milliseconds wait = std::max(RetryAfter(context), pause);
-    if (retries >= options_.retries_max || std::chrono::steady_clock::now() + wait >= end ||
-        !budget_.Take()) {
+    if (retries >= options_.retries_max || SteadyNow() + wait >= end || !budget_.Take()) {
       return status;
     }
     if (limits.cancel == nullptr) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "storage/clock.h"
+
 namespace larder {
 namespace {
 
@@ -114,7 +116,7 @@ void Outbox::WaitForWork() {
   }
   asleep_ = false;
   if (!std::exchange(armed_, false)) return;
-  const TimePoint until = std::chrono::steady_clock::now() + ride_;
+  const TimePoint until = SteadyNow() + ride_;
   while (!stop_ && wake_.WaitUntil(mu_, until)) {
   }
   ride_ = HasLeft() ? kRideAlong : std::min(2 * ride_, kRideAlongMax);
@@ -139,7 +141,7 @@ void Outbox::Run() {
     WaitForWork();
     if (stop_) break;
     mu_.Unlock();
-    const std::optional<TimePoint> due = chores_(std::chrono::steady_clock::now());
+    const std::optional<TimePoint> due = chores_(SteadyNow());
     mu_.Lock();
     due_ = due;
     Flush();

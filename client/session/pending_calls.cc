@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "storage/clock.h"
+
 namespace larder {
 
 // ---- a call
@@ -59,7 +61,7 @@ absl::StatusOr<std::vector<wire::BlockReady>> PendingCalls::OpenCall::WaitReady(
 template <class Done>
 bool PendingCalls::Await(Slot& slot, TimePoint deadline, Done done) {
   waiting_.push_back(&slot);
-  const TimePoint spin_until = std::chrono::steady_clock::now() + kSpin;
+  const TimePoint spin_until = SteadyNow() + kSpin;
   bool in_time = true;
   for (;;) {
     // Read before done() is called: a message that arrives after that makes Pump return.
@@ -67,13 +69,13 @@ bool PendingCalls::Await(Slot& slot, TimePoint deadline, Done done) {
     if (done() || !in_time) break;
     if (pump_ != nullptr && !pumping_) {
       PumpUntil(seen, spin_until, deadline);
-      in_time = std::chrono::steady_clock::now() < deadline;
+      in_time = SteadyNow() < deadline;
     } else {
       in_time = slot.changed.WaitUntil(mu_, deadline);
     }
   }
   waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &slot));
-  if (pump_ != nullptr) last_wait_ = std::chrono::steady_clock::now();
+  if (pump_ != nullptr) last_wait_ = SteadyNow();
   PassOn();
   return done();
 }

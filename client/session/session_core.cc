@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "storage/clock.h"
 #include "storage/status_macros.h"
 
 namespace larder {
@@ -186,7 +187,7 @@ void SessionCore::OnDown(wire::Down down) {
 }
 
 void SessionCore::OnReserved(wire::Reserved reserved) {
-  if (book_.OnReserved(reserved, std::chrono::steady_clock::now())) {
+  if (book_.OnReserved(reserved, SteadyNow())) {
     outbox_.Arm();  // from here on the stock needs chores
     return;
   }
@@ -341,12 +342,12 @@ void SessionCore::EndLease(LeaseId lease) {
 }
 
 std::optional<HeldExtent> SessionCore::TakeStock(ByteCount bytes) {
-  return book_.Take(bytes, std::chrono::steady_clock::now());
+  return book_.Take(bytes, SteadyNow());
 }
 
 void SessionCore::AskStock(ByteCount bytes, size_t wanted, wire::Up* up) {
   const uint64_t id = calls_.NextId();
-  const TimePoint now = std::chrono::steady_clock::now();
+  const TimePoint now = SteadyNow();
   std::vector<wire::Abort> aborts;
   const size_t count = book_.Ask(id, bytes, wanted, now, &aborts);
   for (wire::Abort& abort : aborts) outbox_.Add(std::move(abort));

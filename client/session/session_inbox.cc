@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "storage/clock.h"
 
 namespace larder {
 
@@ -29,7 +30,7 @@ absl::Status SessionInbox::WaitAttached(MessagePump& pump, TimePoint until) {
     const uint64_t seen = arrivals();
     if (has_attached_.load()) return absl::OkStatus();
     if (ended()) return why_.ok() ? absl::UnavailableError("the daemon ended the session") : why_;
-    if (std::chrono::steady_clock::now() >= until) {
+    if (SteadyNow() >= until) {
       return absl::DeadlineExceededError("the daemon did not answer the session's hello in time");
     }
     pump.Pump(seen, TimePoint(), until);
@@ -38,7 +39,7 @@ absl::Status SessionInbox::WaitAttached(MessagePump& pump, TimePoint until) {
 
 bool SessionInbox::WaitEnd(MessagePump& pump, TimePoint until) {
   while (!ended()) {
-    if (std::chrono::steady_clock::now() >= until) return false;
+    if (SteadyNow() >= until) return false;
     pump.Pump(arrivals(), TimePoint(), until);
   }
   return true;

@@ -20,7 +20,7 @@ template <class Wait>
                                       const Wait& wait) {
   constexpr std::chrono::milliseconds kCheckEvery{20};  // between two checks
   for (;;) {
-    const TimePoint next = std::chrono::steady_clock::now() + kCheckEvery;
+    const TimePoint next = SteadyNow() + kCheckEvery;
     const TimePoint until = stop.stop_possible() ? std::min(deadline, next) : deadline;
     auto answer = wait(until);
     if (!absl::IsDeadlineExceeded(answer.status())) return answer;

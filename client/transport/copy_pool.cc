@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "storage/clock.h"
 #include "storage/memory/copy_kernels.h"
 #include "storage/spin_wait.h"
 
@@ -58,8 +59,7 @@ void CopyPool::ForEach(size_t count, const std::function<void(size_t)>& work) {
 // woken.
 void CopyPool::AwaitHelpers() {
   constexpr auto kAwait = std::chrono::microseconds(50);
-  (void)SpinWhileIdle(std::chrono::steady_clock::now() + kAwait,
-                      [&] { return inside_.load() == 0; });
+  (void)SpinWhileIdle(SteadyNow() + kAwait, [&] { return inside_.load() == 0; });
   if (inside_.load() == 0) return;
   MutexLock lock(mu_);
   while (inside_.load() > 0) idle_.Wait(mu_);
@@ -79,8 +79,7 @@ void CopyPool::Run() {
     mu_.Lock();
     if (--inside_ == 0) idle_.NotifyAll();
     mu_.Unlock();
-    (void)SpinWhileIdle(std::chrono::steady_clock::now() + kSpin,
-                        [&] { return batch_.load() != seen || stop_.load(); });
+    (void)SpinWhileIdle(SteadyNow() + kSpin, [&] { return batch_.load() != seen || stop_.load(); });
     mu_.Lock();
   }
   mu_.Unlock();

@@ -3,13 +3,13 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "storage/clock.h"
 
 namespace larder {
 
 TimePoint DeadlineOf(const CallOptions& options) {
   // At most the longest deadline of a lease, so that the sum does not overflow.
-  return std::chrono::steady_clock::now() +
-         std::min(options.deadline, std::chrono::milliseconds(wire::kDeadlineMaxMs));
+  return SteadyNow() + std::min(options.deadline, std::chrono::milliseconds(wire::kDeadlineMaxMs));
 }
 
 BlockStatus StatusOfUnmapped(const absl::Status& status, BlockStatus if_internal) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <utility>
 
+#include "storage/clock.h"
 #include "storage/mutex.h"
 
 namespace larder {
@@ -28,7 +29,7 @@ class CallCancel {
 
   // Returns false if it was cancelled before the time was up.
   [[nodiscard]] bool Sleep(std::chrono::milliseconds how_long) LARDER_EXCLUDES(mu_) {
-    const auto until = std::chrono::steady_clock::now() + how_long;
+    const auto until = SteadyNow() + how_long;
     MutexLock lock(mu_);
     while (!cancelled_ && woken_.WaitUntil(mu_, until)) continue;
     return !cancelled_;

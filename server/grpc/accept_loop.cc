@@ -18,13 +18,12 @@
 #include "server/connections/passed_rights.h"
 #include "server/grpc/guarded_calls.h"
 #include "storage/check.h"
+#include "storage/clock.h"
 
 namespace larder {
 namespace {
 
 constexpr const char* kConnections = "connections here";
-
-std::chrono::steady_clock::time_point Now() { return std::chrono::steady_clock::now(); }
 
 ino_t InodeOf(int fd) {
   struct stat st {};
@@ -80,7 +79,7 @@ bool AcceptLoop::Accepting() const {
 void AcceptLoop::Run() {
   std::vector<pollfd> fds(served_.size() + 1);
   while (!stop_.load()) {
-    const Time before = Now();
+    const Time before = SteadyNow();
     fds[0] = {wake_.get(), POLLIN, 0};
     for (size_t i = 0; i < served_.size(); ++i) {
       fds[i + 1] = {served_[i].door.fd(before), POLLIN, 0};
@@ -96,10 +95,10 @@ void AcceptLoop::Run() {
       const pollfd& polled = fds[i + 1];
       if (polled.revents != 0) AcceptSome(i);
       if ((polled.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) {
-        served_[i].door.OnHangup(polled.fd, Now());
+        served_[i].door.OnHangup(polled.fd, SteadyNow());
       }
     }
-    const Time now = Now();
+    const Time now = SteadyNow();
     if (now >= next_check_) {
       next_check_ = now + kCheckEvery;
       ForgetClosed(now);
@@ -117,7 +116,7 @@ int AcceptLoop::WaitMs(Time now) const {
 
 void AcceptLoop::AcceptSome(size_t endpoint) {
   for (int i = 0; i < Doorkeeper::kBatch && !stop_.load(); ++i) {
-    FileDescriptor socket = served_[endpoint].door.Accept(Now());
+    FileDescriptor socket = served_[endpoint].door.Accept(SteadyNow());
     if (!socket) return;
     Admit(endpoint, std::move(socket));
   }
@@ -140,7 +139,7 @@ void AcceptLoop::Admit(size_t endpoint, FileDescriptor socket) {
     served.counters.Count(refusal);
     CloseSocket(std::move(socket), always_refused);
     return served.door.TellRefused(
-        peer->uid, [&] { return served.shares.Explain(refusal, kConnections); }, Now());
+        peer->uid, [&] { return served.shares.Explain(refusal, kConnections); }, SteadyNow());
   }
   if (!refuses) (void)GuardSocket(socket.get());  // if it cannot, larderd has warned at its start
   HandOver(endpoint, std::move(socket), *peer, own);
@@ -149,7 +148,7 @@ void AcceptLoop::Admit(size_t endpoint, FileDescriptor socket) {
 ShareRefusal AcceptLoop::TakePlace(Served& served, const SocketPeer& peer) {
   const ShareRefusal refusal = served.shares.Take(peer);
   if (refusal == ShareRefusal::kNone) return refusal;
-  const Time now = Now();
+  const Time now = SteadyNow();
   if (now < forgot_ + kCheckAgain) return refusal;
   ForgetClosed(now);
   return served.shares.Take(peer);

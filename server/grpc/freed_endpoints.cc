@@ -24,7 +24,7 @@ class KeptMemory {
     {
       MutexLock lock(mu_);
       if (count_ == ring_.size()) oldest = TakeFirst();
-      ring_[(first_ + count_++) % ring_.size()] = {memory, std::chrono::steady_clock::now()};
+      ring_[(first_ + count_++) % ring_.size()] = {memory, SteadyNow()};
     }
     std::free(oldest);
   }
@@ -38,7 +38,7 @@ class KeptMemory {
   [[nodiscard]] void* TakeOld() LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     if (count_ == 0) return nullptr;
-    const bool old = ring_[first_].freed + kKeepFreedEndpoint < std::chrono::steady_clock::now();
+    const bool old = ring_[first_].freed + kKeepFreedEndpoint < SteadyNow();
     return old ? TakeFirst() : nullptr;
   }
   [[nodiscard]] void* TakeFirst() LARDER_REQUIRES(mu_) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/frames/session_codec.h"
 #include "proto/frames/session_frames.h"
+#include "storage/clock.h"
 
 namespace larder {
 namespace {
@@ -83,8 +84,7 @@ void RegistrationStore::Run() {
     {
       MutexLock lock(mu_);
       while (!stop_ && waiting_.empty()) wake_.Wait(mu_);
-      while (!stop_ && breaker_.open(std::chrono::steady_clock::now()))
-        wake_.WaitUntil(mu_, breaker_.until());
+      while (!stop_ && breaker_.open(SteadyNow())) wake_.WaitUntil(mu_, breaker_.until());
       last = stop_;
       batch.swap(waiting_);
     }
@@ -107,7 +107,7 @@ void RegistrationStore::Write(const std::string& engine_id) {
   // The disk works but has no space left for registrations: only this one waits, until another one
   // is deleted.
   if (absl::IsResourceExhausted(status)) return Refuse(engine_id, status);
-  breaker_.Failed(std::chrono::steady_clock::now());
+  breaker_.Failed(SteadyNow());
   if (!std::exchange(failing_, true) && warn_) {
     warn_(absl::StrCat(
         "the registration of engine '", engine_id,

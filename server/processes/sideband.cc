@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/connections/passed_rights.h"
 #include "storage/check.h"
+#include "storage/clock.h"
 #include "storage/status_macros.h"
 
 namespace larder {
@@ -21,8 +22,6 @@ namespace {
 
 constexpr uint64_t kWake = 0;  // ids of the listening socket and of connections are greater
 constexpr const char* kConnections = "sideband connections";
-
-std::chrono::steady_clock::time_point Now() { return std::chrono::steady_clock::now(); }
 
 absl::Status Watch(int epoll, int fd, uint64_t id) {
   epoll_event event{};
@@ -137,7 +136,7 @@ void Sideband::Run() {
     }
     CloseLate();
     CloseDead();
-    door_->Check(Now());
+    door_->Check(SteadyNow());
     WatchDoor();
     MutexLock lock(mu_);
     if (stop_) break;
@@ -148,16 +147,16 @@ void Sideband::Run() {
 void Sideband::Accept(uint32_t events) {
   const int at = watched_;
   for (int i = 0; i < Doorkeeper::kBatch; ++i) {
-    FileDescriptor socket = door_->Accept(Now());
+    FileDescriptor socket = door_->Accept(SteadyNow());
     if (!socket) break;  // only a failed Accept may replace the listening socket
     Admit(std::move(socket));
   }
-  if ((events & (EPOLLHUP | EPOLLERR)) != 0) door_->OnHangup(at, Now());
+  if ((events & (EPOLLHUP | EPOLLERR)) != 0) door_->OnHangup(at, SteadyNow());
   WatchDoor();
 }
 
 void Sideband::WatchDoor() {
-  const int wanted = door_->fd(Now());
+  const int wanted = door_->fd(SteadyNow());
   if (wanted == watched_) return;
   if (watched_ >= 0) (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watched_, nullptr);
   // A new id each time: events of a former socket, which another thread may still be closing, carry
@@ -181,7 +180,7 @@ void Sideband::Admit(FileDescriptor socket) {
   if (refusal != ShareRefusal::kNone) {
     status = absl::ResourceExhaustedError(places_.Explain(refusal, kConnections));
     door_->TellRefused(
-        peer->uid, [&] { return std::string(status.message()); }, Now());
+        peer->uid, [&] { return std::string(status.message()); }, SteadyNow());
   }
   const uint64_t id = ++last_id_;
   if (status.ok()) {
@@ -195,7 +194,7 @@ void Sideband::Admit(FileDescriptor socket) {
   }
   connections_.try_emplace(id, Connection{.peer = *peer, .connection = std::move(connection)});
   ++counters_.connections_open;
-  handshakes_.push_back({.deadline = Now() + options_.handshake_deadline, .id = id});
+  handshakes_.push_back({.deadline = SteadyNow() + options_.handshake_deadline, .id = id});
 }
 
 void Sideband::Close(uint64_t id) {
@@ -208,7 +207,7 @@ void Sideband::Close(uint64_t id) {
 }
 
 void Sideband::CloseLate() {
-  const Time now = Now();
+  const Time now = SteadyNow();
   while (!handshakes_.empty()) {
     const Handshake handshake = handshakes_.front();
     const auto found = connections_.find(handshake.id);
@@ -242,7 +241,7 @@ void Sideband::CloseDead() {
 }
 
 int Sideband::WaitMs() const {
-  const Time now = Now();
+  const Time now = SteadyNow();
   Time until = door_->due(now);
   if (!handshakes_.empty()) until = std::min(until, handshakes_.front().deadline);
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now);

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "storage/clock.h"
 #include "storage/spin_wait.h"
 
 namespace larder {
@@ -108,8 +109,7 @@ void WorkerPool::Run() {
   pthread_setname_np(pthread_self(), "worker");
   Jobs job;  // holds one job, or none
   for (;;) {
-    (void)SpinWhileIdle(std::chrono::steady_clock::now() + kSpin,
-                        [&] { return waiting_.load() > 0; });
+    (void)SpinWhileIdle(SteadyNow() + kSpin, [&] { return waiting_.load() > 0; });
     {
       MutexLock lock(mu_);
       if (spare_.size() < kSpareMax) spare_.splice(spare_.end(), job);

@@ -43,7 +43,7 @@ class CallDeadline {
     std::chrono::nanoseconds left = kDefault;
     if (context.deadline() != system_clock::time_point::max())
       left = context.deadline() - system_clock::now();
-    const TimePoint now = std::chrono::steady_clock::now();
+    const TimePoint now = SteadyNow();
     call_->Moved(now);
     {
       MutexLock lock(call_->mu);
@@ -63,7 +63,7 @@ class CallDeadline {
   CallDeadline& operator=(const CallDeadline&) = delete;
 
   // To be called when the call makes progress.  Cheap.
-  void Moved() { call_->Moved(std::chrono::steady_clock::now()); }
+  void Moved() { call_->Moved(SteadyNow()); }
 
  private:
   struct Call {
@@ -96,7 +96,7 @@ class CallDeadline {
     alarm->Set(std::chrono::system_clock::now() +
                    std::chrono::ceil<std::chrono::system_clock::duration>(left),
                [call](bool fired) {
-                 if (fired) Check(call, std::chrono::steady_clock::now());
+                 if (fired) Check(call, SteadyNow());
                });
   }
 

@@ -150,7 +150,7 @@ void EventStreams::Run() {
   for (bool more = false;;) {
     {
       MutexLock lock(mu_);
-      const TimePoint until = std::chrono::steady_clock::now() + kPollEvery;
+      const TimePoint until = SteadyNow() + kPollEvery;
       while (!stop_ && !woken_ && !more) {
         if (streams.empty()) {
           wake_.Wait(mu_);

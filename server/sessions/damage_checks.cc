@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "storage/clock.h"
+
 namespace larder {
 
 DamageChecks::DamageChecks(BlockStore& store, Counters& counters, const Limits& limits)
@@ -99,15 +101,14 @@ void DamageChecks::Run() {
     {
       MutexLock lock(mu_);
       while (!stop_ && turns_.empty()) wake_.Wait(mu_);
-      while (!stop_ && std::chrono::steady_clock::now() < next) wake_.WaitUntil(mu_, next);
+      while (!stop_ && SteadyNow() < next) wake_.WaitUntil(mu_, next);
       if (stop_) return;
       name = TakeNext();
     }
     const ByteCount read = std::max(Check(name), kLeast);
     const std::chrono::duration<double> takes(static_cast<double>(read.value()) /
                                               static_cast<double>(limits_.bytes_per_s.value()));
-    next = std::max(next, std::chrono::steady_clock::now()) +
-           std::chrono::duration_cast<Duration>(takes);
+    next = std::max(next, SteadyNow()) + std::chrono::duration_cast<Duration>(takes);
   }
 }
 

@@ -9,14 +9,13 @@
 
 #include "absl/memory/memory.h"
 #include "storage/check.h"
+#include "storage/clock.h"
 #include "storage/spin_wait.h"
 
 namespace larder {
 namespace {
 
 constexpr uint64_t kWake = 0;  // ids of sockets are greater
-
-TimePoint Now() { return std::chrono::steady_clock::now(); }
 
 }  // namespace
 
@@ -77,7 +76,7 @@ void SessionLoop::Run() {
   for (auto& [id, served] : served_) {
     served.socket->Finish(absl::UnavailableError("larderd is stopping"));
   }
-  LookAtAll(Now());
+  LookAtAll(SteadyNow());
   while (!served_.empty()) RunOnce(&events);
 }
 
@@ -88,7 +87,7 @@ bool SessionLoop::Stopped() {
 
 void SessionLoop::RunOnce(Events* events) {
   const int ready = Wait(events);
-  const TimePoint now = Now();
+  const TimePoint now = SteadyNow();
   for (int i = 0; i < ready; ++i) {
     const uint64_t id = (*events)[static_cast<size_t>(i)].data.u64;
     if (id == kWake) {
@@ -115,7 +114,7 @@ int SessionLoop::Wait(Events* events) {
   int ready = 0;
   if (SpinWhileIdle(spin_until_, [&] { return (ready = wait(0)) > 0; })) return ready;
   if (next_due_ == TimePoint::max()) return wait(-1);
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_due_ - Now());
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_due_ - SteadyNow());
   return wait(static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000)));
 }
 
@@ -134,13 +133,13 @@ void SessionLoop::TakeAdded() {
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket->socket(), &event) != 0) {
       socket->Finish(absl::ResourceExhaustedError(
           "the kernel cannot watch another session socket: attach again later"));
-      (void)socket->OnEvent(Now());
+      (void)socket->OnEvent(SteadyNow());
       continue;
     }
     served_.try_emplace(id, Served{.socket = std::move(socket), .events = 0});
     woken.push_back(id);  // its session may have been ended before the loop had the socket
   }
-  for (const uint64_t id : woken) LookAt(id, Now());
+  for (const uint64_t id : woken) LookAt(id, SteadyNow());
 }
 
 void SessionLoop::LookAt(uint64_t id, TimePoint now, bool hung_up) {
@@ -151,7 +150,7 @@ void SessionLoop::LookAt(uint64_t id, TimePoint now, bool hung_up) {
     Erase(id);
     return;
   }
-  if (next.heard) spin_until_ = Now() + kSpin;
+  if (next.heard) spin_until_ = SteadyNow() + kSpin;
   next_due_ = std::min(next_due_, next.due);
   Watch(found->second, next, hung_up);
   if (next.lingers) Linger(id);

@@ -24,7 +24,7 @@ class CallProgress {
   // Reports if the last report is kBetweenReports old, or if `now`.  Returns false if the call is
   // to stop.
   bool Tell(bool now) {
-    const TimePoint time = std::chrono::steady_clock::now();
+    const TimePoint time = SteadyNow();
     if (stopped_ || (!now && time - reported_ < kBetweenReports)) return !stopped_;
     reported_ = time;
     stopped_ = !report_(done);

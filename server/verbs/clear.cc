@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "storage/clock.h"
 #include "storage/status_macros.h"
 
 namespace larder {
@@ -69,7 +70,7 @@ absl::Status ClearVerb::ForgetOnDisk(Leased leased) {
 }
 
 absl::Status ClearVerb::ForgetOwed() {
-  const TimePoint until = std::chrono::steady_clock::now() + kWriteLimit;
+  const TimePoint until = SteadyNow() + kWriteLimit;
   if (!disk_.work->spiller().WaitWritten(owed_.names, until))
     return absl::UnavailableError(
         "the disk is slow: blocks that it is writing may come back after a crash; call again "

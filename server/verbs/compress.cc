@@ -126,7 +126,7 @@ absl::Status CompressVerb::Compress(const What& what, const Report& report) {
   absl::Status status = DoAll(run, items, TimePoint());
   const std::vector<Item> held =
       std::exchange(run.held, std::nullopt).value_or(std::vector<Item>());
-  if (status.ok()) status = DoAll(run, held, std::chrono::steady_clock::now() + kHoldLimit);
+  if (status.ok()) status = DoAll(run, held, SteadyNow() + kHoldLimit);
   if (run.progress.stopped())
     return absl::CancelledError("the caller has ended the call; blocks that are done stay done");
   if (!run.answered.names.empty())
@@ -196,7 +196,7 @@ void CompressVerb::Write(Run& run, std::span<Copy> copies, TimePoint until, Payl
   for (;;) {
     recoder_.Write(copies, codec);
     if (std::ranges::none_of(copies, held)) return;
-    if (std::chrono::steady_clock::now() >= until || !run.progress.Tell(false)) break;
+    if (SteadyNow() >= until || !run.progress.Tell(false)) break;
     std::this_thread::sleep_for(kPollEvery);
   }
   for (Copy& copy : copies) {

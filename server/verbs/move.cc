@@ -166,10 +166,10 @@ void MoveVerb::Settle(Run& run, const Item& item, BlockStatus status) {
 // one copy of them.  A block that has left `to` meanwhile stays in `from`.
 void MoveVerb::LeaveFrom(Run& run) {
   wire::MoveProgress& progress = run.progress.done;
-  const TimePoint until = std::chrono::steady_clock::now() + kHoldLimit;
+  const TimePoint until = SteadyNow() + kHoldLimit;
   for (std::vector<Item> left = std::exchange(run.moved, {}), in_use; !left.empty();
        left = std::exchange(in_use, {})) {
-    const bool last = std::chrono::steady_clock::now() >= until;
+    const bool last = SteadyNow() >= until;
     for (const Item& item : left) {
       const ClearedBlock gone =
           store_.Clear(item.variant, item.digest, TierBit(run.what.from), ClearHow::kKeepLastCopy);
@@ -220,11 +220,11 @@ std::vector<BlockStatus> MoveVerb::ToDisk(Run& run, std::span<const Item> window
   // The spiller is asked before the index, because a block is in the index as on disk before it
   // stops waiting.
   size_t open = window.size();
-  TimePoint changed = std::chrono::steady_clock::now();
+  TimePoint changed = SteadyNow();
   for (;;) {
     const size_t now_open = look(spiller.Waiting(names));
     if (now_open == 0 || !run.progress.Tell(false)) break;
-    const TimePoint now = std::chrono::steady_clock::now();
+    const TimePoint now = SteadyNow();
     if (now_open < open) changed = now;
     open = now_open;
     if (now - changed > kStalled) {
@@ -256,8 +256,7 @@ std::vector<BlockStatus> MoveVerb::ToHost(Run& run, std::span<const Item> window
     if (!run.progress.Tell(false)) break;
     std::this_thread::sleep_for(kAskAgain);
   }
-  while (!answers->AllIn(std::chrono::steady_clock::now() + kPollEvery) && run.progress.Tell(false))
-    continue;
+  while (!answers->AllIn(SteadyNow() + kPollEvery) && run.progress.Tell(false)) continue;
   MutexLock lock(answers->mu);
   return answers->of;
 }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/messages/messages.h"
 #include "storage/check.h"
+#include "storage/clock.h"
 #include "storage/status_macros.h"
 
 namespace larder {
@@ -225,7 +226,7 @@ absl::Status PinVerb::WriteNames(const Names& names) {
   ++counters_.pin_writes_failed;
   MutexLock lock(mu_);
   changed_.insert(all.begin() + static_cast<std::ptrdiff_t>(written), all.end());
-  not_before_ = std::chrono::steady_clock::now() + kBetweenWrites;
+  not_before_ = SteadyNow() + kBetweenWrites;
   return absl::UnavailableError(
       absl::StrCat("the disk did not take the pins; they hold in this daemon, which tries again to "
                    "write them: ",

@@ -32,7 +32,7 @@ struct VerifyVerb::Run {
 
   [[nodiscard]] bool over() const { return stopped || failures >= kFailuresMax; }
   void Tell(bool now) {
-    const TimePoint time = std::chrono::steady_clock::now();
+    const TimePoint time = SteadyNow();
     if (stopped || (!now && time - reported < kBetweenReports)) return;
     reported = time;
     stopped = !report(progress);
@@ -41,11 +41,10 @@ struct VerifyVerb::Run {
     if (query.bytes_per_s == 0) return;
     const std::chrono::duration<double> takes(static_cast<double>(bytes.value()) /
                                               static_cast<double>(query.bytes_per_s));
-    due =
-        std::max(due, std::chrono::steady_clock::now()) +
-        std::chrono::duration_cast<Duration>(std::min(takes, std::chrono::duration<double>(3600)));
-    while (!stopped && std::chrono::steady_clock::now() < due) {
-      std::this_thread::sleep_until(std::min(due, std::chrono::steady_clock::now() + kNap));
+    due = std::max(due, SteadyNow()) + std::chrono::duration_cast<Duration>(
+                                           std::min(takes, std::chrono::duration<double>(3600)));
+    while (!stopped && SteadyNow() < due) {
+      std::this_thread::sleep_until(std::min(due, SteadyNow() + kNap));
       Tell(false);
     }
   }

@@ -249,8 +249,7 @@ void BlockCatalog::Impl::GiveBack(Use use) {
 void BlockCatalog::Impl::Opened(std::unique_ptr<Database> now) {
   MutexLock lock(database_mu);
   database = std::move(now);
-  if (!database || !database->can_write)
-    open_again = std::chrono::steady_clock::now() + kBetweenTriesToOpen;
+  if (!database || !database->can_write) open_again = SteadyNow() + kBetweenTriesToOpen;
   opening = false;
   changed.NotifyAll();
 }
@@ -260,7 +259,7 @@ absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForReading(U
     MutexLock lock(database_mu);
     while (opening) changed.Wait(database_mu);
     if (database) return Lend(use);
-    if (std::chrono::steady_clock::now() < open_again)
+    if (SteadyNow() < open_again)
       return absl::UnavailableError(
           "catalog: could not be reopened after a failed write; the next attempt is within 1 s");
     opening = true;
@@ -305,7 +304,7 @@ absl::Status BlockCatalog::Impl::OpenAnew() {
   {
     MutexLock lock(database_mu);
     while (opening) changed.Wait(database_mu);
-    if (std::chrono::steady_clock::now() < open_again)
+    if (SteadyNow() < open_again)
       return absl::UnavailableError(
           "catalog: could not be reopened after a failed write; the next attempt is within 1 s");
     if (long_uses > 0)

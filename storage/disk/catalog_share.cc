@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "storage/clock.h"
+
 namespace larder {
 namespace {
 
@@ -52,7 +54,7 @@ bool CatalogShare::Full() {
   const uint64_t written = catalog_.written_bytes().value();
   // RocksDB may delete the input files of a compaction a little later.  Nothing is written while
   // the catalog is full, so the files are read again after a while even without writes.
-  const TimePoint now = std::chrono::steady_clock::now();
+  const TimePoint now = SteadyNow();
   const bool again = disk_bytes_ >= limit && now >= look_again_.load();
   if (!seen_.exchange(true) || again || written - seen_written_ >= limit / kLooks) {
     look_again_ = now + kBetweenLooks;

@@ -8,6 +8,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
+#include "storage/clock.h"
 #include "storage/disk/page_buffer.h"
 #include "storage/status_macros.h"
 
@@ -123,7 +124,7 @@ void DiskShard::Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutRes
   // Checked before the payloads are written, which would then get no catalog entry.
   if (!MakeWritable()) {
     for (PutResult& result : results) result.status = PutStatus::kFailed;
-    breaker_.Failed(std::chrono::steady_clock::now());
+    breaker_.Failed(SteadyNow());
     return;
   }
   Writing put(blocks, results);
@@ -138,7 +139,7 @@ void DiskShard::Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutRes
   const auto failed = [](const PutResult& result) { return result.status == PutStatus::kFailed; };
   const auto done = [](const PutResult& result) { return result.status == PutStatus::kOk; };
   if (std::any_of(results.begin(), results.end(), failed)) {
-    breaker_.Failed(std::chrono::steady_clock::now());
+    breaker_.Failed(SteadyNow());
   } else if (std::any_of(results.begin(), results.end(), done)) {
     breaker_.Succeeded();
   }
@@ -157,7 +158,7 @@ void DiskShard::NoteNoRoom(size_t blocks) {
   // Not counted if the data files are full: a larger catalog would not help.
   if (!told_ || free_bytes_ == 0 || (share_.entries_left() > 0 && !share_.Full())) return;
   refused_catalog_ += blocks;
-  const TimePoint now = std::chrono::steady_clock::now();
+  const TimePoint now = SteadyNow();
   TimePoint again = warn_again_;
   if (now < again || !warn_again_.compare_exchange_strong(again, now + kBetweenWarnings)) return;
   if (!options_.warn) return;
@@ -172,7 +173,7 @@ bool DiskShard::Grow(uint32_t files) {
   if (files_->count() > files) return true;
   if (!MayGrow()) return false;
   if (absl::Status status = files_->AddFile(); !status.ok()) {
-    grow_again_ = std::chrono::steady_clock::now() + kBetweenTriesToGrow;
+    grow_again_ = SteadyNow() + kBetweenTriesToGrow;
     ++write_failures_;
     if (options_.warn) options_.warn(std::string(status.message()));
     return false;
@@ -184,8 +185,7 @@ bool DiskShard::Grow(uint32_t files) {
 }
 
 bool DiskShard::MayGrow() const {
-  return files_->count() < options_.files_max &&
-         std::chrono::steady_clock::now() >= grow_again_.load();
+  return files_->count() < options_.files_max && SteadyNow() >= grow_again_.load();
 }
 
 void DiskShard::AllocateAll(Writing* put) {
@@ -400,7 +400,7 @@ bool DiskShard::MayEraseHeldBack(absl::Status* why) {
   MutexLock lock(mu_);
   if (held_back_.empty()) return false;
   // There may be as many as the shard has ever held, so they are not retried before every put.
-  if (erasing_held_back_ || std::chrono::steady_clock::now() < erase_again_) {
+  if (erasing_held_back_ || SteadyNow() < erase_again_) {
     *why = absl::UnavailableError(
         "erasures that failed before are not finished: a retry failed less than 1 s ago, or a "
         "retry "
@@ -430,7 +430,7 @@ absl::Status DiskShard::EraseHeldBack() {
   }
   MutexLock lock(mu_);
   erasing_held_back_ = false;
-  if (!status.ok()) erase_again_ = std::chrono::steady_clock::now() + kBetweenTriesToErase;
+  if (!status.ok()) erase_again_ = SteadyNow() + kBetweenTriesToErase;
   return status;
 }
 

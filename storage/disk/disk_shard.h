@@ -126,7 +126,7 @@ class DiskShard {
   // Sets how many bytes of its catalog all facts take.
   void SetFactBytes(ByteCount bytes) { share_.SetFacts(bytes); }
   // Returns false for a while after failed writes (DiskBreaker).
-  [[nodiscard]] bool healthy() const { return !breaker_.open(std::chrono::steady_clock::now()); }
+  [[nodiscard]] bool healthy() const { return !breaker_.open(SteadyNow()); }
   // Returns false from a failed write to the catalog until the catalog is writable again.
   [[nodiscard]] bool writable() const { return catalog_->writable(); }
   // Whether Recover has returned OK.

@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "storage/check.h"
+#include "storage/clock.h"
 #include "storage/types.h"
 
 namespace larder {
@@ -162,10 +163,10 @@ void TimePieces(const CopyKernel& kernel, std::span<std::byte> to, std::span<con
                 std::vector<double>* seconds) {
   constexpr size_t kPiece = 1 << 20;
   for (size_t at = 0; at + kPiece <= from.size(); at += kPiece) {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = SteadyNow();
     kernel.Copy(to.subspan(at, kPiece), from.subspan(at, kPiece));
     StoreFence();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    const std::chrono::duration<double> took = SteadyNow() - start;
     seconds->push_back(took.count());
   }
 }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "storage/check.h"
+#include "storage/clock.h"
 #include "storage/memory/memfd.h"
 #include "storage/status_macros.h"
 
@@ -182,9 +183,9 @@ void SlabPool::StartPopulating(std::function<void(SlabId)> online,
 }
 
 void SlabPool::AwaitRetry() {
-  const auto until = std::chrono::steady_clock::now() + options_.retry_period;
+  const auto until = SteadyNow() + options_.retry_period;
   MutexLock lock(mu_);
-  while (!stop_ && std::chrono::steady_clock::now() < until) (void)stopped_.WaitUntil(mu_, until);
+  while (!stop_ && SteadyNow() < until) (void)stopped_.WaitUntil(mu_, until);
 }
 
 void SlabPool::StopPopulating() {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "storage/clock.h"
 #include "storage/disk/disk_breaker.h"
 
 namespace larder {
@@ -143,7 +144,7 @@ void TierWorker::Recover(const Done& done) {
 void TierWorker::TellUnplaced() {
   for (Duration pause = kRetryFirst; tier_.stats().unplaced > 0;
        pause = std::min(2 * pause, kRetryLongest)) {
-    if (!SleepUntil(std::chrono::steady_clock::now() + pause)) return;
+    if (!SleepUntil(SteadyNow() + pause)) return;
     if (absl::IsCancelled(RecoverOnce())) return;
   }
   store_.AskBeforeNaming(nullptr);

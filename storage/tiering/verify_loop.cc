@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "storage/check.h"
+#include "storage/clock.h"
 
 namespace larder {
 
@@ -45,7 +46,7 @@ bool VerifyLoop::stopping() const {
 }
 
 bool VerifyLoop::Sleep(Duration how_long) {
-  const TimePoint until = std::chrono::steady_clock::now() + how_long;
+  const TimePoint until = SteadyNow() + how_long;
   MutexLock lock(mu_);
   while (!stop_ && wake_.WaitUntil(mu_, until)) {
   }

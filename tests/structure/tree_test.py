@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks rules for every file and folder: it begins with a comment, has a README, and names no path of one machine.
+"""Checks rules for every file and folder: it begins with a comment, has a README, names no path of one machine, and, in
+the product, reads its time through storage/clock.h.
 
 tree_test.py --self-test breaks a small tree in every way that the checks know, and expects each to be reported.
 """
@@ -15,6 +16,9 @@ CODE = {".h", ".cc", ".py", ".sh", ".cmake", ".proto"}
 COMMENT = {".h": "//", ".proto": "//", ".cmake": "#"}
 # Home folders and mounts of one machine.  /tmp, /run and /usr exist on every machine.
 MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:home|root|work|Users|mnt|media)/\w")
+# Folders of the product.
+PRODUCT = ("client/", "cuda/", "proto/", "server/", "storage/")
+CLOCK = "storage/clock.h"
 EXAMPLE = "tests/consumer/project/example.cc"
 EXAMPLE_PAGE = "docs/engines/cpp.md"
 
@@ -38,6 +42,8 @@ def check_file(name, text):
     for number, line in enumerate(lines, 1):
         if match := MACHINE_PATH.search(line):
             yield name, number, f"names a path of one machine: {match[0]}..."
+        if name.startswith(PRODUCT) and name != CLOCK and "steady_clock::now" in line:
+            yield name, number, f"reads the time by itself; use SteadyNow or a Clock ({CLOCK})"
 
 
 def check_folders(names, root):
@@ -80,6 +86,7 @@ def check(root):
 def self_test():
     good = {
         "README.md": "Folders: `a/` and `a/b/`.\n",
+        "server/README.md": "",
         EXAMPLE_PAGE: "```cpp\nint main() {}\n```\n",
         EXAMPLE: "int main() {}\n",
         "tests/README.md": "`consumer/project/`\n",
@@ -93,6 +100,8 @@ def self_test():
         "a/twice.h": ("// What it is.\n", "no #pragma once"),
         "a/mine.sh": ("cd /ho" + "me/someone\n", "path of one machine"),
         "c/orphan.cc": ("", "has no README.md"),
+        "server/early.h": ("// What it is.\n#pragma once\nauto now = std::chrono::steady_clock::now();\n",
+                           "reads the time by itself"),
     }
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)

@@ -3,6 +3,7 @@
 #include "client/cli/shell/table.h"
 #include "client/cli/verbs/node_view.h"
 #include "client/cli/verbs/verbs.h"
+#include "storage/clock.h"
 #include "storage/text.h"
 
 namespace larder::cli {
@@ -41,9 +42,9 @@ struct DrainOptions {
 
 // Waits until the daemon no longer listens at its socket file.
 absl::Status AwaitEnd(Shell& shell, std::chrono::milliseconds limit) {
-  const auto until = std::chrono::steady_clock::now() + limit + std::chrono::seconds(10);
+  const auto until = SteadyNow() + limit + std::chrono::seconds(10);
   while (shell.ProbeAdmin().ok()) {
-    if (std::chrono::steady_clock::now() >= until)
+    if (SteadyNow() >= until)
       return absl::DeadlineExceededError("larderd still runs 10 s after its limit has passed");
     if (!shell.interrupt().Sleep(std::chrono::milliseconds(100)))
       return absl::CancelledError("interrupted");

@@ -9,6 +9,7 @@
 #include "client/cli/shell/terminal.h"
 #include "client/cli/verbs/node_view.h"
 #include "client/cli/verbs/verbs.h"
+#include "storage/clock.h"
 #include "storage/text.h"
 
 namespace larder::cli {
@@ -62,13 +63,13 @@ ExitCode Top(const TopOptions& options, Shell& shell) {
   const absl::StatusOr<AdminStub*> admin = shell.Admin();
   if (!admin.ok()) return shell.Fail(admin.status());
   absl::StatusOr<wire::NodeStats> before = (*admin)->Stats(shell.Limits());
-  auto looked = std::chrono::steady_clock::now();
+  auto looked = SteadyNow();
   // Ctrl-C is the usual end of this loop, and no error.
   while (before.ok() && shell.interrupt().Sleep(interval)) {
     absl::StatusOr<wire::NodeStats> now = (*admin)->Stats(shell.Limits());
     if (!now.ok())
       return shell.interrupt().signal() != 0 ? ExitCode::kOk : shell.Fail(now.status());
-    const auto time = std::chrono::steady_clock::now();
+    const auto time = SteadyNow();
     const double seconds = std::chrono::duration<double>(time - looked).count();
     if (shell.json()) {
       shell.PrintJson(RatesJson(*before, *now, seconds));
