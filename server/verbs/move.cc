@@ -13,11 +13,10 @@
 namespace larder {
 namespace {
 
-// How often a window under way is checked and reported: every kPollEvery, and every kPollSeldom if
-// nothing has changed for kBusy.
-constexpr Duration kPollEvery = std::chrono::milliseconds(10);
-constexpr Duration kBusy = std::chrono::milliseconds(200),
-                   kPollSeldom = std::chrono::milliseconds(100);
+// How often the progress of a window under way is reported.
+constexpr Duration kReportEvery = std::chrono::milliseconds(100);
+// The pause before a block that one of the daemon's own threads holds is tried again.
+constexpr Duration kTryAgain = std::chrono::milliseconds(10);
 // A disk that writes nothing for this long counts as failed.
 constexpr Duration kStalled = std::chrono::seconds(30);
 // The holds of the daemon's own threads, which spill, promote and verify, end within this time.
@@ -27,20 +26,34 @@ constexpr Duration kAskAgain = std::chrono::milliseconds(20);
 
 ByteCount BytesOf(uint32_t pages) { return ByteCount(uint64_t{pages} * kPageBytes); }
 
-// The answers of a window's promotions.  Shared with them, because they may answer after the call
-// has ended.
-struct Answers {
-  Mutex mu;
-  CondVar changed;
-  std::vector<BlockStatus> of LARDER_GUARDED_BY(mu);
-  size_t open LARDER_GUARDED_BY(mu) = 0;
+// The answers for the blocks of a window.  Shared with the spiller or the promoter, which may
+// answer after the call has ended.
+class Answers {
+ public:
+  explicit Answers(size_t blocks) : open_(blocks), of_(blocks, BlockStatus::kPending) {}
 
-  // Waits for all answers until `until`.  Returns false if some are still open.
-  [[nodiscard]] bool AllIn(TimePoint until) LARDER_EXCLUDES(mu) {
-    MutexLock lock(mu);
-    if (open > 0) changed.WaitUntil(mu, until);
-    return open == 0;
+  void Set(size_t block, BlockStatus status) LARDER_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    of_[block] = status;
+    if (--open_ == 0) changed_.NotifyAll();
   }
+  // Waits for all answers until `until`.  Returns how many blocks have none yet.
+  [[nodiscard]] size_t Wait(TimePoint until) LARDER_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    while (open_ > 0 && changed_.WaitUntil(mu_, until)) continue;
+    return open_;
+  }
+  // Returns kPending for blocks without an answer.
+  [[nodiscard]] std::vector<BlockStatus> Take() LARDER_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    return of_;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  size_t open_ LARDER_GUARDED_BY(mu_);
+  std::vector<BlockStatus> of_ LARDER_GUARDED_BY(mu_);
 };
 
 }  // namespace
@@ -182,83 +195,74 @@ void MoveVerb::LeaveFrom(Run& run) {
         ++(IsIn(item, run.what.from) ? progress.no_room : progress.missing);
       }
     }
-    if (!in_use.empty()) std::this_thread::sleep_for(kPollEvery);
+    if (!in_use.empty()) std::this_thread::sleep_for(kTryAgain);
   }
   disk_.work->spiller().Nudge();  // extents on disk may be free now
 }
 
-// The spiller reports no result for a block, so this looks where the block is: on disk, waiting, or
-// neither.
 std::vector<BlockStatus> MoveVerb::ToDisk(Run& run, std::span<const Item> window,
                                           absl::Status* status) {
-  Spiller& spiller = disk_.work->spiller();
-  std::vector<BlockStatus> answers(window.size(), BlockStatus::kPending);
-  const auto look = [&](const std::vector<bool>& waits) {
+  const auto answers = std::make_shared<Answers>(window.size());
+  for (size_t i = 0; i < window.size(); ++i) {
+    const BlockStatus now = OnDisk(window[i]);
+    if (now != BlockStatus::kPending) {
+      answers->Set(i, now);
+      continue;
+    }
+    disk_.work->spiller().Offer(window[i].variant, window[i].digest, [answers, i](bool on_disk) {
+      answers->Set(i, on_disk ? BlockStatus::kOk : BlockStatus::kFull);
+    });
+  }
+  // A block without an answer may have arrived by another offer, or have left the pool.
+  const auto look = [&](std::vector<BlockStatus>& statuses) {
     size_t open = 0;
     for (size_t i = 0; i < window.size(); ++i) {
-      if (answers[i] != BlockStatus::kPending) continue;
-      BlockIndex::Presence now;
-      store_.index().Lookup(window[i].variant, {&window[i].digest, 1}, {&now, 1});
-      if ((now.tiers & TierBit(Tier::kDisk)) != 0) {
-        answers[i] = BlockStatus::kOk;
-      } else if (now.tiers == 0) {
-        answers[i] = BlockStatus::kMissing;
-      } else if (!waits[i]) {
-        answers[i] = BlockStatus::kFull;
+      if (statuses[i] == BlockStatus::kPending || statuses[i] == BlockStatus::kFull) {
+        const BlockStatus now = OnDisk(window[i]);
+        if (now != BlockStatus::kPending) statuses[i] = now;
       }
-      open += answers[i] == BlockStatus::kPending ? 1 : 0;
+      open += statuses[i] == BlockStatus::kPending ? 1 : 0;
     }
     return open;
   };
-  std::vector<std::pair<VariantIndex, Digest>> names;
-  for (const Item& item : window) names.emplace_back(item.variant, item.digest);
-  if (look(std::vector<bool>(window.size(), true)) == 0) return answers;
-  for (size_t i = 0; i < window.size(); ++i) {
-    if (answers[i] == BlockStatus::kPending)
-      spiller.Offer(SessionId{}, window[i].variant, window[i].digest);
-  }
-  // The spiller is asked before the index, because a block is in the index as on disk before it
-  // stops waiting.
+  std::vector<BlockStatus> statuses;
   size_t open = window.size();
   TimePoint changed = SteadyNow();
   for (;;) {
-    const size_t now_open = look(spiller.Waiting(names));
+    (void)answers->Wait(SteadyNow() + kReportEvery);
+    statuses = answers->Take();
+    const size_t now_open = look(statuses);
     if (now_open == 0 || !run.progress.Tell(false)) break;
     const TimePoint now = SteadyNow();
     if (now_open < open) changed = now;
     open = now_open;
-    if (now - changed > kStalled) {
-      *status = absl::UnavailableError(
-          "the disk has written nothing for too long; blocks that are moved stay moved, call again "
-          "later for the rest");
-      break;
-    }
-    std::this_thread::sleep_for(now - changed < kBusy ? kPollEvery : kPollSeldom);
+    if (now - changed <= kStalled) continue;
+    *status = absl::UnavailableError(
+        "the disk has written nothing for too long; blocks that are moved stay moved, call again "
+        "later for the rest");
+    break;
   }
-  return answers;
+  return statuses;
+}
+
+BlockStatus MoveVerb::OnDisk(const Item& item) const {
+  BlockIndex::Presence now;
+  store_.index().Lookup(item.variant, {&item.digest, 1}, {&now, 1});
+  if ((now.tiers & TierBit(Tier::kDisk)) != 0) return BlockStatus::kOk;
+  return now.tiers == 0 ? BlockStatus::kMissing : BlockStatus::kPending;
 }
 
 std::vector<BlockStatus> MoveVerb::ToHost(Run& run, std::span<const Item> window) {
-  const auto answers = std::make_shared<Answers>();
+  const auto answers = std::make_shared<Answers>(window.size());
   std::vector<Digest> digests;
   for (const Item& item : window) digests.push_back(item.digest);
-  {
-    MutexLock lock(answers->mu);
-    answers->of.assign(window.size(), BlockStatus::kPending);
-    answers->open = window.size();
-  }
-  const auto ready = [answers](size_t i, BlockStatus status) {
-    MutexLock lock(answers->mu);
-    answers->of[i] = status;
-    if (--answers->open == 0) answers->changed.NotifyAll();
-  };
+  const auto ready = [answers](size_t i, BlockStatus status) { answers->Set(i, status); };
   while (!disk_.work->Promote(window.front().variant, digests, ready)) {
     if (!run.progress.Tell(false)) break;
     std::this_thread::sleep_for(kAskAgain);
   }
-  while (!answers->AllIn(SteadyNow() + kPollEvery) && run.progress.Tell(false)) continue;
-  MutexLock lock(answers->mu);
-  return answers->of;
+  while (answers->Wait(SteadyNow() + kReportEvery) > 0 && run.progress.Tell(false)) continue;
+  return answers->Take();
 }
 
 }  // namespace larder

@@ -60,6 +60,8 @@ class MoveVerb {
   [[nodiscard]] static size_t WindowOf(std::span<const Item> items);
   [[nodiscard]] absl::Status MoveWindow(Run& run, std::span<const Item> window);
   [[nodiscard]] bool IsIn(const Item& item, Tier tier) const;
+  // Returns kOk if the block is on disk, kMissing if it is in no tier, otherwise kPending.
+  [[nodiscard]] BlockStatus OnDisk(const Item& item) const;
   // Both return a status for each block: kOk if it has arrived, kMissing if it has left `from`,
   // kFull if `to` has no space for it, kPending if the call is to stop.  ToHost also returns the
   // other statuses of a promotion.

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/container/btree_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "storage/check.h"
 #include "storage/format/record.h"
 
@@ -74,13 +73,24 @@ Spiller::~Spiller() {
 }
 
 void Spiller::Offer(SessionId who, VariantIndex variant, const Digest& digest) {
+  Queue({.who = who, .variant = variant, .digest = digest});
+}
+
+void Spiller::Offer(VariantIndex variant, const Digest& digest, Done done) {
+  Queue({.who = {},
+         .variant = variant,
+         .digest = digest,
+         .offered = std::make_shared<Offered>(std::move(done))});
+}
+
+void Spiller::Queue(Item item) {
   MutexLock lock(mu_);
   ++stats_.offered;
   if (queue_.size() >= options_.queue_max) {
     ++stats_.dropped_queue;
     return;
   }
-  queue_.push_back({who, variant, digest});
+  queue_.push_back(std::move(item));
   if (queue_.size() == 1) wake_.NotifyOne();
 }
 
@@ -94,23 +104,6 @@ void Spiller::Nudge() {
   MutexLock lock(mu_);
   nudged_ = true;
   wake_.NotifyOne();
-}
-
-std::vector<bool> Spiller::Waiting(std::span<const Name> names) const {
-  const absl::flat_hash_set<Name> asked(names.begin(), names.end());
-  absl::flat_hash_set<Name> waiting;
-  {
-    MutexLock lock(mu_);
-    for (const Item& item : queue_) {
-      if (const Name name(item.variant, item.digest); asked.contains(name)) waiting.insert(name);
-    }
-    for (const Name& name : names) {
-      if (writing_.contains(name)) waiting.insert(name);
-    }
-  }
-  std::vector<bool> answers;
-  for (const Name& name : names) answers.push_back(waiting.contains(name));
-  return answers;
 }
 
 bool Spiller::WaitWritten(std::span<const Name> names, TimePoint until) {
@@ -222,6 +215,7 @@ void Spiller::HoldItem(const Item& item, Batch* batch) {
     ++stats_.dropped_evicted;
   } else if (held.state != BlockState::kHost) {
     store_.Unhold({&held.ref, 1});
+    if (item.offered) item.offered->on_disk = true;
     batch->durable.push_back(item);
   } else if (!AddBlock(item, held, batch)) {
     store_.Unhold({&held.ref, 1});
@@ -261,6 +255,10 @@ void Spiller::Write(Batch* batch) {
   if (!batch->blocks.empty()) PutWithRoom(batch);
   store_.Unhold(batch->held);
   Release(*batch);
+  // Callers that wait for their offers hear of them now, and not after the disk has erased.
+  batch->again.clear();
+  batch->unplaced.clear();
+  std::erase_if(batch->durable, [](const Item& item) { return !item.who; });
   EraseRooms();
   Notify(*batch);
 }
@@ -441,6 +439,7 @@ void Spiller::Settle(const Block& block, DiskLocation location, Batch* batch) {
       store_.SetOnDisk(block.ref, static_cast<uint64_t>(location));
   if (former) {
     tier_.SetOwner(location, block.ref.value);
+    if (block.item.offered) block.item.offered->on_disk = true;
     batch->durable.push_back(block.item);
     MutexLock lock(mu_);
     ++stats_.spilled;

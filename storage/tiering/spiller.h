@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <thread>
@@ -58,6 +59,12 @@ class Spiller {
   // Queues a block that was published; `who` is the session that `durable` reports it to.  Never
   // waits.
   void Offer(SessionId who, VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
+  // Called once, from any thread and possibly under the spiller's lock, when the block does not wait
+  // any more.  true: it was on disk, and may have been evicted since.  false: it was dropped, or the
+  // spiller has ended.
+  using Done = std::function<void(bool on_disk)>;
+  // Queues a block for a caller that wants to hear what becomes of it.  Never waits.
+  void Offer(VariantIndex variant, const Digest& digest, Done done) LARDER_EXCLUDES(mu_);
   void Resume() LARDER_EXCLUDES(mu_);
   // Wakes a thread, since there may be extents on disk to erase (BlockStore::TakeFreedExtents).
   void Nudge() LARDER_EXCLUDES(mu_);
@@ -71,9 +78,6 @@ class Spiller {
   // Erases the extents on disk that evicted blocks have left.  Waits for the disk.
   void EraseRooms() LARDER_EXCLUDES(erase_mu_);
 
-  // Returns which of these names wait in the queue, or are being written.  O(queue).
-  [[nodiscard]] std::vector<bool> Waiting(
-      std::span<const std::pair<VariantIndex, Digest>> names) const LARDER_EXCLUDES(mu_);
   // Whether the spiller, or the caller that claimed the name, is writing it.  Meanwhile a reader
   // that follows the index may find the description of the new record and the location of the old
   // one.
@@ -105,10 +109,20 @@ class Spiller {
   [[nodiscard]] Stats stats() const LARDER_EXCLUDES(mu_);
 
  private:
+  // Calls `done` when the last copy of the offer's Item is destroyed.
+  struct Offered {
+    explicit Offered(Done to_call) : done(std::move(to_call)) {}
+    ~Offered() { done(on_disk); }
+    Offered(const Offered&) = delete;
+    Offered& operator=(const Offered&) = delete;
+    const Done done;
+    bool on_disk = false;
+  };
   struct Item {
     SessionId who;
     VariantIndex variant = VariantIndex::kNone;
     Digest digest;
+    std::shared_ptr<Offered> offered = nullptr;  // null: no caller wants to hear of it
     // Failures of this block while others were written, in its own put or since its previous
     // failure.
     uint8_t failed_alone = 0;
@@ -121,6 +135,7 @@ class Spiller {
   struct Batch;
   using Name = std::pair<VariantIndex, Digest>;
 
+  void Queue(Item item) LARDER_EXCLUDES(mu_);
   void Run() LARDER_EXCLUDES(mu_);
   // Returns false if the spiller is stopping.
   [[nodiscard]] bool WaitForWork() LARDER_EXCLUDES(mu_);

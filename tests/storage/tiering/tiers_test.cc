@@ -53,6 +53,54 @@ TEST_F(Tiers, TheNextProcessFindsSpilledBlocks) {
   process.store().CheckInvariants();
 }
 
+// What a caller hears of a block that it offered.
+class OfferAnswer {
+ public:
+  [[nodiscard]] Spiller::Done Done() {
+    return [this](bool on_disk) { ++(on_disk ? on_disk_ : dropped_); };
+  }
+  [[nodiscard]] int on_disk() const { return on_disk_; }
+  [[nodiscard]] int dropped() const { return dropped_; }
+  [[nodiscard]] int all() const { return on_disk_ + dropped_; }
+
+ private:
+  std::atomic<int> on_disk_{0}, dropped_{0};
+};
+
+TEST_F(Tiers, ACallerHearsOnceWhatBecameOfItsOffer) {
+  OfferAnswer written, again, twice, gone, left;
+  {
+    Process process(medium_, MiB(64));
+    const auto offer = [&](const Digest& digest, OfferAnswer& answer) {
+      process.spiller_->Offer(process.variant(), digest, answer.Done());
+    };
+    const Digest digest = process.Publish(1);
+    offer(digest, written);
+    process.Settle();
+    EXPECT_EQ(process.Tiers(digest), kHostBit | kDiskBit);
+    EXPECT_TRUE(written.on_disk() == 1 && written.all() == 1);
+    offer(digest, again);
+    process.Settle();
+    EXPECT_TRUE(again.on_disk() == 1 && again.all() == 1) << "the block is on disk already";
+    const Digest two = process.Publish(2);
+    offer(two, twice);
+    offer(two, twice);
+    process.Settle();
+    EXPECT_TRUE(twice.on_disk() == 2 && twice.all() == 2) << "each offer is answered";
+    const Digest evicted = process.Publish(3);
+    EXPECT_TRUE(process.store().Drop(process.variant(), evicted));
+    offer(evicted, gone);
+    process.Settle();
+    EXPECT_TRUE(gone.dropped() == 1 && gone.all() == 1) << "the block has left the pool";
+    const Digest claimed = process.Publish(4);
+    ASSERT_TRUE(process.spiller_->Claim(process.variant(), claimed));
+    offer(claimed, left);
+    process.Settle();
+    EXPECT_EQ(left.all(), 0) << "it waits for the end of the claim";
+  }
+  EXPECT_TRUE(left.dropped() == 1 && left.all() == 1) << "the spiller has ended";
+}
+
 // No space can be freed then, however many blocks are evicted from the index.  What waits is
 // written afterwards.
 TEST_F(Tiers, ADiskThatCannotEraseKeepsItsBlocks) {
