@@ -43,11 +43,12 @@
 #include <span>
 #include <stop_token>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/messages/messages.h"
+#include "proto/messages/client_messages.h"
 #include "storage/format/block_key.h"
 #include "storage/format/layout.h"
 #include "storage/types.h"
@@ -151,6 +152,11 @@ struct VariantHandle {
   SessionId session = {};  // only this session may use the handle; others return InvalidArgument
 };
 
+namespace wire {
+struct Acquire;     // proto/messages/messages.h
+struct BlockGrant;  // proto/messages/messages.h
+struct Reserved;    // proto/messages/messages.h
+}  // namespace wire
 class PendingRead;   // client/session/pending_read.h
 class SessionCore;   // client/session/session_core.h
 struct SessionImpl;  // client/api/session_impl.h

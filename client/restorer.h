@@ -26,7 +26,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/client.h"
-#include "client/restore/scheduler.h"
+#include "client/restore/options.h"
+#include "client/restore/profile.h"
 #include "storage/clock.h"
 
 namespace larder {

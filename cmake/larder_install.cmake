@@ -27,10 +27,9 @@ install(TARGETS larder_client larder_client_transport larder_client_local larder
 install(EXPORT larder_targets NAMESPACE larder:: DESTINATION ${larder_package_dir} COMPONENT dev)
 
 # What engines include, and what that includes; tests/structure/include_rules.toml keeps that list short.
-file(GLOB restore_headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/client/restore/*.h)
 foreach(header client/client.h client/device_imports.h client/paged_cache.h client/restorer.h client/paged_restore.h
-               ${restore_headers} proto/messages/messages.h cuda/device.h cuda/paged_layout.h storage/types.h
-               storage/format/block_key.h storage/clock.h storage/format/layout.h)
+               client/restore/options.h client/restore/profile.h proto/messages/client_messages.h cuda/device.h
+               cuda/paged_layout.h storage/types.h storage/format/block_key.h storage/clock.h storage/format/layout.h)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder/${folder}
           COMPONENT dev)

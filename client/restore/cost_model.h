@@ -17,40 +17,11 @@
 #include <vector>
 
 #include "client/restore/layers.h"
+#include "client/restore/profile.h"
 #include "client/restore/recursive_fit.h"
 #include "storage/types.h"
 
 namespace larder {
-
-// A channel.  The driver of the scheduler counts them from 1; 0 is nowhere.
-enum class ChannelId : uint16_t { kNowhere = 0 };
-
-struct ComputeCost {
-  double fixed_s = 0;      // per step, however few tokens it has
-  double linear_s = 0;     // per token
-  double quadratic_s = 0;  // per token, for each token before it
-  [[nodiscard]] double Seconds(TokenRange tokens) const {
-    const double a = tokens.begin, b = tokens.end;
-    return fixed_s + linear_s * (b - a) + quadratic_s * (b - a) * (b + a) / 2;
-  }
-};
-
-struct ChannelCost {
-  std::string name;  // "pool", "disk", "peer:10.0.0.2"
-  double bytes_per_s = 0;
-};
-
-// What an offline measurement found for a machine and a model.
-struct Profile {
-  std::string model = {};
-  uint16_t layers = 1;
-  ComputeCost compute = {};
-  std::vector<double> layer_shares = {};   // each layer's share of a step's time; empty: all equal
-  std::vector<ChannelCost> channels = {};  // ChannelId 1, 2, ...
-  uint32_t crossover_tokens = 0;           // for shorter prefixes layer-wise plans were faster
-  // Relative standard deviation: 0.05 if measured on this machine, 0.3 if on one of the same kind.
-  double doubt = 0.15;
-};
 
 class CostModel {
  public:

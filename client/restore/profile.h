@@ -1,24 +1,56 @@
-// Reads and writes a Profile as a small TOML file that people can read.
+// What computing and loading cost on a machine, and a small TOML file for it that people can read.
 //
 //   [engine]  model, layers, crossover_tokens, doubt
 //   [compute] fixed_s, linear_s, quadratic_s, layer_shares (optional)
 //   [[channel]] name, bytes_per_s            in the order of their ChannelIds
 //
 // An unknown key is an error, and so is a number that no machine has; the error names the line.
-// Thread-safety: functions without state.  Limits: files of 1 MiB, kStageLayersMax layers,
+// Ownership: values.  Thread-safety: functions without state.  Limits: files of 1 MiB, kStageLayersMax layers,
 // kChannelsMax channels.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/restore/cost_model.h"
+#include "storage/types.h"
 
 namespace larder {
 
 inline constexpr size_t kChannelsMax = 256;
+
+// A channel.  The driver of the scheduler counts them from 1; 0 is nowhere.
+enum class ChannelId : uint16_t { kNowhere = 0 };
+
+struct ComputeCost {
+  double fixed_s = 0;      // per step, however few tokens it has
+  double linear_s = 0;     // per token
+  double quadratic_s = 0;  // per token, for each token before it
+  [[nodiscard]] double Seconds(TokenRange tokens) const {
+    const double a = tokens.begin, b = tokens.end;
+    return fixed_s + linear_s * (b - a) + quadratic_s * (b - a) * (b + a) / 2;
+  }
+};
+
+struct ChannelCost {
+  std::string name;  // "pool", "disk", "peer:10.0.0.2"
+  double bytes_per_s = 0;
+};
+
+// What an offline measurement found for a machine and a model.
+struct Profile {
+  std::string model = {};
+  uint16_t layers = 1;
+  ComputeCost compute = {};
+  std::vector<double> layer_shares = {};   // each layer's share of a step's time; empty: all equal
+  std::vector<ChannelCost> channels = {};  // ChannelId 1, 2, ...
+  uint32_t crossover_tokens = 0;           // for shorter prefixes layer-wise plans were faster
+  // Relative standard deviation: 0.05 if measured on this machine, 0.3 if on one of the same kind.
+  double doubt = 0.15;
+};
 
 // Errors begin with `path` and the line: "profile.toml:7: layers is missing; ...".
 [[nodiscard]] absl::StatusOr<Profile> ParseProfile(std::string_view text, const std::string& path);

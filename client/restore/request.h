@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "client/restore/cost_model.h"
 #include "client/restore/layers.h"
+#include "client/restore/options.h"
 #include "storage/types.h"
 
 namespace larder {
@@ -19,16 +20,6 @@ namespace larder {
 using RequestId = Id<struct RestoreRequestTag>;
 using StepId = Id<struct ComputeStepTag>;
 using LoadId = Id<struct BlockLoadTag>;
-inline constexpr double kNoDeadline = std::numeric_limits<double>::infinity();
-
-// What the engine can do.  llama.cpp can do none of this.
-struct EngineTraits {
-  bool splits_layers = false;   // computes a chunk up to a layer, and continues from there later
-  bool abandons_steps = false;  // soon drops a step that is under way when told to
-  bool hands_over = false;      // a stage gets the activations that the stage before it computes
-  // Computes the suffix layer by layer, each as soon as the engine has that layer of the prefix.
-  bool overlaps_suffix = false;
-};
 
 // Where the blocks of one rank of one stage are.
 struct Copy {

@@ -35,6 +35,7 @@
 #include "absl/status/status.h"
 #include "client/restore/channel_queue.h"
 #include "client/restore/cost_model.h"
+#include "client/restore/options.h"
 #include "client/restore/policy.h"
 #include "client/restore/request.h"
 #include "client/restore/request_state.h"
@@ -43,20 +44,6 @@
 namespace larder {
 
 inline constexpr size_t kRequestsMax = 4096;
-
-struct SchedulerOptions {
-  EngineTraits engine = {};
-  bool computes = true;    // false: load only; what does not come is lost (Outcome::lost)
-  bool loads = true;       // false: compute only
-  bool falls_back = true;  // neither resource begins what the other is through with sooner
-  bool hedges = true;
-  // A load is late after this many times what it should take, and never before the other.
-  double patience = 4;
-  double patience_s_min = 0.05;
-  // Near the end steps and loads are cut to this part of what is left, between layers.
-  double finest = 1.0 / 16;
-  size_t trace_capacity = 0;
-};
 
 // What a step of an engine that decodes meanwhile may hold.
 struct StepRoom {

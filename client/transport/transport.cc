@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "proto/messages/messages.h"
 #include "storage/clock.h"
 
 namespace larder {

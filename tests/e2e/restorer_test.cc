@@ -2,6 +2,7 @@
 // stopped or killed meanwhile.  The engine's cache must be the same as if all of the prefix had
 // been computed.
 #include "client/restorer.h"
+#include "client/restore/scheduler.h"
 
 #include <csignal>
 #include <functional>

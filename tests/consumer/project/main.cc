@@ -40,7 +40,7 @@ void NameBlocks() {
          "a digest to depend on all tokens before it");
 }
 
-// The restore library can be linked.
+// The restore libraries can be linked.
 void PlanRestores() {
   const larder::CostModel costs(larder::Profile{.layers = 2, .channels = {{"pool", 1e9}}});
   larder::Scheduler scheduler({}, costs, larder::FinishFirst());

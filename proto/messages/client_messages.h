@@ -1,0 +1,162 @@
+// The messages that the C++ API shows to engines and routers.  messages.h has all of them.
+//
+// Values only: no ownership beyond their members, no threads.  engine.proto and cache.proto state
+// unit, default, limit and error of every field.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "storage/format/block_key.h"
+#include "storage/types.h"
+
+namespace larder::wire {
+
+inline constexpr size_t kKeysMax = 4096;  // per request of the session stream
+
+enum class WriteMode : uint8_t { kMapped = 1, kStaged = 2, kStream = 3 };
+enum class ReadMode : uint8_t { kMapped = 1, kCopied = 2, kStream = 3 };
+enum class Role : uint8_t { kScheduler = 1, kWorker = 2, kBoth = 3 };
+enum class DirectiveKind : uint8_t { kPin = 1, kUnpin = 2, kDrop = 3, kCompress = 4, kDrain = 5 };
+enum class SelectionScope : uint8_t { kBlocks = 1, kPrefix, kContent, kAll, kWriter };
+[[nodiscard]] const char* ToString(WriteMode mode);
+[[nodiscard]] const char* ToString(ReadMode mode);
+[[nodiscard]] const char* ToString(Role role);
+
+// ---- Engine.Attach
+
+// The kind is empty if the session has no device.
+struct EngineDevice {
+  std::string kind, wish, name, driver, reason;
+  std::vector<std::string> limits;
+  friend bool operator==(const EngineDevice&, const EngineDevice&) = default;
+};
+
+struct Attached {
+  SessionId session;
+  std::string boot_id;
+  std::string tenant;
+  WriteMode write_mode = WriteMode::kStream;
+  std::string write_mode_reason;
+  uint64_t feature_bits = 0;
+  ByteCount slab_bytes;
+  ByteCount lease_bytes_max;
+  uint32_t check_one_in = 0;
+  uint32_t keys_max = kKeysMax;
+  ReadMode read_mode = ReadMode::kStream;
+  std::string read_mode_reason = {};
+  friend bool operator==(const Attached&, const Attached&) = default;
+};
+
+struct Directive {
+  uint64_t directive_id = 0;
+  DirectiveKind kind = DirectiveKind::kDrain;
+  uint32_t variant = 0;
+  std::vector<Digest> digests = {};
+  uint64_t deadline_unix_ms = 0;
+  std::string owner = {};
+  std::optional<Codec> codec = {};
+  bool pinned = false;
+  uint64_t valid_unix_ms = 0;
+  friend bool operator==(const Directive&, const Directive&) = default;
+};
+
+// ---- Cache.Lookup, ListInstances, Clear
+
+struct LookupQuery {
+  std::string tenant;            // empty means the caller's own
+  ContentSpec content;           // without tenant
+  std::vector<uint32_t> tokens;  // either the tokens
+  std::vector<Digest> digests;   // or their chain
+  std::string engine_id;         // empty means every engine
+  friend bool operator==(const LookupQuery&, const LookupQuery&) = default;
+};
+
+struct TierHit {
+  Tier tier = Tier::kHost;
+  TokenCount contiguous;
+  std::vector<TokenRange> ranges;
+  ByteCount bytes;
+  double load_s = 0;
+  friend bool operator==(const TierHit&, const TierHit&) = default;
+};
+
+struct InstanceHit {
+  std::string engine_id;
+  bool attached = false;
+  std::vector<TierHit> tiers;
+  friend bool operator==(const InstanceHit&, const InstanceHit&) = default;
+};
+
+struct LookupResult {
+  std::vector<InstanceHit> instances;
+  std::string boot_id;
+  friend bool operator==(const LookupResult&, const LookupResult&) = default;
+};
+
+struct InstanceSession {
+  SessionId session;
+  Role role = Role::kBoth;
+  uint32_t rank = 0;
+  std::string peer;
+  WriteMode write_mode = WriteMode::kStream;
+  double age_s = 0;
+  EngineDevice device;
+  friend bool operator==(const InstanceSession&, const InstanceSession&) = default;
+};
+
+struct InstanceInfo {
+  std::string engine_id;
+  bool attached = false;
+  std::vector<InstanceSession> sessions;
+  std::vector<ContentSpec> contents;
+  std::vector<VariantSpec> variants;
+  uint64_t blocks = 0;
+  ByteCount bytes;
+  friend bool operator==(const InstanceInfo&, const InstanceInfo&) = default;
+};
+
+struct BlockSelection {
+  std::string engine_id;         // empty means every engine
+  std::vector<Digest> variants;  // ids; empty means those of the engine
+  std::vector<Digest> digests;   // either these blocks
+  ContentSpec content;           // or the blocks of this chain; without tenant
+  std::vector<uint32_t> tokens;
+  BlockWriter writer = {};  // with SelectionScope::kWriter
+  friend bool operator==(const BlockSelection&, const BlockSelection&) = default;
+};
+
+struct ClearQuery {
+  std::string tenant;
+  SelectionScope scope = SelectionScope::kBlocks;
+  BlockSelection blocks;
+  TierSet tiers = 0;  // never empty
+  bool pinned = false;
+  bool dry_run = false;
+  friend bool operator==(const ClearQuery&, const ClearQuery&) = default;
+};
+
+// A name of a selection, and the result for the blocks that have it.
+struct BlockAnswer {
+  Digest digest;
+  BlockStatus status = BlockStatus::kMissing;
+  friend bool operator==(const BlockAnswer&, const BlockAnswer&) = default;
+};
+
+struct ClearResult {
+  struct OfTier {
+    uint64_t blocks = 0;
+    ByteCount bytes;
+    friend bool operator==(const OfTier&, const OfTier&) = default;
+  };
+  OfTier host, disk, device;
+  uint64_t leased = 0, kept_pinned = 0, kept_in_use = 0, pins_ended = 0;
+  uint64_t unanswered = 0;          // only for kDevice
+  std::vector<BlockAnswer> blocks;  // only for SelectionScope::kBlocks
+  friend bool operator==(const ClearResult&, const ClearResult&) = default;
+};
+
+}  // namespace larder::wire
