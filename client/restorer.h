@@ -26,8 +26,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/client.h"
-#include "client/restore/options.h"
-#include "client/restore/profile.h"
+#include "client/restore/costs/profile.h"
+#include "client/restore/request/options.h"
 #include "storage/clock.h"
 
 namespace larder {

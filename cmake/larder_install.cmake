@@ -19,7 +19,8 @@ set(larder_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/larder)
 set_target_properties(larder_client PROPERTIES EXPORT_NAME client)
 add_library(larder::client ALIAS larder_client)  # the same name inside this build
 install(TARGETS larder_client larder_client_transport larder_client_local larder_client_rpc larder_client_session
-                larder_client_restore larder_cuda larder_storage larder_storage_format larder_storage_memory
+                larder_client_restore larder_client_restore_stage larder_client_restore_request
+                larder_client_restore_costs larder_cuda larder_storage larder_storage_format larder_storage_memory
                 larder_storage_codec larder_proto_messages larder_proto_convert larder_proto_frames larder_proto
         EXPORT larder_targets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev
@@ -28,8 +29,8 @@ install(EXPORT larder_targets NAMESPACE larder:: DESTINATION ${larder_package_di
 
 # What engines include, and what that includes; tests/structure/include_rules.toml keeps that list short.
 foreach(header client/client.h client/device_imports.h client/paged_cache.h client/restorer.h client/paged_restore.h
-               client/restore/options.h client/restore/profile.h proto/messages/client_messages.h cuda/device.h
-               cuda/paged_layout.h storage/types.h storage/format/block_key.h storage/clock.h storage/format/layout.h)
+               client/restore/request/options.h client/restore/costs/profile.h proto/messages/client_messages.h
+               cuda/device.h cuda/paged_layout.h storage/types.h storage/format/block_key.h storage/clock.h storage/format/layout.h)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder/${folder}
           COMPONENT dev)

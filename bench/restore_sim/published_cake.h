@@ -13,7 +13,7 @@
 #include <string>
 
 #include "bench/restore_sim/papers_cells.h"
-#include "client/restore/cost_model.h"
+#include "client/restore/costs/cost_model.h"
 
 namespace larder::bench {
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/restore/scheduler.h"
 #include "proto/messages/messages.h"
 #include "storage/check.h"
 #include "storage/clock.h"

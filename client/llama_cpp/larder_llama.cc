@@ -31,7 +31,7 @@
 #include "client/llama_cpp/run.h"
 #include "client/llama_cpp/svg_plot.h"
 #include "client/llama_cpp/token_bucket.h"
-#include "client/restore/profile.h"
+#include "client/restore/costs/profile.h"
 #include "storage/status_macros.h"
 
 namespace larder::llama {

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "client/llama_cpp/engine.h"
 #include "client/llama_cpp/prompt_cache.h"
-#include "client/restore/cost_model.h"
+#include "client/restore/costs/cost_model.h"
 
 namespace larder::llama {
 

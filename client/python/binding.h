@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/restore/cost_model.h"
+#include "client/restore/costs/cost_model.h"
 #include "storage/types.h"
 
 namespace larder::python {

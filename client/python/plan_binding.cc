@@ -1,7 +1,8 @@
-// Binds costs, profiles and plans: client/restore/{cost_model,profile,plan,staircase}.h.
+// Binds costs, profiles and plans:
+// client/restore/{costs/cost_model,costs/profile,plan,staircase}.h.
 #include "client/python/binding.h"
+#include "client/restore/costs/profile.h"
 #include "client/restore/plan.h"
-#include "client/restore/profile.h"
 #include "client/restore/staircase.h"
 
 namespace larder::python {

@@ -1,4 +1,4 @@
-// Binds requests and the scheduler: client/restore/{request,scheduler,policy,trace}.h.
+// Binds requests and the scheduler: client/restore/{request/request,scheduler,policy,trace}.h.
 #include "client/python/binding.h"
 #include "client/restore/scheduler.h"
 

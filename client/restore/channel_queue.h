@@ -10,8 +10,8 @@
 #include <optional>
 #include <vector>
 
-#include "client/restore/cost_model.h"
-#include "client/restore/request.h"
+#include "client/restore/costs/cost_model.h"
+#include "client/restore/request/request.h"
 
 namespace larder {
 

@@ -13,7 +13,7 @@
 #include <limits>
 #include <vector>
 
-#include "client/restore/cost_model.h"
+#include "client/restore/costs/cost_model.h"
 #include "storage/types.h"
 
 namespace larder {

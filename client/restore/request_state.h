@@ -6,14 +6,15 @@
 #include <vector>
 
 #include "client/restore/policy.h"
-#include "client/restore/request.h"
-#include "client/restore/stage_state.h"
+#include "client/restore/request/request.h"
+#include "client/restore/stage/stage_estimate.h"
+#include "client/restore/stage/stage_state.h"
 
 namespace larder {
 
 struct RequestState {
   RequestState(RequestSpec request, double now_s) : spec(std::move(request)) {
-    for (const StageSpec& stage : spec.stages) stages.emplace_back(spec, stage, spec.depths);
+    for (const StageSpec& stage : spec.stages) stages.emplace_back(spec, stage);
     outlooks.resize(stages.size());
     outcome.request = spec.id;
     outcome.arrived_s = now_s;
@@ -21,14 +22,14 @@ struct RequestState {
 
   [[nodiscard]] bool complete() const {
     for (const StageState& stage : stages) {
-      if (!stage.complete()) return false;
+      if (!stage.claims().complete()) return false;
     }
     return true;
   }
   // What is left of a stage, estimated again only if something has changed (`stale`).
-  [[nodiscard]] const StageState::Outlook& Outlook(const CostModel& costs, size_t stage) {
+  [[nodiscard]] const StageOutlook& Outlook(const CostModel& costs, size_t stage) {
     if (stale) {
-      for (size_t i = 0; i < stages.size(); ++i) outlooks[i] = stages[i].Estimate(costs);
+      for (size_t i = 0; i < stages.size(); ++i) outlooks[i] = Estimate(stages[i].claims(), costs);
       stale = false;
     }
     return outlooks[stage];
@@ -37,7 +38,7 @@ struct RequestState {
   [[nodiscard]] double RemainingSeconds(const CostModel& costs) {
     double longest = 0;
     for (size_t i = 0; i < stages.size(); ++i) {
-      const StageState::Outlook& left = Outlook(costs, i);
+      const StageOutlook& left = Outlook(costs, i);
       // If nothing is left to load, there may still be holes to compute.
       longest = std::max(longest, left.both_s > 0 ? left.both_s : left.compute_s);
     }
@@ -46,9 +47,9 @@ struct RequestState {
 
   RequestSpec spec;
   std::vector<StageState> stages;
-  std::vector<StageState::Outlook> outlooks;  // per stage, unless `stale`
-  bool stale = true;                          // something has changed since the last estimate
-  bool aimed = false;                         // nothing has changed since StageState::Aim
+  std::vector<StageOutlook> outlooks;  // per stage, unless `stale`
+  bool stale = true;                   // something has changed since the last estimate
+  bool aimed = false;                  // nothing has changed since StageState::Aim
 
   bool suffix_running = false;
   uint16_t suffix_layers = 0;  // layers computed for all tokens of the suffix

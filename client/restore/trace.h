@@ -8,7 +8,7 @@
 #include <functional>
 #include <vector>
 
-#include "client/restore/request.h"
+#include "client/restore/request/request.h"
 
 namespace larder {
 

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "client/restore/profile.h"
+#include "client/restore/costs/profile.h"
 #include "tests/e2e/support/ctl_process.h"
 #include "tests/e2e/support/verb_fixture.h"
 

@@ -9,7 +9,7 @@
 #include "client/cli/shell/table.h"
 #include "client/cli/verbs/scratch_blocks.h"
 #include "client/cli/verbs/verbs.h"
-#include "client/restore/profile.h"
+#include "client/restore/costs/profile.h"
 #include "storage/status_macros.h"
 #include "storage/text.h"
 

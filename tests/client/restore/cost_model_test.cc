@@ -1,5 +1,5 @@
 // What the cost model learns, from which observations, and how fast.
-#include "client/restore/cost_model.h"
+#include "client/restore/costs/cost_model.h"
 
 #include <gtest/gtest.h>
 

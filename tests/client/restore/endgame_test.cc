@@ -1,6 +1,6 @@
 // The last few cells: the exact optimum if the costs are known, and the choice of least regret if
 // they are not.
-#include "client/restore/endgame.h"
+#include "client/restore/stage/endgame.h"
 
 #include <gtest/gtest.h>
 

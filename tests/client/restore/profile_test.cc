@@ -1,5 +1,5 @@
 // The file of a profile: a written profile is read back, and an error names the line.
-#include "client/restore/profile.h"
+#include "client/restore/costs/profile.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

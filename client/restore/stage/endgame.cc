@@ -1,5 +1,5 @@
 // A depth-first search through all staircases, for each of three guesses at the costs.
-#include "client/restore/endgame.h"
+#include "client/restore/stage/endgame.h"
 
 #include <algorithm>
 #include <array>

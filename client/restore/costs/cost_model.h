@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "client/restore/layers.h"
-#include "client/restore/profile.h"
-#include "client/restore/recursive_fit.h"
+#include "client/restore/costs/layers.h"
+#include "client/restore/costs/profile.h"
+#include "client/restore/costs/recursive_fit.h"
 #include "storage/types.h"
 
 namespace larder {

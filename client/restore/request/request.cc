@@ -1,5 +1,5 @@
 // Checks requests.
-#include "client/restore/request.h"
+#include "client/restore/request/request.h"
 
 #include <algorithm>
 #include <string>

@@ -1,5 +1,5 @@
 // Costs are multiples of those in the profile; recursive_fit.h says how the factors are learnt.
-#include "client/restore/cost_model.h"
+#include "client/restore/costs/cost_model.h"
 
 #include <algorithm>
 #include <cmath>

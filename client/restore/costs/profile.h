@@ -5,8 +5,8 @@
 //   [[channel]] name, bytes_per_s            in the order of their ChannelIds
 //
 // An unknown key is an error, and so is a number that no machine has; the error names the line.
-// Ownership: values.  Thread-safety: functions without state.  Limits: files of 1 MiB, kStageLayersMax layers,
-// kChannelsMax channels.
+// Ownership: values.  Thread-safety: functions without state.
+// Limits: files of 1 MiB, kStageLayersMax layers, kChannelsMax channels.
 #pragma once
 
 #include <cstdint>

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/restore/cost_model.h"
-#include "client/restore/layers.h"
-#include "client/restore/options.h"
+#include "client/restore/costs/cost_model.h"
+#include "client/restore/costs/layers.h"
+#include "client/restore/request/options.h"
 #include "storage/types.h"
 
 namespace larder {

@@ -1,6 +1,6 @@
 // toml++ reads the file.  This code writes it itself, so that it has a fixed order and comments for
 // people.
-#include "client/restore/profile.h"
+#include "client/restore/costs/profile.h"
 
 #include <cmath>
 #include <cstdio>
@@ -16,6 +16,7 @@
 #include <toml++/toml.h>
 
 #include "absl/strings/str_cat.h"
+#include "client/restore/costs/layers.h"
 #include "storage/status_macros.h"
 
 namespace larder {

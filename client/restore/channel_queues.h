@@ -1,0 +1,41 @@
+// The queues of all channels, and for which request each channel was last given a load.
+//
+// Ownership: a value inside the scheduler.  Thread-safety: none.
+#pragma once
+
+#include <vector>
+
+#include "client/restore/channel_queue.h"
+
+namespace larder {
+
+class ChannelQueues {
+ public:
+  // Returns the queue of a channel, and makes it if the channel has had no load yet.
+  [[nodiscard]] ChannelQueue& Of(ChannelId channel);
+  // Returns null if there is no queue for the channel; then it has had no load.
+  [[nodiscard]] const ChannelQueue* Find(ChannelId channel) const;
+  [[nodiscard]] std::vector<ChannelQueue>& all() { return queues_; }
+  [[nodiscard]] const std::vector<ChannelQueue>& all() const { return queues_; }
+
+  // REQUIRES: Of(channel) was called.
+  void SetServed(ChannelId channel, RequestId request) {
+    served_[static_cast<size_t>(channel)] = request;
+  }
+  // Returns true if loads of another request are under way on the channel.
+  [[nodiscard]] bool ServesAnother(ChannelId channel, RequestId request) const;
+  [[nodiscard]] bool HasLoadsOf(RequestId request) const;
+  // Seconds until the channel has finished what it was given.
+  [[nodiscard]] double BacklogSeconds(ChannelId channel, const CostModel& costs,
+                                      double now_s) const;
+  // The earliest deadline of a load; kNoDeadline if none is under way.
+  [[nodiscard]] double Deadline() const;
+  // The deadline of this load; kNoDeadline if it is not under way.
+  [[nodiscard]] double DeadlineOf(LoadId load) const;
+
+ private:
+  std::vector<ChannelQueue> queues_;  // by ChannelId
+  std::vector<RequestId> served_;     // by ChannelId
+};
+
+}  // namespace larder

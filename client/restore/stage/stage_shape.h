@@ -1,0 +1,63 @@
+// How the prefix of one request is cut on one stage: blocks, which are stored, and chunks, which an
+// engine computes in one step.
+//
+// An engine may also cut chunks between tokens (RequestSpec::cut_tokens).  A step then has at least
+// one cut.
+// Ownership: a value.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "client/restore/costs/layers.h"
+#include "client/restore/request/request.h"
+
+namespace larder {
+
+struct StageShape {
+  StageShape(const RequestSpec& request, const StageSpec& stage)
+      : block_tokens(request.block_tokens),
+        chunk_tokens(request.chunk_tokens),
+        cut_tokens(request.cut_tokens),
+        blocks(request.tokens / request.block_tokens),
+        chunk_blocks(std::max(request.chunk_tokens / request.block_tokens, 1u)),
+        chunks((blocks + chunk_blocks - 1) / chunk_blocks),
+        layers(stage.layers.count()),
+        first_layer(stage.layers.begin) {}
+
+  [[nodiscard]] uint32_t ChunkOf(uint32_t block) const { return block / chunk_blocks; }
+  [[nodiscard]] uint32_t ChunkBegin(uint32_t chunk) const { return chunk * chunk_blocks; }
+  [[nodiscard]] uint32_t ChunkEnd(uint32_t chunk) const {  // in blocks
+    return std::min((chunk + 1) * chunk_blocks, blocks);
+  }
+  [[nodiscard]] TokenRange TokensOf(uint32_t block) const {
+    return {block * block_tokens, (block + 1) * block_tokens};
+  }
+  [[nodiscard]] TokenRange ChunkTokens(uint32_t chunk) const {
+    return {TokensOf(ChunkBegin(chunk)).begin, TokensOf(ChunkEnd(chunk) - 1).end};
+  }
+  // Returns what must be computed if this block must be: its chunk, or its cut.  If a chunk ends
+  // with less than a cut, that rest belongs to the cut before it.
+  [[nodiscard]] TokenRange CutOf(uint32_t block) const;
+  // Returns as many whole cuts from the beginning of `tokens` on as `tokens_max` allows.  The last
+  // cut of a chunk may be longer than the others.  If chunks are not cut: the first `tokens_max`.
+  [[nodiscard]] TokenRange Within(TokenRange tokens, uint32_t tokens_max) const;
+  // Returns layers of the stage as layers of the model.
+  [[nodiscard]] StageLayers ModelLayers(StageLayers of_stage) const {
+    return {static_cast<uint16_t>(first_layer + of_stage.begin),
+            static_cast<uint16_t>(first_layer + of_stage.end)};
+  }
+  [[nodiscard]] StageLayers all_layers() const { return {0, layers}; }
+  [[nodiscard]] bool cuts() const { return cut_tokens > 0; }
+
+  uint32_t block_tokens;
+  uint32_t chunk_tokens;
+  uint32_t cut_tokens;
+  uint32_t blocks;
+  uint32_t chunk_blocks;
+  uint32_t chunks;
+  uint16_t layers;
+  uint16_t first_layer;  // within the model
+};
+
+}  // namespace larder

@@ -1,0 +1,100 @@
+// How far the restore of one request has come on one stage, and what to compute and load next.
+//
+// Computing goes up from the head, chunk by chunk; loading comes down from the tail, each lane
+// through its own blocks, until they meet.  Where few chunks are left both may divide one between
+// its layers: computing takes them from the bottom, loading from the top.  Holes divide the blocks
+// into regions.  Computing must pass each hole, so the region before one is loaded first, unless
+// computing gets there while what is behind is loaded.
+//
+// The parts: who has which cells (StageClaims), loading bottom-up while something follows the loads
+// (StageSweep), and which cells, each a layer of a chunk, are given out when few are left
+// (StageAim).  Seconds are in stage_estimate.h.
+// Knows no policy, no channel queue and no other request.
+// Ownership: a value inside a RequestState.  Thread-safety: none.
+// Limits: those of StageClaims.
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "client/restore/costs/cost_model.h"
+#include "client/restore/stage/stage_aim.h"
+#include "client/restore/stage/stage_claims.h"
+#include "client/restore/stage/stage_pieces.h"
+#include "client/restore/stage/stage_sweep.h"
+
+namespace larder {
+
+class StageState {
+ public:
+  // REQUIRES: Validate(request) is OK; `stage` is one of its stages.
+  StageState(const RequestSpec& request, const StageSpec& stage)
+      : claims_(request, stage), aim_{.depths = request.depths} {}
+
+  [[nodiscard]] const StageClaims& claims() const { return claims_; }
+  [[nodiscard]] const StageShape& shape() const { return claims_.shape(); }
+
+  // ---- what to give out; nothing is claimed by asking
+
+  // Returns the next work that no one has claimed: at most `tokens_max` tokens, and at most
+  // `layers_max` layers if the engine divides chunks between layers.
+  [[nodiscard]] std::optional<StageWork> NextWork(uint16_t layers_max, uint32_t tokens_max) const;
+  // Returns the first work that is being loaded; if chunks are cut, as much of it as fits.
+  [[nodiscard]] std::optional<StageWork> NextHedge(uint16_t layers_max, uint32_t tokens_max) const;
+  // Returns the next piece of a lane that no one has claimed.
+  [[nodiscard]] std::optional<StagePiece> NextPiece(const CostModel& costs, size_t lane,
+                                                    const PieceCut& cut);
+  // Returns a piece that is being computed and could be loaded as well.
+  [[nodiscard]] std::optional<StagePiece> NextHedgePiece(size_t lane) const;
+  // Returns the activations that computing needs next and that lie on this channel, for `ahead`
+  // chunks at most.
+  [[nodiscard]] std::optional<StagePiece> NextBoundary(ChannelId channel, uint32_t ahead) const;
+
+  // ---- what was given out, and what became of it (StageClaims)
+  void Begin(const StageWork& work) { claims_.Begin(work); }
+  // Returns how many tokens of the work a load had brought before.
+  uint32_t Computed();
+  void Abandoned() { claims_.Abandoned(); }
+  [[nodiscard]] bool Overtaken() const;
+  void Ask(size_t lane, const StagePiece& piece);
+  void Unask(uint16_t rank, uint32_t block, StageLayers layers) {
+    claims_.Unask(rank, block, layers);
+  }
+  // Returns true if the bytes are of use.
+  bool Landed(uint16_t rank, uint32_t block, StageLayers layers);
+  void Failed(uint16_t rank, uint32_t block, StageLayers layers, bool gone);
+  void AskBoundary(const StagePiece& piece) { claims_.AskBoundary(shape().ChunkOf(piece.block)); }
+  bool BoundaryIsHere(uint32_t chunk) { return claims_.BoundaryIsHere(chunk); }
+  void BoundaryFailed(uint32_t chunk, bool gone) { claims_.BoundaryFailed(chunk, gone); }
+
+  // ---- loading bottom-up (StageSweep)
+  void BeginSweep(bool for_suffix) { sweep_.Begin(claims_, for_suffix); }
+  [[nodiscard]] bool sweeps() const { return sweep_.goes_on(claims_); }
+  [[nodiscard]] uint16_t LayersThere() const { return sweep_.LayersThere(claims_); }
+  // Returns the layers from the lowest to the highest that loads still have to bring.
+  [[nodiscard]] StageLayers Missing() const;
+  // Like LaneSeconds of stage_estimate.h; during a sweep, of what the sweep has left.
+  [[nodiscard]] double LaneSeconds(const CostModel& costs, ChannelId channel,
+                                   bool to_hole = false) const;
+
+  // ---- the last few cells (StageAim)
+  void Aim(const CostModel& costs, std::vector<double> busy_s, double doubt) {
+    aim_ = AimOf(claims_, sweep_, costs, std::move(busy_s), doubt);
+  }
+  void AimAtNothing() { aim_ = {}; }
+  [[nodiscard]] bool aims() const { return aim_.aims(); }
+
+ private:
+  [[nodiscard]] std::optional<StageWork> WorkIn(uint32_t chunk, uint16_t limit, uint16_t layers_max,
+                                                uint32_t tokens_max, bool past_depth) const;
+  [[nodiscard]] std::optional<StagePiece> PieceIn(size_t region, size_t lane, PieceCut cut,
+                                                  bool past_depth);
+  [[nodiscard]] std::optional<StagePiece> AimedPiece(size_t lane, PieceCut cut) const;
+
+  StageClaims claims_;
+  StageSweep sweep_;
+  StageAim aim_;
+};
+
+}  // namespace larder
