@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks the documentation: each relative link of each Markdown page resolves, each file that a page names exists,
-README.md fits on a page, a folder's README is short, and docs/concepts.md defines each term.
+README.md fits on a page, a folder's README is short, docs/concepts.md defines each term, and docs/limits.md states the
+value of each constant that it names.
 
 docs_test.py --self-test breaks a small tree in every way that the checks know, and expects each to be reported.
 """
@@ -80,6 +81,108 @@ def check_words(root):
             yield "docs/concepts.md", f"does not define '{word}'"
 
 
+# ---- docs/limits.md
+
+LIMITS = "docs/limits.md"
+CONSTANT = re.compile(r"`(?:\w+::)?(k[A-Z]\w*)`")
+SIZES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+DURATIONS = {"milliseconds": 1, "seconds": 1000, "minutes": 60_000, "hours": 3_600_000, "days": 86_400_000}
+DURATION_WORDS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "days": 86_400_000}
+
+
+def evaluate(expression, text, depth=0):
+    """Returns the value of a C++ constant expression as (kind, number): kind is "count", "bytes" or "ms".  Returns None
+    for an expression that it does not understand."""
+    kind = "count"
+    def size(match):
+        nonlocal kind
+        kind = "bytes"
+        return f"({match[2]})*{SIZES[match[1]]}"
+    def duration(match):
+        nonlocal kind
+        kind = "ms"
+        return f"({match[2]})*{DURATIONS[match[1]]}"
+    def constant(match):
+        found = value_of(match[1], text, depth + 1) if depth < 4 else None
+        return str(found[1]) if found else match[0]
+    code = expression.replace("'", "")
+    code = re.sub(r"\b(KiB|MiB|GiB|TiB)\(([^()]*)\)", size, code)
+    code = re.sub(r"\bstd::chrono::(milliseconds|seconds|minutes|hours|days)[({]([^(){}]*)[)}]", duration, code)
+    code = re.sub(r"\b(?:uint64_t|uint32_t|size_t|int64_t|ByteCount)[({]([^(){}]*)[)}]", r"(\1)", code)
+    code = re.sub(r"\b(?:\w+::)*(k[A-Z]\w*)\b", constant, code)
+    code = re.sub(r"(?<=[0-9a-fA-F])(?:[uU]?[lL]{0,2})\b", "", code)
+    if not re.fullmatch(r"[\d\s+*/()<>x-]+", code):
+        return None
+    return kind, eval(code.replace("/", "//"), {"__builtins__": {}})  # digits and operators alone
+
+
+def value_of(name, text, depth=0):
+    """Returns (kind, number) of a constant that `text`, C++, declares; None if it does not, or not understandably."""
+    found = re.search(rf"([\w:]+)\s+{name}\s*(?:=\s*([^;,]+)|\{{([^;]*)\}})[;,]", text) or \
+        re.search(rf"([\w:]+)[^;\n]*\b{name}\s*=\s*([^;,]+)()[;,]", text)
+    if not found:
+        return None
+    value = evaluate((found[2] or found[3]).strip(), text, depth)
+    if value is None:
+        return None
+    unit = found[1].rsplit("::", 1)[-1]
+    if unit in DURATIONS and value[0] == "count":
+        return "ms", value[1] * DURATIONS[unit]
+    if unit == "ByteCount":
+        return "bytes", value[1]
+    if name.endswith(("Ms", "_ms")):
+        return "ms", value[1]
+    return value
+
+
+def ways_to_write(value):
+    """Returns the texts by which the page may state a value."""
+    kind, number = value
+    if kind == "ms":
+        return {f"{number // unit:,} {word}" for word, unit in DURATION_WORDS.items() if number % unit == 0}
+    texts = {f"{number:,}"}
+    for word, unit in SIZES.items():
+        if number % unit == 0:
+            texts.add(f"{number // unit:,} {word}")
+        if (number + 1) % unit == 0:
+            texts.add(f"{(number + 1) // unit:,} {word} - 1")
+    return texts
+
+
+def find_value(value, cell):
+    """Returns where the cell states the value, -1 if nowhere.  A bare number must not be followed by a unit."""
+    ends = []
+    for way in ways_to_write(value):
+        bare = re.fullmatch(r"[\d,]+", way)
+        unit = r"(?!\s*(?:[KMGT]iB|ms|s|min|h|days)\b)" if bare else r"(?!\w)"
+        if found := re.search(rf"(?<![\d,.]){re.escape(way)}(?![\d,]*\d){unit}", cell):
+            ends.append(found.start())
+    return min(ends, default=-1)
+
+
+def check_limits(root):
+    page = root / LIMITS
+    if not page.is_file():
+        return
+    for line in page.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) != 5 or not CONSTANT.search(cells[3]):
+            continue
+        headers = [root / header for header in NAMED.findall(cells[3]) if (root / header).exists()]
+        text = "\n".join(header.read_text(encoding="utf-8") for header in headers)
+        left = cells[2]  # values stand in the order of their constants
+        for name in CONSTANT.findall(cells[3]):
+            value = value_of(name, text)
+            if value is None:
+                yield LIMITS, f"names {name}, which {cells[3]} does not declare, or not as this test understands"
+                continue
+            at = find_value(value, left)
+            if at < 0:
+                yield LIMITS, f"says '{cells[2]}' of {name}, which is {' or '.join(sorted(ways_to_write(value)))}"
+            else:
+                left = left[at + 1:]
+
+
 def check(root):
     problems, count = [], 0
     for path in source_tree.files(root):
@@ -90,6 +193,7 @@ def check(root):
         for part in (check_links(root, name, text), check_names(root, name, text), check_length(name, text)):
             problems += part
     problems += check_words(root)
+    problems += check_limits(root)
     return count, problems
 
 
@@ -99,11 +203,17 @@ def self_test():
         "README.md": "See [concepts](docs/concepts.md#the-words) and `docs/concepts.md`, [elsewhere](https://example.org).\n",
         "docs/concepts.md": "# The words\n" + "".join(f"| {word} | what it is |\n" for word in words[1:]),
         "docs/changes/one.md": "`server/gone.h` moved.\n",
+        "server/limits.h": "constexpr size_t kRight = 2 << 10;\nconstexpr std::chrono::seconds kWait{90};\n"
+                           "constexpr uint32_t kWrong = 10'000, kOther = 7;\n",
     }
     broken = {
         "docs/link.md": ("[gone](gone.md)\n", "links to gone.md, which does not exist"),
         "docs/anchor.md": ("[gone](concepts.md#gone)\n", "no such heading"),
         "docs/name.md": ("`server/gone.h`\n", "names server/gone.h"),
+        LIMITS: ("".join(f"| a | {text} | {constants}, `server/limits.h` |\n" for text, constants in [
+            ("2 KiB, and 7", "`kRight`, `kOther`"), ("90 s", "`kWait`"), ("10,000", "`kWrong`"),
+            ("1,000", "`kWrong`"), ("7 KiB", "`kOther`"), ("9 s", "`kWait`"), ("7, 2 KiB", "`kRight`, `kOther`"),
+            ("1", "`kGone`")]), "says '1,000' of kWrong, which is 10,000"),
         "server/README.md": ("line\n" * (FOLDER_README_LINES_MAX + 1), "more than 25"),
         "docs/concepts.md": (good["docs/concepts.md"], f"does not define '{words[0]}'"),
     }
@@ -115,11 +225,12 @@ def self_test():
         _, problems = check(root)
         (root / "README.md").write_text("line\n" * (README_LINES_MAX + 1), encoding="utf-8")
         long = any(name == "README.md" for name, _ in check(root)[1])
+    limits = sum(name == LIMITS for name, _ in problems)
     missed = [name for name, (_, words) in broken.items()
               if not any(name == where and words in what for where, what in problems)]
     wrong = [f"{name}: {what}" for name, what in problems if name not in broken]
-    print(f"not noticed: {missed}; noticed for nothing: {wrong}; long README noticed: {long}")
-    return not missed and not wrong and long
+    print(f"not noticed: {missed}; noticed for nothing: {wrong}; long README noticed: {long}; limits: {limits} of 5")
+    return not missed and not wrong and long and limits == 5
 
 
 def main():
