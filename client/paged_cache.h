@@ -5,12 +5,12 @@
 //   auto session = (*client)->Attach({.engine_id = "e0", .device = opened->device.get()});
 //   auto cache   = PagedCache::Make(**session, *opened->device, variant, layout, payload, {});
 //   auto put     = (*cache)->Put(blocks, &computed);  // `computed`: an event of the engine
-//   auto load    = (*cache)->Load(wanted, {0, 32}, &pages_free);
+//   auto load    = (*cache)->Load(wanted, {0, 32}, &pages_free);  // layers 0 to 31
 //   auto placed  = load->Wait(deadline);                        // status per block
 //
 // Bytes go by the device's copy engines where both sides have them in long runs, otherwise through
-// staging memory of the device and a scatter (or gather) on few multiprocessors.  Copies and moves
-// overlap.
+// staging memory of the device and a scatter (or gather) on few multiprocessors.  Copies of one
+// step overlap with the scatter or gather of another.
 // A block is reported as kOk only when all its bytes are in the pages, were checked as the daemon
 // checks host reads, and the lease on them was still held then.  Pages of any other block hold
 // anything.

@@ -15,7 +15,8 @@ double ShareOf(const std::vector<double>& shares, const PlanInput& input, size_t
 
 // ---- the optimum
 
-// The sums of the beginning of a profile, and the state that it extends.
+// The sums over the first chunks of a staircase, and the State of one chunk fewer that this one
+// extends.
 struct State {
   std::vector<double> sums = {};  // of computing, then of each channel
   size_t parent = 0;              // index in states_

@@ -131,7 +131,8 @@ struct StagingOkFrame {  // D>C; only older daemons send it
   uint32_t staging_id = 0;
   friend bool operator==(const StagingOkFrame&, const StagingOkFrame&) = default;
 };
-// C>D.  This process has unmapped all memory of that session and no copy of it is under way.
+// C>D.  This process has unmapped all memory of the session named here, and no copy into or out of
+// that memory is under way.
 struct CleanFrame {
   static constexpr FrameType kType = FrameType::kClean;
   SessionId session;

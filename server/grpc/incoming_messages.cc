@@ -24,7 +24,7 @@ struct IncomingMessages::Table {
     uint64_t held = 0;
     absl::flat_hash_map<pid_t, Process> processes;  // 0: all whose pid the kernel does not report
   };
-  // The arguments of OnEnded, which is called once no lock is held.
+  // The arguments of OnEnded, which is called after all locks are released.
   struct Ended {
     std::string what, why;
   };

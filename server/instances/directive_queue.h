@@ -104,7 +104,8 @@ class DirectiveQueue {
     TimePoint until = {};          // set when it is sent
   };
   using Parts = std::map<uint64_t, Part>;  // sent parts, by directive id
-  // What one session owes, and the parts that it is yet to be sent.  Erased when both are empty.
+  // The directives that one session has not answered, and the parts of directives that wait to be
+  // sent to it.  Erased when both are empty.
   struct Line {
     size_t owed = 0;
     std::deque<Part> waiting = {};

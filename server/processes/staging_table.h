@@ -69,8 +69,8 @@ class StagingTable {
     ByteCount uid_bytes_max = MiB(512);
     ByteCount total_bytes_max = GiB(1);
     uint32_t uid_segments_max = 1024;  // including dropped ones that are not freed yet
-    // If true, a dropped segment is freed soon, on a thread for its user.  Otherwise the thread
-    // that releases the last reference frees it, which may take long.
+    // If true, a thread of its own frees dropped segments soon; there is one such thread per user.
+    // Otherwise the thread that releases the last reference frees the segment, which may take long.
     bool frees_aside = false;
   };
   // A larger segment may take at most half of what is left of a limit.  A client that is refused

@@ -318,7 +318,7 @@ uint64_t Shares::OwnRoom(const Book& book, ShareKind kind) const {
   const uint64_t free = Free(kind);
   const uint64_t held = book.held[Index(kind)].load(std::memory_order_relaxed);
   const auto left = [held](uint64_t most) { return most - std::min(most, held); };
-  // The largest n with held + n <= times * (free - n), or up to the floor.
+  // The largest n for which held + n <= times * (free - n); more where that is below the floor.
   const uint64_t most = free > UINT64_MAX / times ? UINT64_MAX : free * times;
   const uint64_t ruled = left(most) / (times + 1);
   return std::min(left(of_process ? limit.process_max : UidMax(limit, book)),

@@ -7,7 +7,7 @@
 // answer when the change is on disk.
 //
 // There is one CacheService at each socket that serves a method of Cache (method_table.h).  The one
-// at data.sock does not tell engines salts, and keeps their pins apart by user.
+// at data.sock does not reveal the salts of contents, and keeps pins apart by user.
 //
 // Ownership: Daemon owns it; what it is constructed with outlives it.
 // Thread-safety: any thread, as gRPC's callback API requires.

@@ -117,7 +117,8 @@ class SessionLeases final : private FillingHost {
   void PlanDecoding(const wire::Acquire& request, const SessionVariant& variant,
                     const BlockStore::AcquireResult& held, LeaseId lease, Record* record,
                     wire::Grant* grant) LARDER_REQUIRES(mu_);
-  // Makes every block that *grant gives kPending, and part of a filling.
+  // Changes the answer for every block that *grant gives to kPending, and adds the block to a
+  // filling (server/sessions/session_fillings.h).
   void PlanCopies(const wire::Acquire& request, const SessionVariant& variant,
                   const BlockStore::AcquireResult& held, LeaseId lease, const Record& record,
                   wire::Grant* grant) LARDER_REQUIRES(mu_);

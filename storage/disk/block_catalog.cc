@@ -404,8 +404,8 @@ absl::Status BlockCatalog::Forget(std::span<const Room> rooms) {
   MutexLock lock(mu_);
   std::vector<bool> named;
   absl::Status status = EraseNames(rooms, &named);
-  // If the write failed, a key may or may not name its extent still.  Either way the extent belongs
-  // to this key.
+  // If the write that removes keys has failed, each key may or may not name its extent any more.
+  // Either way the extent still belongs to that key.
   for (size_t i = 0; i < rooms.size(); ++i) {
     if (named[i]) superseded_.insert(rooms[i]);
   }

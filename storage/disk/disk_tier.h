@@ -101,9 +101,9 @@ class DiskTier {
   // at least one part of the disk has no such space left, so that erasing a block there frees
   // space.
   [[nodiscard]] virtual absl::Status Erase(std::span<const DiskAddress> blocks) = 0;
-  // Removes keys whose blocks are still being read: their space stays allocated until they are
-  // erased.  Unknown addresses are ignored.  If it returns an error, a later start may find some of
-  // them again.
+  // Removes these keys, whose blocks readers still read: the blocks' space stays allocated until
+  // Erase is called for them.  Unknown addresses are ignored.  If it returns an error, a later
+  // start may find some of them again.
   [[nodiscard]] virtual absl::Status Forget(std::span<const DiskAddress> blocks) = 0;
   // On OK everything erased or forgotten so far stays so, whatever crash happens.  Otherwise a
   // later start may find some of it again.

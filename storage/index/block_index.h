@@ -40,7 +40,7 @@
 #include "storage/index/block_metadata.h"
 #include "storage/index/block_state.h"
 #include "storage/index/event_ring.h"
-#include "storage/index/eviction.h"
+#include "storage/index/eviction_policy.h"
 #include "storage/index/index_shard.h"
 #include "storage/index/index_values.h"
 #include "storage/index/variant_table.h"

@@ -15,14 +15,14 @@
 #include <optional>
 #include <span>
 
-#include "storage/index/reuse_lists.h"
+#include "storage/index/eviction_lists.h"
 #include "storage/index/shard_entries.h"
 
 namespace larder {
 
 class ChildCounts {
  public:
-  ChildCounts(ShardEntries& entries, ReuseLists& lists) : entries_(entries), lists_(lists) {}
+  ChildCounts(ShardEntries& entries, EvictionLists& lists) : entries_(entries), lists_(lists) {}
 
   // Returns the IndexHash of the entry's parent, or nullopt if it is not known.
   [[nodiscard]] static std::optional<uint64_t> ParentHash(const IndexEntry& entry);
@@ -65,7 +65,7 @@ class ChildCounts {
 
  private:
   ShardEntries& entries_;
-  ReuseLists& lists_;
+  EvictionLists& lists_;
 };
 
 }  // namespace larder

@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "storage/index/eviction.h"
+#include "storage/index/eviction_policy.h"
 
 namespace larder {
 

@@ -14,7 +14,7 @@
 #include "storage/check.h"
 #include "storage/index/block_metadata.h"
 #include "storage/index/block_state.h"
-#include "storage/index/eviction.h"
+#include "storage/index/eviction_policy.h"
 #include "storage/memory/zeroed_memory.h"
 #include "storage/types.h"
 

@@ -539,13 +539,13 @@ IndexShard::Clearance IndexShard::Clear(uint64_t hash, VariantIndex variant, con
 
 bool IndexShard::MayLeaveHost(uint32_t slot) const {
   return entries_.InUse(slot) && InHost(entries_[slot].state) &&
-         ReuseLists::MayLeave(entries_[slot]);
+         EvictionLists::MayLeave(entries_[slot]);
 }
 
 bool IndexShard::MayLeaveDisk(uint32_t slot) const {
   if (!entries_.InUse(slot)) return false;
   const IndexEntry& entry = entries_[slot];
-  return ReuseLists::MayLeave(entry) && !entry.pinned_disk &&
+  return EvictionLists::MayLeave(entry) && !entry.pinned_disk &&
          (entry.state == BlockState::kDisk || entry.state == BlockState::kHostDisk);
 }
 
@@ -577,7 +577,7 @@ std::optional<double> IndexShard::WorthInHost(uint32_t slot, const EvictionPolic
                                               uint32_t now_s) const {
   MutexLock lock(mu_);
   if (!MayLeaveHost(slot)) return std::nullopt;
-  return ReuseLists::WorthOf(entries_[slot], policy, now_s);
+  return EvictionLists::WorthOf(entries_[slot], policy, now_s);
 }
 
 std::optional<IndexShard::DiskDeparture> IndexShard::EvictColdestFromDisk(
@@ -609,7 +609,7 @@ std::optional<double> IndexShard::WorthOnDisk(uint32_t slot, const EvictionPolic
                                               uint32_t now_s) const {
   MutexLock lock(mu_);
   if (!MayLeaveDisk(slot)) return std::nullopt;
-  return ReuseLists::WorthOf(entries_[slot], policy, now_s);
+  return EvictionLists::WorthOf(entries_[slot], policy, now_s);
 }
 
 bool IndexShard::SetPinned(uint64_t hash, VariantIndex variant, const Digest& digest, Tier tier,

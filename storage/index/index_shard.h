@@ -2,13 +2,13 @@
 //
 // BlockIndex alone uses it, and documents what the operations mean; here is what differs.  A shard
 // moves entries from state to state (block_state.h) and keeps four parts in step with them, all
-// under its lock: ShardEntries finds entries by name, ReuseLists has the order in which they may
+// under its lock: ShardEntries finds entries by name, EvictionLists has the order in which they may
 // leave, ChildCounts counts the blocks that continue each, GhostTable remembers those that left.
-// A change goes: off the list and out of the sums, the change, back in (ReuseLists::ChangeState).
-// An entry that leaves is unnamed first; its slot is freed when no reader holds it.
-// Ownership: made by BlockIndex; owns the blocks' metadata.  The VariantTable must outlive it.
-// Thread-safety: all methods from any thread.  Locks: `mu_` is a leaf, except EventRing's.
-// Limits: `entries_max`, at most kEntriesMax.
+// A change goes: off the list and out of the sums, the change, back in
+// (EvictionLists::ChangeState). An entry that leaves is unnamed first; its slot is freed when no
+// reader holds it. Ownership: made by BlockIndex; owns the blocks' metadata.  The VariantTable must
+// outlive it. Thread-safety: all methods from any thread.  Locks: `mu_` is a leaf, except
+// EventRing's. Limits: `entries_max`, at most kEntriesMax.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@
 #include "absl/container/flat_hash_set.h"
 #include "storage/index/child_counts.h"
 #include "storage/index/event_ring.h"
-#include "storage/index/eviction.h"
+#include "storage/index/eviction_lists.h"
+#include "storage/index/eviction_policy.h"
 #include "storage/index/ghost_table.h"
 #include "storage/index/index_values.h"
-#include "storage/index/reuse_lists.h"
 #include "storage/index/shard_entries.h"
 #include "storage/index/variant_table.h"
 #include "storage/mutex.h"
@@ -34,7 +34,7 @@ namespace larder {
 class IndexShard {
  public:
   static constexpr size_t kKeysMax = ShardEntries::kKeysMax;
-  static constexpr uint32_t kEvictionLook = ReuseLists::kEvictionLook;
+  static constexpr uint32_t kEvictionLook = EvictionLists::kEvictionLook;
   // Beyond those that blocks enter by: a block whose copy in HOST is damaged needs a second entry
   // for its copy on disk, also when the shard is full (DropHostCopy).
   static constexpr uint32_t kSpareEntries = 64;
@@ -43,8 +43,8 @@ class IndexShard {
   using Group = ShardEntries::Group;
   using Raised = ChildCounts::Raised;
   using Uncounted = ChildCounts::Uncounted;
-  using Candidate = ReuseLists::Candidate;
-  using PinnedPages = ReuseLists::PinnedPages;
+  using Candidate = EvictionLists::Candidate;
+  using PinnedPages = EvictionLists::PinnedPages;
 
   // `events`, if not null, gets an event for each block that comes to a tier or leaves one.
   IndexShard(VariantTable& variants, uint32_t entries_max = kEntriesMax,
@@ -150,7 +150,7 @@ class IndexShard {
   [[nodiscard]] Candidate Least(const EvictionPolicy& policy, uint32_t now_s) LARDER_EXCLUDES(mu_);
   [[nodiscard]] Candidate LeastOnDisk(const EvictionPolicy& policy, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
-  // From HOST, and from those on disk alone (ReuseLists::LeastInHost, LeastOnDiskAlone).
+  // From HOST, and from those on disk alone (EvictionLists::LeastInHost, LeastOnDiskAlone).
   [[nodiscard]] std::optional<Departure> EvictColdest(const EvictionPolicy& policy,
                                                       bool parents_too, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
@@ -172,7 +172,7 @@ class IndexShard {
                                                   uint32_t now_s) const LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool SetPinned(uint64_t hash, VariantIndex variant, const Digest& digest, Tier tier,
                                bool pinned) LARDER_EXCLUDES(mu_);
-  // These three take no lock (ReuseLists).
+  // These three take no lock (EvictionLists).
   [[nodiscard]] uint64_t evictable_pages() const LARDER_NO_THREAD_SAFETY_ANALYSIS {
     return lists_.evictable_pages();
   }
@@ -250,7 +250,7 @@ class IndexShard {
   const uint32_t entries_max_;
   mutable Mutex mu_;
   ShardEntries entries_ LARDER_GUARDED_BY(mu_);
-  ReuseLists lists_ LARDER_GUARDED_BY(mu_);
+  EvictionLists lists_ LARDER_GUARDED_BY(mu_);
   ChildCounts children_ LARDER_GUARDED_BY(mu_);
   GhostTable ghosts_ LARDER_GUARDED_BY(mu_);
   // Slots between BeginRewrite and FinishRewrite.

@@ -194,8 +194,8 @@ class BlockStore {
   // daemon in the background.
   size_t EvictToWatermark(size_t blocks_max) LARDER_EXCLUDES(mu_);
 
-  // ---- disk.  The threads that move bytes between the tiers (Spiller, Promoter) report here what
-  // happened to a block.
+  // ---- The disk: what the threads that move bytes between the tiers (Spiller, Promoter) report.
+
   // `disk` may have blocks whose names the index does not know yet: TierWorker calls this at the
   // start, and calls it with nullptr once no block is unplaced.  Until then Publish and Fill ask
   // the disk for the name, and may wait for it.  If the disk has the name, the new block is a

@@ -235,8 +235,8 @@ std::optional<DiskTier::Description> Promoter::TakeDescription(Running& running,
                                                                const DiskAddress& address) {
   std::optional<DiskTier::Description> known = std::move(running.known[block]);
   running.known[block].reset();
-  // The record was rewritten after the job asked for it, so the description may be of the old
-  // record or the new one.
+  // The record has been rewritten at another place since the job was made, so the description may
+  // be of the old record or of the new one.
   if (static_cast<uint64_t>(address.location) != running.job.blocks[block].location &&
       !tier_.Describe({&address, 1}, {&known, 1}).ok()) {
     running.readable = false;

@@ -59,9 +59,9 @@ class Spiller {
   // Queues a block that was published; `who` is the session that `durable` reports it to.  Never
   // waits.
   void Offer(SessionId who, VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
-  // Called once, from any thread and possibly under the spiller's lock, when the block does not wait
-  // any more.  true: it was on disk, and may have been evicted since.  false: it was dropped, or the
-  // spiller has ended.
+  // Called once, from any thread and possibly under the spiller's lock, when the block does not
+  // wait any more.  true: it was on disk, and may have been evicted since.  false: it was dropped,
+  // or the spiller has ended.
   using Done = std::function<void(bool on_disk)>;
   // Queues a block for a caller that wants to hear what becomes of it.  Never waits.
   void Offer(VariantIndex variant, const Digest& digest, Done done) LARDER_EXCLUDES(mu_);

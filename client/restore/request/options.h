@@ -28,7 +28,8 @@ struct SchedulerOptions {
   // A load is late after this many times what it should take, and never before the other.
   double patience = 4;
   double patience_s_min = 0.05;
-  // Near the end steps and loads are cut to this part of what is left, between layers.
+  // When little is left, a step or a load takes at most this part of what is left.  It is cut
+  // between layers.
   double finest = 1.0 / 16;
   size_t trace_capacity = 0;
 };

@@ -1,14 +1,14 @@
 // Chooses which cells to give out next when few are left, by trying all staircases through them.
 //
 // A cell is a layer of a chunk.  A staircase is a depth for each chunk, none larger than the one
-// before.  Two pointers cut one chunk only, and one cell may be much of what is left.  Moreover,
-// the cells that are given out first should be right whatever the costs turn out to be.  So the
-// search finds the fastest staircase for the costs as they seem, and for both ways in which they
-// may be wrong.  Where the three disagree, the next cell is the one that costs least time if it was
-// wrong.
-// It does not know the requests, nor what is under way except for `busy_s`.
-// Thread-safety: functions without state.
-// Limits: kStaircasesMax staircases; O(chunks * lanes * staircases) where the costs are in doubt.
+// before.  If computing only went up and loading only came down (StageState), at most one chunk
+// would be divided between them, and one cell may be much of what is left.  Moreover, the cells
+// that are given out first should be right whatever the costs turn out to be.  So the search finds
+// the fastest staircase for the costs as they seem, and for two others: computing slower than it
+// seems relative to loading, and faster.  Where the three disagree, the next cell is the one that
+// costs least time if it was wrong. It does not know the requests, nor what is under way except for
+// `busy_s`. Thread-safety: functions without state. Limits: kStaircasesMax staircases; O(chunks *
+// lanes * staircases) where the costs are in doubt.
 #pragma once
 
 #include <cstdint>

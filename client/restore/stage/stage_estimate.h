@@ -31,8 +31,8 @@ struct StageOutlook {
 // is before the first hole.
 [[nodiscard]] double LaneSeconds(const StageClaims& claims, const CostModel& costs,
                                  ChannelId channel, bool to_hole);
-// Returns the seconds in which a channel loads all activations that it would take to compute what
-// no one has claimed.
+// Returns the seconds in which a channel loads its activations for all chunks that no one has
+// claimed, as if computing needed all of them.
 [[nodiscard]] double BoundarySeconds(const StageClaims& claims, const CostModel& costs,
                                      ChannelId channel);
 

@@ -35,7 +35,8 @@ class StageSweep {
   // block counts as that part, and what computing has claimed since then is not subtracted.
   // REQUIRES: begun().
   [[nodiscard]] double OpenBlocks(const StageClaims& claims, size_t lane) const;
-  // Returns the next piece of a lane that no one has claimed, and passes what is claimed for good.
+  // Returns the next piece of a lane that no one has claimed, and moves the lane's position past
+  // cells that will never have to be loaded.
   // REQUIRES: begun().
   [[nodiscard]] std::optional<StagePiece> Next(const StageClaims& claims, size_t lane);
 

@@ -1,4 +1,4 @@
-#include "storage/index/reuse_lists.h"
+#include "storage/index/eviction_lists.h"
 
 #include <algorithm>
 #include <utility>
@@ -18,7 +18,7 @@ std::array<RecencyList, sizeof...(kClasses)> MakeLists(EntrySlots& slots,
 
 }  // namespace
 
-ReuseLists::ReuseLists(ShardEntries& entries)
+EvictionLists::EvictionLists(ShardEntries& entries)
     : entries_(entries),
       host_(MakeLists(entries.slots(), std::make_index_sequence<kReuseClasses>())),
       copied_(MakeLists(entries.slots(), std::make_index_sequence<kReuseClasses>())),
@@ -26,7 +26,7 @@ ReuseLists::ReuseLists(ShardEntries& entries)
 
 // ---- lists
 
-RecencyList* ReuseLists::ListFor(const IndexEntry& entry) {
+RecencyList* EvictionLists::ListFor(const IndexEntry& entry) {
   const uint32_t reuse_class = ReuseClassOf(entry.history);
   switch (entry.state) {
     case BlockState::kHost:
@@ -40,7 +40,7 @@ RecencyList* ReuseLists::ListFor(const IndexEntry& entry) {
   }
 }
 
-void ReuseLists::Relist(uint32_t slot) {
+void EvictionLists::Relist(uint32_t slot) {
   const IndexEntry& entry = entries_[slot];
   const bool evictable = ListFor(entry) != nullptr && entry.holds == 0 && !PinnedHere(entry);
   if (evictable == entry.listed) return;
@@ -51,26 +51,26 @@ void ReuseLists::Relist(uint32_t slot) {
   }
 }
 
-void ReuseLists::List(uint32_t slot) {
+void EvictionLists::List(uint32_t slot) {
   ListFor(entries_[slot])->PushHot(slot);
   if (entries_[slot].state == BlockState::kHostDisk) CountCopies(1);
   if (InHost(entries_[slot].state)) CountListed(entries_[slot].extent.pages(), true);
 }
 
-void ReuseLists::Unlist(uint32_t slot) {
+void EvictionLists::Unlist(uint32_t slot) {
   if (!entries_[slot].listed) return;
   ListFor(entries_[slot])->Remove(slot);
   if (entries_[slot].state == BlockState::kHostDisk) CountCopies(-1);
   if (InHost(entries_[slot].state)) CountListed(entries_[slot].extent.pages(), false);
 }
 
-void ReuseLists::MakeColdest(uint32_t slot) {
+void EvictionLists::MakeColdest(uint32_t slot) {
   RecencyList* const list = ListFor(entries_[slot]);
   list->Remove(slot);
   list->PushCold(slot);
 }
 
-void ReuseLists::Resize(uint32_t slot, const Extent& extent) {
+void EvictionLists::Resize(uint32_t slot, const Extent& extent) {
   IndexEntry& entry = entries_[slot];
   CountPinned(entry, -1);
   if (entry.listed) CountListed(entry.extent.pages(), false);
@@ -79,7 +79,7 @@ void ReuseLists::Resize(uint32_t slot, const Extent& extent) {
   CountPinned(entry, 1);
 }
 
-void ReuseLists::CountPinned(const IndexEntry& entry, int64_t more) {
+void EvictionLists::CountPinned(const IndexEntry& entry, int64_t more) {
   const auto pages = static_cast<uint64_t>(more * entry.extent.pages());
   const auto add = [pages](std::atomic<uint64_t>* to) {
     to->store(to->load(std::memory_order_relaxed) + pages, std::memory_order_relaxed);
@@ -90,7 +90,8 @@ void ReuseLists::CountPinned(const IndexEntry& entry, int64_t more) {
 
 // ---- what leaves first
 
-double ReuseLists::WorthOf(const IndexEntry& entry, const EvictionPolicy& policy, uint32_t now_s) {
+double EvictionLists::WorthOf(const IndexEntry& entry, const EvictionPolicy& policy,
+                              uint32_t now_s) {
   const BlockMetadata* const metadata = entry.metadata();
   const size_t tokens = metadata == nullptr ? 0 : metadata->tokens().size();
   return policy.Worth({.bytes = ByteCount(entry.extent.pages() * kPageBytes),
@@ -101,7 +102,7 @@ double ReuseLists::WorthOf(const IndexEntry& entry, const EvictionPolicy& policy
                        .unwritten = entry.state == BlockState::kHost});
 }
 
-uint32_t ReuseLists::Coldest(RecencyList& list, bool parents_too) {
+uint32_t EvictionLists::Coldest(RecencyList& list, bool parents_too) {
   uint32_t slot = list.coldest();
   for (uint32_t looks = std::min(kEvictionLook, list.size()); looks > 0; --looks) {
     const IndexEntry& entry = entries_[slot];
@@ -114,7 +115,7 @@ uint32_t ReuseLists::Coldest(RecencyList& list, bool parents_too) {
   return kNone;
 }
 
-uint32_t ReuseLists::ColdestUnpinnedCopy(RecencyList& list) {
+uint32_t EvictionLists::ColdestUnpinnedCopy(RecencyList& list) {
   for (uint32_t looks = std::min(kEvictionLook, list.size()); looks > 0; --looks) {
     const uint32_t slot = list.coldest();
     const IndexEntry& entry = entries_[slot];
@@ -125,7 +126,7 @@ uint32_t ReuseLists::ColdestUnpinnedCopy(RecencyList& list) {
   return kNone;
 }
 
-uint32_t ReuseLists::ColdestOfCopied(const RecencyList& list) const {
+uint32_t EvictionLists::ColdestOfCopied(const RecencyList& list) const {
   uint32_t parent = kNone;
   uint32_t slot = list.coldest();
   for (uint32_t looks = std::min(kEvictionLook, list.size()); looks > 0; --looks) {
@@ -138,8 +139,8 @@ uint32_t ReuseLists::ColdestOfCopied(const RecencyList& list) const {
 }
 
 template <class Choose>
-ReuseLists::Candidate ReuseLists::LeastWorthy(Lists& lists, const EvictionPolicy& policy,
-                                              uint32_t now_s, Choose choose) {
+EvictionLists::Candidate EvictionLists::LeastWorthy(Lists& lists, const EvictionPolicy& policy,
+                                                    uint32_t now_s, Choose choose) {
   Candidate least;
   for (RecencyList& list : lists) {
     const uint32_t slot = choose(list);
@@ -150,8 +151,8 @@ ReuseLists::Candidate ReuseLists::LeastWorthy(Lists& lists, const EvictionPolicy
   return least;
 }
 
-ReuseLists::Candidate ReuseLists::LeastInHost(const EvictionPolicy& policy, bool parents_too,
-                                              uint32_t now_s) {
+EvictionLists::Candidate EvictionLists::LeastInHost(const EvictionPolicy& policy, bool parents_too,
+                                                    uint32_t now_s) {
   const Candidate copied = LeastWorthy(
       copied_, policy, now_s, [&](const RecencyList& list) { return ColdestOfCopied(list); });
   const Candidate host = LeastWorthy(host_, policy, now_s,
@@ -159,18 +160,18 @@ ReuseLists::Candidate ReuseLists::LeastInHost(const EvictionPolicy& policy, bool
   return host < copied ? host : copied;
 }
 
-ReuseLists::Candidate ReuseLists::LeastOnDiskAlone(const EvictionPolicy& policy, bool parents_too,
-                                                   uint32_t now_s) {
+EvictionLists::Candidate EvictionLists::LeastOnDiskAlone(const EvictionPolicy& policy,
+                                                         bool parents_too, uint32_t now_s) {
   return LeastWorthy(disk_, policy, now_s,
                      [&](RecencyList& list) { return Coldest(list, parents_too); });
 }
 
-ReuseLists::Candidate ReuseLists::LeastCopied(const EvictionPolicy& policy, uint32_t now_s) {
+EvictionLists::Candidate EvictionLists::LeastCopied(const EvictionPolicy& policy, uint32_t now_s) {
   return LeastWorthy(copied_, policy, now_s,
                      [&](RecencyList& list) { return ColdestUnpinnedCopy(list); });
 }
 
-void ReuseLists::CheckInvariants() const {
+void EvictionLists::CheckInvariants() const {
   uint32_t listed = 0;
   uint64_t listed_pages = 0, pinned_host = 0, pinned_disk = 0;
   for (uint32_t slot = 1; slot < entries_.end(); ++slot) {

@@ -1,4 +1,4 @@
-#include "storage/index/eviction.h"
+#include "storage/index/eviction_policy.h"
 
 #include <algorithm>
 #include <bit>

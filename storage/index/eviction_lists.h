@@ -18,17 +18,17 @@
 #include <cstdint>
 #include <limits>
 
-#include "storage/index/eviction.h"
+#include "storage/index/eviction_policy.h"
 #include "storage/index/recency_list.h"
 #include "storage/index/shard_entries.h"
 
 namespace larder {
 
-class ReuseLists {
+class EvictionLists {
  public:
   static constexpr uint32_t kEvictionLook = 16;  // coldest of a class that one eviction looks at
 
-  explicit ReuseLists(ShardEntries& entries);
+  explicit EvictionLists(ShardEntries& entries);
 
   // Returns whether an eviction may take this entry from the tier of its list.
   [[nodiscard]] static bool MayLeave(const IndexEntry& entry) {
