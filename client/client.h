@@ -1,6 +1,7 @@
 // liblarder_client, the library that an engine links.  It connects to the daemon of its node, names
-// blocks, and moves their bytes itself: through shared memory where this process may map it,
-// otherwise through the gRPC byte stream.
+// blocks, and moves their bytes itself: through the daemon's slabs where this process may map them,
+// otherwise through a staging segment, which the daemon shares only with this process, or through
+// gRPC byte streams.
 //
 //   auto client  = Client::Connect({});                      // the socket files of this host
 //   auto session = (*client)->Attach({.engine_id = "llama-0"});
@@ -13,16 +14,16 @@
 // nor that a block that was Put is kept (the daemon may evict it under memory pressure).  It never
 // reports bytes that failed their hash check as good: such a block's status is kDamaged.
 // Ownership: A Client outlives its Sessions, and a Session outlives its Leases and Reservations.
-// Each cleans up when it is destroyed.
+// Each of these objects releases what it holds in the daemon when it is destroyed.
 // Thread-safety: Client and Session may be used from any thread, a Lease or a Reservation from one
 // thread at a time.
 // Errors: Unavailable (there is no daemon, or it is draining or was restarted: Attach again),
 // DeadlineExceeded, ResourceExhausted (too many sessions), InvalidArgument (the message names the
 // limit), Unauthenticated.  A batch call returns a BlockStatus for each block.  After the daemon
 // was restarted, every call of the Session returns Unavailable and its Leases are void.  Attach
-// first waits until nothing of the Client's lost sessions is mapped: it waits for copies that are
-// under way, and returns FailedPrecondition while a Lease or Reservation of a lost session still
-// exists.
+// first waits, for at most connect_deadline, until no memory of the Client's lost sessions is
+// mapped: it waits for copies that are under way, and returns FailedPrecondition if a Lease or
+// Reservation of a lost session still exists.
 // Fork: All of these objects belong to the process that connected.  In a forked child calls return
 // FailedPrecondition, no Lease is Valid, views must not be touched, and destruction does nothing.
 // The child connects for itself.
@@ -32,7 +33,7 @@
 // The Session is lost when the daemon accepts no data for 10 s, or when 32 MiB of requests are
 // queued.  ~Session waits for the daemon for at most 2 s.
 // Limits: A call takes at most 4,096 blocks.  A block fits in one slab.  A deadline of more than 10
-// minutes counts as 10 minutes.  See proto/larder/v1 for the others.
+// minutes counts as 10 minutes.  See proto/larder/v1 for the other limits.
 #pragma once
 
 #include <chrono>
@@ -61,8 +62,8 @@ using wire::WriteMode;
 
 struct ClientOptions {
   // Directory of the daemon's socket files (data.sock, sideband.sock, control.sock, admin.sock).
-  // If it is "", the client takes $LARDER_SOCKET_DIR, otherwise /run/larder if that directory
-  // exists, otherwise $XDG_RUNTIME_DIR/larder.
+  // If it is "", the client takes $LARDER_SOCKET_DIR if that is set, otherwise /run/larder if that
+  // directory exists or $XDG_RUNTIME_DIR is not set, otherwise $XDG_RUNTIME_DIR/larder.
   std::string socket_dir = {};
   std::string tenant = {};  // "": the caller's own tenant
   std::chrono::milliseconds connect_deadline{5'000};
@@ -81,33 +82,36 @@ struct SessionOptions {
   uint32_t rank = 0;
   WriteMode write_mode = WriteMode::kMapped;  // requested; write_mode() says what was granted
   uint32_t copy_threads = 1;  // threads that copy one large batch, including the caller's
-  // Size of the staging segment of a session that writes staged or reads by copies.  A session gets
-  // at most half of what the daemon's limits leave.  Where that is less than this size, the client
-  // asks for half of it, a quarter, and so on down to 4 MiB.  If the daemon does not have even
-  // that, the session's bytes go by stream, and write_mode_reason() says so.
+  // Size of the staging segment of a session that writes staged or reads by copies.  If the daemon
+  // refuses a segment of this size, the client requests half of it, a quarter, and so on down to 4
+  // MiB.  (For a segment of more than 4 MiB, the daemon grants at most half of what its limits
+  // leave.)  If the daemon refuses 4 MiB too, the session's bytes go by stream, and
+  // write_mode_reason() says so.
   ByteCount staging_bytes = MiB(64);
-  // If set, the memory that the session maps is registered with this device in the background, for
+  // If set, the slabs that the session maps are registered with this device in the background, for
   // PagedCache.  The device must outlive the session and its Leases and Reservations.
   Device* device = nullptr;
-  // If true, Get takes blocks that HOST holds encoded (Cache.Compress) as they are, and the copying
-  // threads of this process decode them.  If false, the daemon decodes them, again for every lease.
+  // If true, Get receives blocks that are encoded in HOST (Cache.Compress) in their encoded form,
+  // and the copying threads of this process decode them.  If false, the daemon decodes them, again
+  // for every lease.
   bool accept_encoded = false;
-  // Called for each directive, which says what a caller of the daemon wants done with blocks that
-  // this engine has in device memory (ReportDevice): pin, unpin, drop, compress.  `variant` in it
-  // is the index of a VariantHandle.  The function returns a status for each key, as DirectiveDone
-  // in engine.proto defines them, within 5 s; a directive that waited longer for its turn is not
-  // given to it.  It reports blocks that it drops as removed (ReportDevice) before it returns, so
-  // that they are gone when the daemon's caller gets the answer.  It runs on a thread of the
-  // session, one call at a time, and must not end the session.  Empty: this engine takes no
-  // directives.
+  // Called for each directive: a request of another caller of the daemon to pin, unpin, drop or
+  // compress blocks that this engine has in device memory (ReportDevice).  `variant` in the
+  // directive is the index of a VariantHandle.  The function returns a status for each key, as
+  // DirectiveDone in engine.proto defines them, within 5 s; it is not called for a directive that
+  // waited longer than that for its turn.  It reports blocks that it drops as removed
+  // (ReportDevice) before it returns, so that Lookup no longer shows them when the caller that
+  // requested the drop gets its answer.  It runs on a thread of the session, one call at a time,
+  // and must not end the session.  If it is empty, the daemon sends this session no directives.
   std::function<std::vector<BlockStatus>(const wire::Directive&)> on_directive = {};
 };
 
-// What this engine has in device memory of one variant: changes since its last report.
+// How the blocks that this session has in device memory changed since its last report.  The fields
+// are applied in this order; `removed` and `stored` name blocks of one variant.
 struct DeviceReport {
-  bool cleared = false;                  // everything that this session reported is gone; first
-  std::span<const Digest> removed = {};  // no longer there; applied second
-  std::span<const Digest> stored = {};   // now there; applied last; one chain if `tokens` is set
+  bool cleared = false;                  // all blocks of this session, of every variant, are gone
+  std::span<const Digest> removed = {};  // have left device memory
+  std::span<const Digest> stored = {};   // are in it now; one chain if `tokens` is set
   Digest parent = {};  // of the first stored block, as in PutBlock; needed with `tokens`
   std::span<const uint32_t> tokens = {};  // of all stored blocks, or empty
 };
@@ -116,9 +120,9 @@ struct CallOptions {
   std::chrono::milliseconds deadline{10'000};
   bool hash = true;     // Put, mapped: hash while copying; if false, the daemon hashes
   bool tables = false;  // Acquire: the Lease knows each block's segment table
-  // Get, Acquire: bytes that the request behind this call will still want after this call.  Among
-  // the disk reads of all sessions the daemon first serves those of the request that will be
-  // complete soonest.
+  // Get, Acquire: how many bytes the engine's request, for which this call is made, will still read
+  // after this call.  Among the disk reads of all sessions the daemon first serves those of the
+  // request that will be complete soonest.
   ByteCount remaining = ByteCount(0);
   // Get, Acquire: the call ends soon after a stop is requested, as if its deadline had passed.
   std::stop_token stop = {};
@@ -161,11 +165,11 @@ class PendingRead;   // client/session/pending_read.h
 class SessionCore;   // client/session/session_core.h
 struct SessionImpl;  // client/api/session_impl.h
 
-// Blocks held for reading in place, until CallOptions.deadline of the Acquire at the latest: then
-// the daemon revokes the lease.  If the session's read_mode() is kCopied, the blocks are copies in
-// its staging segment, which stay valid until the Lease ends and occupy the segment until then; a
-// block that does not fit in the segment has status kFull.  Movable.  Releases the blocks when it
-// is destroyed.
+// Blocks that the daemon holds for reading in place.  It revokes the lease when
+// CallOptions.deadline of the Acquire (at least 1 s) has passed.  If the session's read_mode() is
+// kCopied, the blocks are copies in its staging segment, which stay valid until the Lease ends and
+// occupy the segment until then; a block that does not fit in the segment has status kFull.
+// Movable.  Releases the blocks when it is destroyed.
 class Lease {
  public:
   Lease() = default;
@@ -182,8 +186,9 @@ class Lease {
   [[nodiscard]] const SegmentTable* Table(size_t i) const {
     return blocks_[i].table ? &*blocks_[i].table : nullptr;
   }
-  // Returns true while the daemon still promises the bytes; for copies, while their session lives.
-  // Check it after the last read of a view: if it is false, discard what was read.
+  // Returns true while the daemon still promises the bytes; if the blocks are copies, while their
+  // session lives.  Check it after the last read of a view: if Valid returns false, discard what
+  // was read.
   [[nodiscard]] bool Valid() const;
   // Releases the blocks now instead of at destruction.
   void Release();
@@ -213,8 +218,9 @@ class Lease {
   std::vector<Block> blocks_;
 };
 
-// Extents promised to this writer (mapped mode only), until CallOptions.deadline of the Reserve at
-// the latest.  Movable.  Extents that were not published are returned when it is destroyed.
+// Extents of the pool that only this writer may fill (mapped mode only), until CallOptions.deadline
+// of the Reserve (at least 1 s) has passed.  Movable.  Extents that were not published are returned
+// to the pool when the Reservation is destroyed.
 class Reservation {
  public:
   Reservation() = default;
@@ -235,8 +241,8 @@ class Reservation {
   };
   // Makes the blocks visible.  Padding between segments must be zero.  A block of status kInvalid
   // may be corrected and published again.  After an error (a deadline, a lost session) the daemon
-  // may or may not have published the blocks: the extents that they named have ended, and Bytes of
-  // them is empty.
+  // may or may not have published the blocks: the extents of these blocks can no longer be used,
+  // and Bytes returns an empty span for them.
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Publish(const VariantHandle& variant,
                                                                  std::span<const Block> blocks,
                                                                  const CallOptions& options = {});
@@ -291,16 +297,17 @@ class Session {
   [[nodiscard]] absl::StatusOr<Reservation> Reserve(std::span<const ByteCount> bytes,
                                                     const CallOptions& options = {});
 
-  // Reports to the daemon, so that Lookup, WatchEvents and directives include these blocks until
-  // the session ends; a later session reports them again.  Of a long report, every few megabytes
-  // wait until the daemon has processed what was sent before; a short one does not wait.  If the
-  // daemon finds a report wrong, it ends the session.
+  // Tells the daemon which blocks are in device memory, so that Lookup, WatchEvents and directives
+  // include them until the session ends; a later session must report them again.  A long report is
+  // sent in portions of about 4 MiB, and the call waits after each until the daemon has processed
+  // it; a short report does not wait.  If the daemon finds a report wrong, it ends the session.
   [[nodiscard]] absl::Status ReportDevice(const VariantHandle& variant, const DeviceReport& report);
 
   [[nodiscard]] WriteMode write_mode() const;
   [[nodiscard]] const std::string& write_mode_reason() const;
-  // How bytes arrive: kMapped, kCopied (this process may not map slabs) or kStream, and why not
-  // mapped.
+  // How the bytes of a read arrive: kMapped (this process maps slabs), kCopied (the daemon copies
+  // them into the staging segment, because this process may not map slabs) or kStream.
+  // read_mode_reason says why the mode is not kMapped.
   [[nodiscard]] ReadMode read_mode() const;
   [[nodiscard]] const std::string& read_mode_reason() const;
   [[nodiscard]] const wire::Attached& attached() const;
@@ -341,8 +348,8 @@ class Client {
   // ResourceExhausted if this process already has 256 shares.
   [[nodiscard]] absl::StatusOr<ShareTicket> ShareMemory(const DeviceExport& exported);
   [[nodiscard]] absl::Status DropShare(const ShareTicket& ticket);
-  // Returns what Device::Import takes; DeviceImports keeps what was imported.  Returns NotFound if
-  // there is no such ticket or its owner has ended.
+  // Returns the export that Device::Import takes.  (DeviceImports calls both, and keeps the
+  // imported memory.)  Returns NotFound if there is no such ticket or its owner has ended.
   [[nodiscard]] absl::StatusOr<DeviceExport> OpenShared(const ShareTicket& ticket);
   [[nodiscard]] absl::StatusOr<wire::LookupResult> Lookup(const wire::LookupQuery& query,
                                                           const CallOptions& options = {});

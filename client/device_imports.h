@@ -26,9 +26,9 @@ class DeviceImports {
   DeviceImports& operator=(const DeviceImports&) = delete;
 
   // Returns the memory behind the ticket.  Each call asks the daemon whether the ticket is still
-  // valid: one round trip of the sideband.  Returns NotFound if it is not, and discards its import.
-  // Other errors are those of Client::OpenShared and Device::Import.  The device's stats have the
-  // path of the import.
+  // valid: one round trip of the sideband.  Returns NotFound if the ticket is not valid, and
+  // discards its import.  Other errors are those of Client::OpenShared and Device::Import.  The
+  // device's stats have the path of the import.
   [[nodiscard]] absl::StatusOr<std::shared_ptr<const DeviceMemory>> Get(const ShareTicket& ticket);
   // Discards the imports whose tickets are no longer valid.
   void Sweep();

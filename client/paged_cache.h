@@ -1,5 +1,6 @@
-// An engine's paged KV cache on a device: stores its blocks and loads them back into its pages, on
-// queues of its own, without the engine's compute and without a copy through pageable memory.
+// An engine's paged KV cache on a device.  PagedCache stores blocks of the cache and loads blocks
+// back into its pages, on device queues of its own, so that the engine computes meanwhile, and
+// without a copy through pageable memory.
 //
 //   auto opened  = OpenDevice(DeviceWish::kAuto);
 //   auto session = (*client)->Attach({.engine_id = "e0", .device = opened->device.get()});
@@ -8,17 +9,18 @@
 //   auto load    = (*cache)->Load(wanted, {0, 32}, &pages_free);  // layers 0 to 31
 //   auto placed  = load->Wait(deadline);                        // status per block
 //
-// Bytes go by the device's copy engines where both sides have them in long runs, otherwise through
-// staging memory of the device and a scatter (or gather) on few multiprocessors.  Copies of one
-// step overlap with the scatter or gather of another.
+// If the layouts of pages and payload have their bytes in long runs, the device's copy engines move
+// them directly; otherwise they go through staging memory of the device and a scatter (or gather)
+// on few multiprocessors.  Copies of one step overlap with the scatter or gather of another.
 // A block is reported as kOk only when all its bytes are in the pages, were checked as the daemon
-// checks host reads, and the lease on them was still held then.  Pages of any other block hold
-// anything.
+// checks reads from HOST (a sample of the blocks), and the lease on them was still valid then.  The
+// content of the pages of any other block is undefined.
 // Ownership: Session and device are the caller's and outlive the cache; the cache outlives its
-// loads.  It allocates `staging_bytes` of device memory if it scatters and gathers.
+// loads.  PagedCache allocates `staging_bytes` of device memory if it scatters and gathers, and a
+// quarter of that as pinned host memory if the session does not both read and write in place.
 // Thread-safety: None; one engine thread uses it.  Its device queues are its own.
 // Limits: kLoadBlocksMax blocks in a load.  A put runs in steps; each step takes the blocks that
-// fit in a quarter of `staging_bytes`, at most 4,096.
+// fit in a quarter of `staging_bytes`.  More than 4,096 blocks in a step fail with InvalidArgument.
 #pragma once
 
 #include <chrono>
@@ -34,9 +36,9 @@
 namespace larder {
 
 struct PagedCacheOptions {
-  ByteCount staging_bytes = MiB(256);  // device memory; at least four blocks
+  ByteCount staging_bytes = MiB(256);  // at least four blocks; a step uses a quarter
   uint32_t multiprocessors = 4;        // at most so many run gathers and scatters
-  bool low_priority = true;            // its copies and moves yield to the engine's work
+  bool low_priority = true;            // copies, gathers and scatters yield to the engine
 };
 
 struct PagedGet {
@@ -61,15 +63,15 @@ class PagedLoad {
   PagedLoad& operator=(PagedLoad&& other) noexcept;
   ~PagedLoad();
 
-  // Returns the blocks, by index, that were placed since the last call: their event fired, and the
-  // lease still held.  Does not wait.
+  // Returns the blocks, by index, that were placed since the last call: their event has fired, and
+  // the lease is still valid.  Does not wait.
   [[nodiscard]] absl::StatusOr<std::vector<uint32_t>> Placed();
   // Returns the final status of every block.  kCancelled: the block was not there by the deadline,
   // or the lease was revoked meanwhile.  Returns an error if the device failed.
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Wait(
       std::chrono::steady_clock::time_point deadline);
-  // For the engine's queue, which can wait for this event instead of the thread.  Null if no block
-  // is on its way.
+  // Returns the event that fires when all copies of this load are done, so that the engine's queue
+  // can wait for it instead of a thread.  Returns null if no block is on its way.
   [[nodiscard]] const DeviceEvent* event() const;
 
  private:
@@ -90,12 +92,12 @@ class PagedLoad {
 
 class PagedCache {
  public:
-  // As many as the daemon can describe, with their segments, in one answer.
+  // The number of blocks whose segment tables the daemon sends in one answer.
   static constexpr size_t kLoadBlocksMax = 512;
 
   // `payload` is the layout of the variant's blocks; its block_tokens and layers are the variant's.
-  // Returns InvalidArgument if PagedPlan::Make does, if the variant is another one, or if there is
-  // too little staging memory.
+  // Returns InvalidArgument if PagedPlan::Make does, if `engine` or `payload` does not match the
+  // variant, or if there is too little staging memory.
   // REQUIRES: the session was attached with `device`.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<PagedCache>> Make(
       Session& session, Device& device, const VariantHandle& variant, const PagedLayout& engine,
@@ -127,7 +129,7 @@ class PagedCache {
   // A part of the staging memory, which successive steps use in turn.
   struct Slot {
     uint64_t address = 0;
-    std::unique_ptr<DeviceEvent> free;  // null: the slot is free
+    std::unique_ptr<DeviceEvent> free;  // its last use; null: not used yet
   };
   static constexpr size_t kSlots = 4;
 
@@ -135,7 +137,7 @@ class PagedCache {
   [[nodiscard]] size_t BlocksPerStep() const;
   [[nodiscard]] absl::Status WaitBefore(const DeviceEvent* event);
   // Moves payloads in memory of the process to pages, or back, and records one event at the end.
-  // After an error none of its work is under way any more.
+  // After an error none of the step's work is under way any more, unless the device failed.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> LoadStep(
       std::span<const PagedBlock> blocks, LayerRange layers);
   [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> StoreStep(
@@ -144,7 +146,8 @@ class PagedCache {
       std::span<const PagedBlock> blocks, LayerRange layers);
   [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> QueueStore(
       std::span<const PagedBlock> blocks);
-  // Waits for all queued work.  Returns false if the device failed: it may then still be writing.
+  // Waits for all queued work.  Returns false if the device failed: the device may then still be
+  // writing.
   bool Drain();
   [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> CopyRuns(
       std::span<const PagedBlock> blocks, LayerRange layers, bool to_device);
@@ -153,8 +156,7 @@ class PagedCache {
   // Queues the steps over all blocks of a load whose payloads are in its lease.
   [[nodiscard]] absl::Status Queue(PagedLoad& load, std::span<const PagedGet> blocks,
                                    LayerRange layers);
-  // If the session cannot lend memory (stream mode, for example): through a pinned buffer, step by
-  // step.
+  // Loads through a pinned buffer, step by step, for a session that does not read in place.
   [[nodiscard]] absl::StatusOr<PagedLoad> LoadThroughBuffer(std::span<const PagedGet> blocks,
                                                             LayerRange layers,
                                                             const CallOptions& options);
@@ -173,7 +175,7 @@ class PagedCache {
   const uint64_t payload_stride_;  // from one payload to the next, in staging memory and buffer
   const PagedCacheOptions options_;
   std::unique_ptr<DeviceMemory> staging_;
-  std::unique_ptr<PinnedMemory> buffer_;  // null if the session lends memory
+  std::unique_ptr<PinnedMemory> buffer_;  // null if the session reads and writes in place
   // Extents that a failed device may still write to.  They are returned when this cache is
   // destroyed.
   std::vector<Reservation> in_doubt_;

@@ -1,4 +1,4 @@
-// A restore into an engine's paged KV cache on a device: the device lands what is loaded in the
+// A restore into an engine's paged KV cache on a device: the device copies loaded blocks into the
 // engine's pages while the engine computes.
 //
 //   Restorer restorer(session, variant, profile, {.scheduler = {.hedges = false}});
@@ -6,12 +6,12 @@
 //   auto restored = restorer.Restore(prefix, engine);
 //
 // A block is reported as loaded when its event has fired and the lease on it was still held then.
-// When Restore returns, no block is on its way any more, however long its copies take, unless the
+// When Restore returns, no block is on its way any more, however long the copies take, unless the
 // device itself failed (paged_cache.h).
 // Ownership: Borrows the caches, which have their own queues, and `pages_free`.  The pages stay the
 // engine's.
-// Thread-safety: As RestoreEngine's.  While Restore runs, only the channel of a cache uses it: the
-// caller puts and loads nothing through it.
+// Thread-safety: As RestoreEngine's.  While Restore runs, only the thread of its channel uses a
+// cache: the caller must not call Put or Load on it.
 #pragma once
 
 #include <functional>
@@ -24,11 +24,12 @@ namespace larder {
 
 class PagedRestore final : public RestoreEngine {
  public:
-  // `compute` computes these tokens into their pages.  It may return only when that is done, for as
-  // soon as it returns the pages are read and more blocks may land beside them.
+  // `compute` computes the given tokens into their pages.  It must not return before that is done,
+  // because as soon as it returns, later steps read these pages and more blocks may land next to
+  // them.
   // caches[i] is the cache of channel i + 1.  `blocks` are those of the prefix, in order.
   // `pages_free` is an event of the engine after which its pages may be written; null: they may be
-  // written now.  REQUIRES: the restored prefix has as many blocks.
+  // written now.  REQUIRES: the restored prefix has as many blocks as `blocks`.
   PagedRestore(std::vector<PagedCache*> caches, std::vector<PagedGet> blocks, LayerRange layers,
                std::function<absl::Status(TokenRange)> compute,
                const DeviceEvent* pages_free = nullptr)

@@ -7,12 +7,12 @@
 //
 // It does not promise that anything is loaded.  A block that is missing, damaged or late is
 // computed, and the engine's cache is the same as if all blocks had been computed.
-// Ownership: The session outlives the restorer.  Bytes that arrive are in memory of the restorer
-// until the engine has taken them, unless they land directly in the engine's cache.
+// Ownership: The session outlives the restorer.  Bytes that arrive stay in memory of the restorer
+// until the restore ends, unless they land directly in the engine's cache.
 // Thread-safety: Restore is called from one thread at a time, which is the engine's; Cancel from
 // any thread.
 // Threads: One per channel, which waits while there is nothing to load.
-// Limits: One prefix at a time.  Engines that compute chunks, or parts of chunks, through all
+// Limits: One prefix at a time.  The engine computes chunks, or parts of chunks, through all
 // layers, on one stage and one rank.
 #pragma once
 
@@ -37,10 +37,11 @@ namespace larder {
 class RestoreEngine {
  public:
   virtual ~RestoreEngine() = default;
-  // Computes these tokens.  The engine's cache holds exactly [0, tokens.begin).
+  // Computes `tokens`.  When it is called, the engine's cache holds exactly the tokens before
+  // tokens.begin.
   [[nodiscard]] virtual absl::Status Compute(TokenRange tokens) = 0;
-  // Takes these blocks, which follow what is in the engine's cache: layers[i] is a block, with one
-  // span per layer.
+  // Puts loaded blocks into the engine's cache, behind the tokens that are in it.  `tokens` are
+  // those of the blocks; blocks[i] is a block, with one span per layer.
   using Layers = std::span<const std::span<const std::byte>>;
   [[nodiscard]] virtual absl::Status Place(TokenRange tokens, std::span<const Layers> blocks) = 0;
   // Does the engine's other work between steps, such as decoding.  It is called before each step,
@@ -50,16 +51,17 @@ class RestoreEngine {
 
   // Returns true for an engine whose blocks have their places before they arrive, such as pages of
   // a device.  Then blocks are loaded by Land, and Place gets tokens without blocks.  The
-  // restorer's Options::scheduler.hedges must be false: such a block cannot be computed and loaded
-  // at the same time.
+  // restorer's Options::scheduler.hedges must be false, because a block that lands cannot be
+  // computed and loaded at the same time.
   [[nodiscard]] virtual bool lands() const { return false; }
   // Loads these blocks, given by number, to their places, in any order.  Returns a status for each;
-  // kOk: all of the block is there and verified.  It runs on the channels' threads, one call at a
-  // time for each channel.  It ends soon after a stop of `call.stop` was requested.  Once it has
-  // returned, nothing writes to those places any more: the engine computes them, and Restore
-  // returns, only after that.  If it returns Internal, InvalidArgument or Unimplemented, Restore
-  // ends with that error; after any other error none of the blocks counts as loaded.  The stop is
-  // requested under the restorer's lock, so a callback on it must not call the restorer.
+  // kOk means that the whole block is in its place and was verified.  Land runs on the channels'
+  // threads, one call at a time for each channel.  It ends soon after a stop of `call.stop` was
+  // requested.  Once it has returned, nothing writes to those places any more: only after that does
+  // the engine compute blocks of these places, or Restore return.  If Land returns Internal,
+  // InvalidArgument or Unimplemented, Restore ends with that error; after any other error none of
+  // the blocks counts as loaded.  The stop is requested under the restorer's lock, so a callback on
+  // it must not call the restorer.
   [[nodiscard]] virtual absl::StatusOr<std::vector<BlockStatus>> Land(
       ChannelId /*channel*/, std::span<const uint32_t> /*blocks*/, const CallOptions& /*call*/) {
     return absl::UnimplementedError("blocks do not land in this engine");
@@ -69,15 +71,15 @@ class RestoreEngine {
 // What is to be restored: whole blocks, beginning with the first token.
 struct RestorePrefix {
   std::span<const Digest> blocks = {};           // the last digest of each block
-  std::vector<ChannelId> channel_of_block = {};  // from Lookup; kNowhere: not stored, a hole
-  std::span<const ByteCount> layer_bytes = {};   // of one block; their sum is loaded
+  std::vector<ChannelId> channel_of_block = {};  // from Lookup; kNowhere: not stored (a hole)
+  std::span<const ByteCount> layer_bytes = {};   // of each layer of one block
   uint32_t chunk_tokens = 0;                     // of one step of the engine
-  // For an engine whose cache is the same whether it computes a chunk at once or in parts that
-  // begin at multiples of this number of tokens: a number of whole blocks that divides a chunk.
-  // Where the rest of a chunk is loaded, a step then is a part of the chunk; no step has fewer
-  // tokens than this, unless its chunk has.  0: steps are whole chunks.
+  // Set it for an engine whose cache is the same whether it computes a chunk at once or in parts
+  // that begin at multiples of `cut_tokens` tokens.  It is a number of whole blocks, and divides a
+  // chunk.  A step may then be a part of a chunk, of which the other blocks are loaded; no step has
+  // fewer than `cut_tokens` tokens, unless its chunk has.  0 means that steps are whole chunks.
   uint32_t cut_tokens = 0;
-  uint32_t suffix_tokens = 0;       // computed after the prefix; only the plan uses it
+  uint32_t suffix_tokens = 0;       // computed after the prefix; used for planning only
   double deadline_s = kNoDeadline;  // from now; no load begins that would end later
 };
 
@@ -89,8 +91,8 @@ class Restorer {
   using Carry = std::function<TimePoint(ChannelId channel, ByteCount bytes, TimePoint now)>;
   struct Options {
     SchedulerOptions scheduler = {};  // its `engine` is set by the restorer
-    // Bytes that a channel may have loaded ahead in the restorer's memory.  A slow channel has
-    // less; blocks that Land in the engine do not count.
+    // About how many bytes a channel requests in one batch, at most; a batch has at least one
+    // block.  A slow channel requests fewer.  Does not apply to blocks that land in the engine.
     ByteCount room = MiB(8);
     Carry carry = {};
     // A step lasts at most this long, for an engine that does other work Between steps: chunks are
@@ -101,8 +103,8 @@ class Restorer {
   };
   // `profile` describes the channels.
   Restorer(Session& session, VariantHandle variant, Profile profile, Options options);
-  // Tells calls that are under way to stop and waits for them: several milliseconds, whatever the
-  // daemon does.
+  // Tells calls that are under way to stop, and waits for them.  A call notices the stop within
+  // about 20 ms, whatever the daemon does.
   ~Restorer();
   Restorer(const Restorer&) = delete;
   Restorer& operator=(const Restorer&) = delete;
@@ -116,7 +118,7 @@ class Restorer {
   };
   struct Restored {
     uint32_t computed_tokens = 0, loaded_tokens = 0;
-    ByteCount bytes;       // of loads that were used
+    ByteCount bytes;       // of the loads whose blocks were used
     double restore_s = 0;  // until the whole prefix is in the cache
     double compute_s = 0;  // the part of it in which the engine computed
     double load_s = 0;     // the part of it in which any channel was loading

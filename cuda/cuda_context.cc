@@ -27,7 +27,7 @@ CudaContext::~CudaContext() {
 CudaContext::Scope::Scope(const CudaContext& cuda)
     : cuda_(cuda), pushed_(cuda.driver_.cuCtxPushCurrent_v2(cuda.context_) == CUDA_SUCCESS) {}
 CudaContext::Scope::~Scope() {
-  if (!pushed_) return;  // the current context is the engine's
+  if (!pushed_) return;  // the push failed, so a pop would remove the engine's context
   CUcontext popped = nullptr;
   cuda_.driver_.cuCtxPopCurrent_v2(&popped);
 }
@@ -86,7 +86,8 @@ void CudaContext::ReadInfo(int version) {
 }
 
 void CudaContext::LoadKernels() {
-  // The driver may load the code at either of the two calls, so either may fail.
+  // The driver may load the code in cuModuleLoadData or only in cuModuleGetFunction, so either call
+  // may fail if the build has no kernels for this GPU.
   absl::Status loaded =
       StatusOf(driver_.cuModuleLoadData(&module_, larder_cuda_kernels), "cuModuleLoadData");
   for (const MoveDirection direction : {MoveDirection::kGather, MoveDirection::kScatter})

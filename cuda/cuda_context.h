@@ -32,8 +32,8 @@ class CudaContext {
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
 
-  // Makes this context the calling thread's current one while it lives.  An engine has its own
-  // current context, which is current again afterwards.
+  // Makes this context the calling thread's current context as long as the Scope lives.  The
+  // context that was current before, such as the engine's, is current again afterwards.
   class Scope {
    public:
     explicit Scope(const CudaContext& cuda);
@@ -67,13 +67,13 @@ class CudaContext {
   void LoadKernels();
   [[nodiscard]] int Attribute(CUdevice_attribute attribute) const;
 
-  static constexpr int kAccessSizes = 5;  // 1, 2, 4, 8, 16
+  static constexpr int kAccessSizes = 5;  // 1, 2, 4, 8 and 16 bytes
   const CudaSymbols driver_;
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
   CUmodule module_ = nullptr;
   CUfunction kernels_[2][kAccessSizes] = {};
-  std::string no_kernels_;  // why there are no kernels; empty if there are
+  std::string no_kernels_;  // why the kernels could not be loaded; empty if they were
   bool shares_descriptors_ = false, pins_read_only_ = false;
   DeviceInfo info_;
   PinRegistry pins_;

@@ -1,4 +1,4 @@
-// Takes the place of cuda_device.cc if there was no CUDA toolkit at build time.
+// This file is built instead of cuda_device.cc if there was no CUDA toolkit at build time.
 #include "cuda/cuda_device.h"
 
 namespace larder {

@@ -160,7 +160,8 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> ImportDescriptor(std::shared_ptr<C
       cuda->StatusOf(cuda->driver().cuMemImportFromShareableHandle(
                          &allocation, descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
                      "cuMemImportFromShareableHandle"));
-  // cuMemMap refuses a size beyond that of the allocation.
+  // cuMemMap refuses a size larger than the allocation, so a size in `exported` that is too large
+  // fails here.
   auto memory = MappedMemory::Map(cuda, allocation, exported.bytes, mapped_bytes);
   if (memory.ok()) ++cuda->counters().imports_descriptor;
   return memory;

@@ -41,7 +41,7 @@ class AllocatedPinned : public PinnedMemory {
   const std::span<std::byte> bytes_;
 };
 
-// Memory of the caller, whose pieces it registers on threads of its own.
+// Memory of the caller.  The object registers its pieces on threads of its own.
 class RegisteredPinned : public PinnedMemory {
  public:
   static absl::StatusOr<std::unique_ptr<PinnedMemory>> Make(std::shared_ptr<CudaContext> cuda,
@@ -129,8 +129,9 @@ class RegisteredPinned : public PinnedMemory {
       changed_.NotifyAll();
     }
   }
-  // Memory that may only be read is registered as such if the device supports that.  If its mapping
-  // is writable nevertheless, plain registration may succeed.
+  // Memory with PinAccess::kRead is registered read-only if the device supports that.  Otherwise,
+  // or if that fails, plain registration is tried, which may succeed if the memory is mapped
+  // writable.
   PieceState Register(size_t piece, absl::Status* why) {
     if (read_only_ && cuda_->pins_read_only() &&
         Register(piece, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_READ_ONLY).ok())
@@ -156,7 +157,7 @@ class RegisteredPinned : public PinnedMemory {
   size_t decided_ LARDER_GUARDED_BY(mu_) = 0;
   std::string refusal_ LARDER_GUARDED_BY(mu_);
   CondVar changed_;
-  std::vector<std::thread> threads_;  // last: they run on the members above
+  std::vector<std::thread> threads_;  // last: the threads use the members above
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace {
 
 constexpr ByteCount kStagingBytes = MiB(8);
 constexpr size_t kTableSlots = 4;
-constexpr size_t kTableWords = 64 << 10;  // in one slot
+constexpr size_t kTableWords = 64 << 10;  // 64-bit words in one slot
 
 class CudaEvent : public DeviceEvent {
  public:
@@ -61,7 +61,8 @@ class CudaEvent : public DeviceEvent {
   const CUevent event_;
 };
 
-// The tables of launches, on their way to the device, in slots that are used in turn.
+// The tables of launches (gather_scatter.h), in host memory and on the device, in slots that are
+// used in turn.
 class TableRing {
  public:
   static absl::StatusOr<std::unique_ptr<TableRing>> Make(const std::shared_ptr<CudaContext>& cuda) {
@@ -80,9 +81,9 @@ class TableRing {
   struct Slot {
     std::span<uint64_t> host;
     uint64_t device = 0;
-    const CudaEvent* used = nullptr;  // to be recorded after the launch
+    const CudaEvent* used = nullptr;  // the caller records it after the launch
   };
-  // Synchronizes if kTableSlots launches are under way.
+  // Returns the next slot.  If kTableSlots launches are under way, waits for the oldest of them.
   [[nodiscard]] absl::StatusOr<Slot> Next(const CudaContext& cuda) {
     const size_t slot = next_++ % kTableSlots;
     LARDER_RETURN_IF_ERROR(
@@ -102,7 +103,8 @@ class TableRing {
   size_t next_ = 0;
 };
 
-// A copy that a host function of the stream does.  The function frees it.
+// The argument of RunStagedCopy, a host function that the driver calls in the order of a stream.
+// RunStagedCopy deletes it.
 struct StagedCopy {
   std::byte* to;
   const std::byte* from;
@@ -183,7 +185,7 @@ class CudaQueue : public DeviceQueue {
     from_.push_back(from);
     bytes_.push_back(bytes);
   }
-  // Splits a copy into parts that the device can do directly and parts that are staged.
+  // Splits a copy into parts that the device can copy directly and parts that are staged.
   absl::Status Sort(CopyDirection direction, const DeviceCopy& copy) {
     if (direction == CopyDirection::kWithin) {
       AddDirect(copy.to, copy.from, copy.bytes);
@@ -239,8 +241,9 @@ class CudaQueue : public DeviceQueue {
   }
 #endif
 
-  // Copies through one pinned buffer, in the order of the stream: one half of each step is done by
-  // a thread of the driver, the other by a copy engine.
+  // Copies through one pinned buffer, in the order of the stream.  In each step a thread of the
+  // driver copies between the caller's memory and the buffer, and a copy engine between the buffer
+  // and the device.
   absl::Status CopyStaged(const StagedPart& part) {
     if (staging_ == nullptr) {
       LARDER_ASSIGN_OR_RETURN(staging_, AllocateCudaPinned(cuda_, kStagingBytes));
@@ -310,13 +313,16 @@ class CudaQueue : public DeviceQueue {
     ++cuda_->counters().launches;
     const absl::Status recorded = RecordInto(*slot.used);
     if (!recorded.ok()) {
-      // Without the event nothing shows when the slot's tables may be overwritten.
+      // Without the event no later launch can know when the slot's tables may be overwritten.
       (void)driver().cuStreamSynchronize(stream_);
       broken_ = recorded;
     }
     return recorded;
   }
-  // One block of the grid occupies one multiprocessor.  If all may be used, two blocks fill each.
+  // Returns the number of blocks of the grid.  A block fills half a multiprocessor
+  // (kKernelThreads).  If the move limits the multiprocessors, each block counts as a whole
+  // multiprocessor, since it may run on one of its own; otherwise two blocks per multiprocessor
+  // fill all of them.
   [[nodiscard]] unsigned Grid(const PagedMoveArgs& args, const PagedMove& move) const {
     constexpr uint32_t kWarps = kKernelThreads / kWarpLanes;
     const uint32_t useful = (args.pieces + kWarps - 1) / kWarps;
@@ -329,10 +335,11 @@ class CudaQueue : public DeviceQueue {
   const std::shared_ptr<CudaContext> cuda_;
   const CUstream stream_;
   const bool owned_;
-  absl::Status broken_;                    // after a failure: what CopyBatch and moves return
+  absl::Status broken_;                    // if not OK: what CopyBatch and moves return
   std::unique_ptr<TableRing> tables_;      // made by the first move
   std::unique_ptr<PinnedMemory> staging_;  // made by the first copy that needs it
-  // Of the batch that is being enqueued; kept so that their memory is reused.
+  // The parts of the batch that CopyBatch is enqueuing.  Kept between calls so that their memory is
+  // reused.
   std::vector<CUdeviceptr> to_, from_;
   std::vector<size_t> bytes_;
   std::vector<PinRegistry::Part> parts_;

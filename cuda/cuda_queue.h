@@ -1,10 +1,11 @@
 // A stream of a CUDA device as a queue.
 //
-// Ownership: it owns the stream, unless that is adopted, and shares ownership of the context.
+// Ownership: the queue owns its stream, unless the stream was adopted, and shares ownership of the
+// context.
 // Thread-safety: as device.h says.
-// Limits: the tables of at most kTableSlots launches are in use at once; the next launch waits for
-// the oldest of them.  The first Gather or Scatter allocates the tables, and the first copy that is
-// staged allocates a pinned buffer, so these calls synchronize.
+// Limits: the tables of at most 4 launches (kTableSlots) are in use at once, so a Gather or Scatter
+// that needs a fifth waits for the oldest of them.  The first Gather or Scatter allocates the
+// tables, and the first copy that is staged allocates a pinned buffer, so these calls synchronize.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,7 @@
 // The memory of a GPU, and the queues that move bytes to it, from it and inside it.
 //
-// host_device is the reference implementation and the one to read first: it does the same in memory
-// of the process.  tests/contract/device_contract.h checks every device against this text.
+// host_device is the reference implementation and the one to read first: it does everything in
+// memory of the process.  tests/contract/device_contract.h checks every device against this text.
 //
 // Addresses of device memory and of memory of the process are numbers of one address space, as with
 // CUDA's unified addressing.  Only the work that a caller puts into a queue touches bytes.
@@ -13,11 +13,13 @@
 // made from it.
 // Thread-safety: any thread may use Device, PinnedMemory and DeviceEvent; only one thread at a time
 // may use a DeviceQueue.
-// Errors: Unavailable: there is no device, or this one cannot do that; the text is a sentence for
-// the operator.  ResourceExhausted: the device's memory is full.  InvalidArgument: the text says
-// which argument is wrong.  Internal: the driver failed; after that a queue returns the same error
-// until it is destroyed, and the bytes that it moved must not be trusted.
-// Fork: everything here belongs to the process that opened the device.
+// Errors: Unavailable: there is no device, or the device cannot do what the call asks for; the text
+// is a sentence for the operator.  ResourceExhausted: the device's memory is full.
+// InvalidArgument: the text says which argument is wrong.  Internal: the driver failed; after that
+// a queue returns the same error until it is destroyed, and the bytes that the queue moved must not
+// be trusted.
+// Fork: a device and everything made from it can be used only by the process that opened the
+// device.
 #pragma once
 
 #include <array>
@@ -48,19 +50,19 @@ enum class SharePath : uint8_t {
 };
 [[nodiscard]] const char* ToString(SharePath path);
 
-// Memory of the device.  Destroying it frees the memory (synchronizes), so destroy it after the
-// event of its last copy.
+// Memory of the device.  Destroying the object frees the memory (synchronizes).  REQUIRES: the
+// event of the last copy into or out of the memory is done by then.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
   [[nodiscard]] virtual uint64_t address() const = 0;
-  // The size that was asked for; the device may have rounded it up.
+  // The size in bytes that was asked for; the device may have allocated more.
   [[nodiscard]] virtual ByteCount bytes() const = 0;
   [[nodiscard]] virtual SharePath share() const = 0;
 };
 
-// What Import needs, in a form that can be sent to another process.  Closes its descriptor when
-// destroyed.
+// What Device::Import needs, in a form that can be sent to another process.  The destructor closes
+// the descriptor.
 class DeviceExport {
  public:
   static constexpr size_t kHandleBytes = 64;
@@ -81,9 +83,9 @@ enum class PinAccess : uint8_t { kRead = 1, kReadWrite = 2 };
 
 // How copies reach memory of the process.
 enum class PinPath : uint8_t {
-  kPending = 1,     // it is being registered; copies are staged meanwhile
+  kPending = 1,     // the memory is being registered; copies are staged meanwhile
   kRegistered = 2,  // the device reads and writes it directly
-  kReadOnly = 3,    // it is registered as memory that the device may only read
+  kReadOnly = 3,    // the memory is registered as memory that the device may only read
   kStaged = 4,      // registration was refused: copies go through a pinned buffer of the queue
 };
 [[nodiscard]] const char* ToString(PinPath path);
@@ -94,20 +96,21 @@ struct PinOptions {
   int threads = 2;                   // threads that register pieces; > 0
 };
 
-// Memory of the process that copies may use.  Destroying it unregisters the memory (synchronizes).
-// The bytes stay the caller's and must be mapped as long as this object lives.  Copies may use them
-// at once: pieces that are not registered yet are staged.
+// Memory of the process that copies may use.  Destroying the object unregisters the memory
+// (synchronizes), and frees it if it came from AllocatePinned.  Memory that was given to Pin stays
+// the caller's, and must be mapped as long as the object lives.  Copies may use the memory at once:
+// copies of pieces that are not registered yet are staged.
 class PinnedMemory {
  public:
   virtual ~PinnedMemory() = default;
   [[nodiscard]] virtual std::span<const std::byte> bytes() const = 0;
-  // The path of the whole memory: kPending until the outcome of every piece is known, kStaged if
-  // one was refused.
+  // The path of the whole memory: kPending until every piece is registered or refused, then kStaged
+  // if a piece was refused.
   [[nodiscard]] virtual PinPath path() const = 0;
   [[nodiscard]] virtual ByteCount registered() const = 0;
-  // Why a piece was refused; empty if none was.
+  // The driver's reason for refusing a piece; empty if no piece was refused.
   [[nodiscard]] virtual std::string refusal() const = 0;
-  // Waits until no piece is pending.
+  // Waits until every piece is registered or refused.
   virtual void WaitDecided() = 0;
 };
 
@@ -115,10 +118,11 @@ class PinnedMemory {
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
-  // Returns true once everything before it in its queue is done.  Returns an error if some of that
-  // failed.
+  // Returns true if all work before the event in its queue is done.  Returns an error if some of
+  // that work failed.
   [[nodiscard]] virtual absl::StatusOr<bool> Done() const = 0;
-  // Synchronizes with this event.  Returns DeadlineExceeded if it is not done by the deadline.
+  // Waits until the event is done (synchronizes).  Returns DeadlineExceeded if it is not done by
+  // the deadline.
   [[nodiscard]] virtual absl::Status Wait(std::chrono::steady_clock::time_point deadline) const = 0;
 };
 
@@ -134,7 +138,7 @@ struct DeviceCopy {
 struct PagedMove {
   LayerRange layers;
   std::span<const PagedBlock> blocks;
-  // The most multiprocessors that work on it at a time; 0 means all of them.
+  // The most multiprocessors that work on the move at a time; 0 means all of them.
   uint32_t multiprocessors = 0;
 };
 
@@ -143,16 +147,16 @@ class DeviceQueue {
  public:
   virtual ~DeviceQueue() = default;
 
-  // Copies with the device's copy engines, in any order within the batch.  The side that is not the
-  // device must be memory that was pinned or came from AllocatePinned; otherwise InvalidArgument is
-  // returned and nothing is copied.  REQUIRES: copies do not overlap; the device's side is memory
-  // of the device.
+  // Copies with the device's copy engines, in any order within the batch.  With kToDevice, `from`
+  // must be memory that came from Pin or AllocatePinned; with kFromDevice, `to` must be.  Otherwise
+  // returns InvalidArgument and copies nothing.  REQUIRES: copies do not overlap; all other
+  // addresses are memory of the device.
   [[nodiscard]] virtual absl::Status CopyBatch(CopyDirection direction,
                                                std::span<const DeviceCopy> copies) = 0;
-  // Gather moves rows from the engine's pages into payloads of records, Scatter moves them back.
-  // The device's multiprocessors do it.  Payloads lie in memory of the device.  One call handles
-  // any number of blocks.  Returns InvalidArgument if PagedPlan::Check refuses the move.  Neither
-  // plan nor move is needed after the call.
+  // Gather moves rows from the engine's pages into payloads of records, Scatter moves them back,
+  // both with the device's multiprocessors.  Payloads lie in memory of the device.  One call
+  // handles any number of blocks.  Returns InvalidArgument if PagedPlan::Check refuses the move.
+  // The caller may destroy plan and move after the call.
   [[nodiscard]] virtual absl::Status Gather(const PagedPlan& plan, const PagedMove& move) = 0;
   [[nodiscard]] virtual absl::Status Scatter(const PagedPlan& plan, const PagedMove& move) = 0;
 
@@ -160,7 +164,7 @@ class DeviceQueue {
   // Work that is enqueued after this call waits for the event, which may be of any queue of this
   // device.  The call itself does not wait.
   [[nodiscard]] virtual absl::Status WaitFor(const DeviceEvent& event) = 0;
-  // Synchronizes with this queue.
+  // Waits until all work of this queue is done (synchronizes).
   [[nodiscard]] virtual absl::Status Wait() = 0;
 };
 
@@ -169,28 +173,28 @@ enum class DeviceWish : uint8_t { kHost = 1, kCuda = 2, kAuto = 3 };
 
 struct DeviceInfo {
   DeviceKind kind = DeviceKind::kHost;
-  DeviceWish wish = DeviceWish::kHost;  // what was asked for
-  std::string reason;  // for the operator: with kAuto, why this is not a CUDA device
+  DeviceWish wish = DeviceWish::kHost;  // the wish that OpenDevice was called with
+  std::string reason;  // why kAuto opened no CUDA device, for the operator; may be empty
   std::string name;
   ByteCount memory;              // all of the device's memory; 0 if unknown
-  uint32_t multiprocessors = 0;  // 0 if it has none
-  std::string driver;            // version, "13.0"; empty if there is no driver
-  // What this device cannot do, each with why and what to do about it.
+  uint32_t multiprocessors = 0;  // 0 if the device has none
+  std::string driver;            // version, such as "13.0"; empty if there is no driver
+  // What this device cannot do, one sentence each, with the reason.
   std::vector<std::string> limits;
 };
 
 // What a device has done since it was opened.
 struct DeviceStats {
   uint64_t copies = 0;       // copies that CopyBatch was given
-  uint64_t copy_calls = 0;   // calls of the driver that these took
+  uint64_t copy_calls = 0;   // calls of the driver that made these copies
   ByteCount bytes_direct;    // copied between registered memory and the device
   ByteCount bytes_staged;    // copied through a pinned buffer of a queue
   ByteCount bytes_within;    // copied inside the device, by copy engines
   ByteCount bytes_moved;     // moved by Gather and Scatter
   uint64_t launches = 0;     // launches of kernels, or of their host twins
-  uint64_t imports[2] = {};  // by descriptor, by handle
-  // Memory that is pinned now, by Pin or AllocatePinned, by the path that its copies take
-  // (PinPath): being registered, registered, registered read-only, refused.
+  uint64_t imports[2] = {};  // [0]: by descriptor; [1]: by handle
+  // Memory that is pinned now, by Pin or AllocatePinned.  It is divided by what its copies do
+  // (PinPath): pieces that are being registered, registered, registered read-only, refused.
   ByteCount pinned_pending;
   ByteCount pinned_registered;
   ByteCount pinned_read_only;
@@ -203,17 +207,18 @@ class Device {
   [[nodiscard]] virtual const DeviceInfo& info() const = 0;
   [[nodiscard]] virtual DeviceStats stats() const = 0;
 
-  // Synchronizes.  The content of the memory is undefined.  Returns Unavailable if memory of this
-  // device cannot be shared that way.
+  // Allocates memory of the device, with undefined content.  Synchronizes.  Returns Unavailable if
+  // memory of this device cannot be shared by `share`.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(
       ByteCount bytes, SharePath share = SharePath::kNone) = 0;
   // Allocates memory of the process that the device reads and writes directly.  Synchronizes.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<PinnedMemory>> AllocatePinned(
       ByteCount bytes) = 0;
-  // Returns at once; the memory may be registered in the background.  With kRead the memory may be
-  // mapped read-only, and copies into it are refused.
-  // Returns InvalidArgument if the memory is empty or does not begin at a page, AlreadyExists if
-  // some of it is pinned.
+  // Makes memory of the caller usable by copies.  Returns at once; the memory may be registered in
+  // the background.  With PinAccess::kRead the memory may be mapped read-only, and copies into it
+  // are refused.
+  // Returns InvalidArgument if the memory is empty or does not begin at a page boundary, or an
+  // option is out of range; AlreadyExists if some of the memory is pinned.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<PinnedMemory>> Pin(
       std::span<const std::byte> memory, const PinOptions& options) = 0;
 
@@ -228,8 +233,8 @@ class Device {
   // Work of low priority yields to the engine's work when both wait for the device.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceQueue>> MakeQueue(
       bool low_priority = true) = 0;
-  // Makes a queue of a stream of the engine (a CUstream), so that other queues can be ordered
-  // against it.  The engine keeps ownership of the stream.
+  // Makes a queue from a stream of the engine (a CUstream), so that other queues can wait for the
+  // stream's work and the stream for theirs.  The engine keeps ownership of the stream.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceQueue>> AdoptQueue(
       uint64_t native_handle) = 0;
 };
@@ -241,8 +246,9 @@ struct OpenedDevice {
   std::string reason;  // DeviceInfo::reason
 };
 
-// If there is no CUDA device, kCuda returns Unavailable with a sentence for the operator, and kAuto
-// returns the host device with that sentence as its `reason`.  Synchronizes.
+// Opens a device.  If the CUDA device cannot be opened, kCuda returns the error, whose text is a
+// sentence for the operator, and kAuto returns the host device with that sentence as `reason`.
+// Synchronizes.
 [[nodiscard]] absl::StatusOr<OpenedDevice> OpenDevice(DeviceWish wish, uint32_t ordinal = 0);
 
 }  // namespace larder

@@ -1,9 +1,9 @@
-// The functions of libcuda, found at run time.  No other file knows their names.
+// The functions of libcuda, found at run time.  All other files call them through CudaSymbols.
 //
-// Nothing of Larder links against libcuda.  A machine without libcuda, or with an older one, is a
+// No binary of Larder links against libcuda.  A machine without libcuda, or with an older one, is a
 // normal state: the error of Load says what is missing, in a sentence for the operator.
 //
-// Ownership: a value.  libcuda is never unloaded, because its threads do not end.
+// Ownership: a value.  libcuda is never unloaded, because its threads run until the process ends.
 // Thread-safety: const after Load.
 #pragma once
 
@@ -20,7 +20,8 @@ namespace larder {
 
 // clang-format off
 
-// Without these there is no CUDA device.  All are in the driver of CUDA 11.0 (450) and later.
+// Load fails if one of these functions is missing.  All are in the drivers of CUDA 11.0 (driver
+// 450) and later.
 #define LARDER_CUDA_REQUIRED(F)                                                              \
   F(cuInit) F(cuDriverGetVersion) F(cuGetErrorName) F(cuGetErrorString)                      \
   F(cuDeviceGetCount) F(cuDeviceGet) F(cuDeviceGetName) F(cuDeviceGetAttribute)              \
@@ -34,19 +35,19 @@ namespace larder {
   F(cuEventQuery) F(cuEventSynchronize)                                                      \
   F(cuModuleLoadData) F(cuModuleUnload) F(cuModuleGetFunction)
 
-// Sharing by descriptor needs all of these (CUDA 10.2).
+// SharePath::kDescriptor needs all of these (CUDA 10.2).
 #define LARDER_CUDA_DESCRIPTORS(F)                                                           \
   F(cuMemCreate) F(cuMemRelease) F(cuMemAddressReserve) F(cuMemAddressFree)                  \
   F(cuMemMap) F(cuMemUnmap) F(cuMemSetAccess) F(cuMemGetAllocationGranularity)               \
   F(cuMemExportToShareableHandle) F(cuMemImportFromShareableHandle)
 
-// Sharing by handle needs all of these.
+// SharePath::kHandle needs all of these.
 #define LARDER_CUDA_HANDLES(F) F(cuIpcGetMemHandle) F(cuIpcOpenMemHandle_v2) F(cuIpcCloseMemHandle)
 
 // clang-format on
 
-// cuMemcpyBatchAsync changed its signature between its two names.  Both are declared here, so that
-// this builds with any cuda.h.
+// cuMemcpyBatchAsync and its successor cuMemcpyBatchAsync_v2 have different signatures.  Both are
+// declared here, so that this file compiles with any cuda.h.
 using CudaBatchCopy = CUresult (*)(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count,
                                    void* attributes, size_t* attribute_indices,
                                    size_t attribute_count, CUstream stream);  // CUDA 13.0
@@ -70,7 +71,7 @@ struct CudaSymbols {
   // Returns Unavailable if there is no libcuda, or it is older than CUDA 11.
   [[nodiscard]] static absl::StatusOr<CudaSymbols> Load();
 
-  // The status for the result of call `what`, with the driver's own words.
+  // Returns the status for the result of the driver call `what`, with the driver's own words.
   [[nodiscard]] absl::Status StatusOf(CUresult result, const char* what) const;
 };
 

@@ -1,9 +1,10 @@
 // The kernels of gather_scatter.h.  Compiled to a fat binary that is part of the library
 // (cuda_kernels.h); CUDA's runtime library is not linked.
 //
-// The grid is persistent: each warp takes every (number of warps)-th piece, so the launch
-// determines how many multiprocessors are busy.  A lane reads its four accesses before it writes
-// the first.  Reads and writes are hinted to bypass the caches, because nothing is accessed twice.
+// The grid is persistent: with N warps in the grid, each warp moves every Nth piece, so the size of
+// the grid determines how many multiprocessors are busy.  A lane reads the values of its four
+// accesses before it writes the first of them.  Reads and writes have a streaming hint for the
+// caches, because no byte is accessed twice.
 #include "cuda/gather_scatter.h"
 
 namespace larder {

@@ -1,9 +1,10 @@
 // Moves rows between an engine's pages and payloads of records.  This file has the arithmetic that
-// a kernel and its host twin share.
+// the kernel and its host twin share.
 //
-// The work is cut into pieces of kPieceAccesses accesses of one tile (TileShape); a warp does a
-// piece with its 32 lanes in parallel.  The kernel (gather_scatter.cu) and the twin
-// (gather_scatter.cc) differ in how they iterate over the pieces, and in how they copy 16 bytes.
+// An access is one load and one store of access_bytes bytes.  The work is cut into pieces of at
+// most kPieceAccesses accesses of one tile (TileShape); the 32 lanes of a warp move a piece in
+// parallel.  The kernel (gather_scatter.cu) and the twin (gather_scatter.cc) differ in how they
+// iterate over the pieces, and in how they copy 16 bytes.
 //
 // Ownership: values that contain addresses.  Thread-safety: pieces are independent of each other.
 // Limits: 2^31 - 1 pieces per launch (MoveBlocksMax).
@@ -29,8 +30,8 @@ inline constexpr uint32_t kWarpLanes = 32;
 inline constexpr uint32_t kLaneAccesses = 4;  // accesses that a lane has under way at once
 inline constexpr uint32_t kPieceAccesses = kWarpLanes * kLaneAccesses;
 
-// Divides by a number that the plan fixes, with a multiplication, because GPUs have no integer
-// division.  Exact for dividends below 2^31 and divisors in [1, 2^31).
+// Divides by a number that is constant during a launch.  It multiplies instead, because GPUs have
+// no instruction for integer division.  Exact for dividends below 2^31 and divisors in [1, 2^31).
 struct FastDivisor {
   uint32_t divisor = 1, multiplier = 0, shift = 0;
 
@@ -41,16 +42,16 @@ struct FastDivisor {
 };
 [[nodiscard]] FastDivisor MakeFastDivisor(uint32_t divisor);
 
-// The arguments of a launch, passed by value.  The tables lie in memory that the kernel, or the
-// host twin, can read.
+// The arguments of a launch, passed by value.  The four pointers are to tables in memory that the
+// kernel, or the host twin, can read.
 struct PagedMoveArgs {
   const uint64_t* engine_bases = nullptr;     // [planes]
-  const uint64_t* payload_offsets = nullptr;  // [planes], from the first moved layer's bytes
+  const uint64_t* payload_offsets = nullptr;  // [planes], from the first moved layer
   const uint64_t* payloads = nullptr;         // [blocks]
   const uint64_t* engine_offsets = nullptr;   // [blocks * tiles]
   uint64_t engine_outer = 0, engine_inner = 0, payload_outer = 0, payload_inner = 0;
   uint64_t payload_tile_stride = 0;
-  uint32_t pieces = 0;         // in the launch
+  uint32_t pieces = 0;         // pieces of the launch
   uint32_t tile_accesses = 0;  // outer * inner * run_accesses
   FastDivisor tile_pieces;     // pieces of one tile
   FastDivisor planes;          // planes of the moved layers
@@ -59,14 +60,15 @@ struct PagedMoveArgs {
   FastDivisor inner;
 };
 
-// Where a piece lies.
+// Where the accesses of a piece begin.
 struct Piece {
-  uint64_t engine = 0, payload = 0;  // addresses of its tile's first byte on the two sides
-  uint32_t first_access = 0;         // index inside the tile
+  uint64_t engine = 0, payload = 0;  // addresses of the tile's first byte on the two sides
+  uint32_t first_access = 0;         // index of the first access inside the tile
 };
 
-// Pieces are ordered by block, tile, plane and piece, so that neighbors lie side by side in the
-// payload.
+// Finds the piece with this index in the launch.  Pieces are numbered by block, then tile, then
+// plane, then position in the tile, so that pieces with adjacent indices mostly lie side by side in
+// the payload.
 LARDER_HOST_DEVICE Piece FindPiece(const PagedMoveArgs& args, uint32_t index) {
   const uint32_t tile_index = args.tile_pieces.Divide(index);
   const uint32_t piece_in_tile = index - tile_index * args.tile_pieces.divisor;
@@ -83,7 +85,7 @@ struct AccessOffsets {
   uint64_t engine = 0, payload = 0;
 };
 
-// The offsets of access `access` in its tile; an access has `access_bytes` bytes.
+// Returns the offsets of access `access` from the first byte of its tile on the two sides.
 LARDER_HOST_DEVICE AccessOffsets FindAccess(const PagedMoveArgs& args, uint32_t access,
                                             uint32_t access_bytes) {
   const uint32_t run = args.run_accesses.Divide(access);
@@ -96,12 +98,13 @@ LARDER_HOST_DEVICE AccessOffsets FindAccess(const PagedMoveArgs& args, uint32_t 
 
 // ---- tables of a launch
 
-// The words that the four tables take for `blocks` blocks.
+// Returns how many 64-bit words the four tables take for `blocks` blocks.
 [[nodiscard]] size_t MoveTableWords(const PagedPlan& plan, LayerRange layers, size_t blocks);
-// The most blocks whose tables fit into `words` and whose pieces are at most 2^31 - 1; 0 if not
-// even one does.
+// Returns the largest number of blocks whose tables fit into `words` 64-bit words and that have at
+// most 2^31 - 1 pieces; 0 if one block is too many.
 [[nodiscard]] size_t MoveBlocksMax(const PagedPlan& plan, LayerRange layers, size_t words);
-// Fills `tables` and returns the arguments of a launch that finds them at address `tables_at`.
+// Fills `tables` and returns the arguments of a launch that reads the tables at address
+// `tables_at`.
 // REQUIRES: tables.size() is MoveTableWords, plan.Check is OK, blocks.size() <= MoveBlocksMax.
 [[nodiscard]] PagedMoveArgs FillMoveTables(const PagedPlan& plan, LayerRange layers,
                                            std::span<const PagedBlock> blocks,
@@ -109,15 +112,17 @@ LARDER_HOST_DEVICE AccessOffsets FindAccess(const PagedMoveArgs& args, uint32_t 
 
 // ---- the host twin
 
-enum class MoveDirection : uint8_t { kGather = 1, kScatter = 2 };  // from pages; to pages
+// kGather moves from pages to payloads, kScatter from payloads to pages.
+enum class MoveDirection : uint8_t { kGather = 1, kScatter = 2 };
 
+// Does what the kernel does, on the calling thread.
 // REQUIRES: all addresses are memory of this process.
 void MoveOnHost(const PagedMoveArgs& args, MoveDirection direction, uint32_t access_bytes);
 
 // The name of the kernel for this direction and access size, for example "larder_gather_16".
 [[nodiscard]] const char* KernelName(MoveDirection direction, uint32_t access_bytes);
-// Threads in a block of the grid.  They fill half a multiprocessor, so a grid of N blocks keeps at
-// most N multiprocessors busy.
+// Threads in a block of the grid.  These threads fill half a multiprocessor, so a grid of N blocks
+// keeps at most N multiprocessors busy.
 inline constexpr uint32_t kKernelThreads = 1024;
 
 }  // namespace larder

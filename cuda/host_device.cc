@@ -112,7 +112,7 @@ class HostPinned : public PinnedMemory {
   PinRegistry* const pins_;
   const std::span<const std::byte> bytes_;
   const PinAccess access_;
-  const std::unique_ptr<HostMemory> memory_;  // null if the memory is the caller's
+  const std::unique_ptr<HostMemory> memory_;  // null if the caller owns the memory
 };
 
 class HostEvent : public DeviceEvent {
@@ -235,7 +235,7 @@ class HostQueue : public DeviceQueue {
     work_.push_back(std::move(work));
     changed_.NotifyAll();
   }
-  // Does all work that was added before it ends.
+  // Takes and does work until the destructor has run and no work is left.
   void Run() {
     for (;;) {
       std::optional<Work> work = Next();
@@ -262,7 +262,7 @@ class HostQueue : public DeviceQueue {
   bool busy_ LARDER_GUARDED_BY(mu_) = false;
   bool ending_ LARDER_GUARDED_BY(mu_) = false;
   CondVar changed_;
-  std::thread thread_;  // last: it runs on the members above
+  std::thread thread_;  // last: the thread uses the members above
 };
 
 class HostDevice : public Device {

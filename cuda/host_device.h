@@ -1,8 +1,8 @@
 // The device that every machine has: memory of the process, threads as queues, memfds as exports.
 //
-// The reference implementation of device.h: its behavior is the documentation, and tests without a
-// GPU run on it.  Each queue is a thread, so work that no event and no Wait orders is unordered
-// here too.
+// The reference implementation of device.h: its behavior defines what a device does, and tests
+// without a GPU run on it.  Each queue is a thread, so work in two queues that no event and no Wait
+// orders runs in any order, as on a GPU.
 //
 // Ownership, thread-safety, lifecycle: as device.h says.
 // Limits: one thread for each queue; SharePath::kHandle is not available.
@@ -15,7 +15,8 @@
 
 namespace larder {
 
-// DeviceInfo reports `wish`, the device that was asked for, and `reason`, why this one was opened.
+// `wish` and `reason` are what its DeviceInfo reports: the wish that OpenDevice was called with,
+// and why it opened no CUDA device.
 [[nodiscard]] std::unique_ptr<Device> MakeHostDevice(DeviceWish wish = DeviceWish::kHost,
                                                      std::string reason = {});
 

@@ -13,7 +13,8 @@ constexpr uint32_t kHeadsMax = 4096;
 constexpr uint32_t kRowBytesMax = 1u << 20;
 constexpr uint64_t kStrideMax = uint64_t{1} << 40;
 constexpr uint32_t kAccessBytesMax = 16;
-// Below this size the fixed cost of a copy is most of its time (bench/device.cc, device_to_SIZE).
+// Below this size in bytes the fixed cost of a copy is most of its time (bench/device.cc,
+// device_to_SIZE).
 constexpr uint64_t kCopyBytesMin = 256 << 10;
 
 absl::Status Wrong(absl::string_view what, uint64_t got) {
@@ -99,7 +100,7 @@ absl::StatusOr<PagedPlan> PagedPlan::Make(const PagedLayout& engine, const Paylo
   plan.ShapeTile(engine, payload);
   plan.FindAccess(engine);
 
-  // Counted for pages that are not neighbors, so that it holds for every block.
+  // The copies are counted for a block whose pages are not adjacent, so that no block needs more.
   std::vector<uint32_t> pages(plan.tiles_per_plane_);
   for (uint32_t i = 0; i < pages.size(); ++i) pages[i] = 2 * i;
   const PagedBlock block{.payload = 0, .pages = pages, .first_slot = 0};
@@ -108,7 +109,7 @@ absl::StatusOr<PagedPlan> PagedPlan::Make(const PagedLayout& engine, const Paylo
   return plan;
 }
 
-// Joins rows that follow each other on both sides into one run.
+// Shapes the tile, and joins rows that follow each other on both sides into one run.
 void PagedPlan::ShapeTile(const PagedLayout& engine, const PayloadLayout& payload) {
   tile_tokens_ = std::min(payload.block_tokens, engine.page_tokens);
   tiles_per_plane_ = payload.block_tokens / tile_tokens_;
@@ -199,8 +200,8 @@ ByteCount PagedPlan::PayloadSpan(LayerRange layers) const {
 std::vector<RunCopy> RunsOf(const PagedPlan& plan, LayerRange layers,
                             std::span<const PagedBlock> blocks) {
   std::vector<RunCopy> runs;
-  // Runs of two blocks are not joined: adjacent addresses may belong to two mappings, and a copy
-  // must not span them.
+  // Runs of two blocks are not joined: their addresses may be adjacent but belong to two mappings,
+  // and a copy must not span two mappings.
   size_t of_block = 0;
   const auto add = [&runs, &of_block](uint64_t engine, uint64_t payload, uint64_t bytes) {
     if (runs.size() > of_block && runs.back().engine + runs.back().bytes == engine &&

@@ -1,11 +1,12 @@
-// Two ways to lay down the KV of a block, and the plan for moving bytes between them.
+// The two layouts of the KV of a block, an engine's and a record's, and the plan for moving bytes
+// between them.
 //
 // An engine keeps KV in pages of its own: layer by layer or page by page, K and V apart or fused,
-// tokens before heads (NHD) or heads before tokens (HND), one latent row for MLA.  One form
-// describes all of these: an address per layer and plane, and three strides.  The payload of a
+// tokens before heads (NHD) or heads before tokens (HND), one latent row for MLA.  PagedLayout
+// describes all of these with an address per layer and plane, and three strides.  The payload of a
 // record holds the same rows, layer by layer, dense, in one of two orders.
 //
-// A row is the unit that neither side splits: all numbers of one token and one head.
+// A row is the bytes of one token and one head in one plane.  It is contiguous in both layouts.
 // Ownership: values.  Thread-safety: pure functions; a plan is const.
 // Limits: those that the Validate functions check.
 #pragma once
@@ -30,7 +31,7 @@ inline constexpr uint32_t kPagedTokensMax = 65536;
 struct PagedLayout {
   uint32_t layers = 0;
   uint32_t planes = 2;  // 2 for K and V; 1 if they are fused into one row, or for MLA's latent
-  uint32_t heads = 0;   // of this rank; 1 for MLA
+  uint32_t heads = 0;   // heads of this rank; 1 for MLA
   uint32_t row_bytes = 0;
   uint32_t page_tokens = 0;
   uint32_t pages = 0;
@@ -40,7 +41,7 @@ struct PagedLayout {
   [[nodiscard]] absl::Status Validate() const;
 };
 
-// The order of rows inside a plane of one layer.
+// The order of rows inside one plane of one layer of a payload.
 enum class RowOrder : uint8_t {
   kTokenHead = 1,  // "NHD"
   kHeadToken = 2,  // "HND"
@@ -63,11 +64,11 @@ struct LayerRange {
 
 // One block: where its payload lies, and which pages of the engine hold it.
 struct PagedBlock {
-  // Address of the bytes of the first moved layer, a multiple of 16.
+  // The address of the bytes of the first moved layer in the payload, a multiple of 16.
   uint64_t payload = 0;
-  // block_tokens / page_tokens pages, at least 1.
+  // Numbers of block_tokens / page_tokens pages, or of 1 page if the block is smaller than a page.
   std::span<const uint32_t> pages;
-  // The slot of its first token in pages[0]; 0 unless the block is smaller than a page.
+  // The slot of the block's first token in pages[0]; 0 unless the block is smaller than a page.
   uint32_t first_slot = 0;
 };
 
@@ -76,17 +77,17 @@ struct PagedBlock {
 struct TileShape {
   uint32_t outer = 1, inner = 1;
   uint32_t run_bytes = 0;
-  uint64_t engine_outer = 0, engine_inner = 0;    // strides
-  uint64_t payload_outer = 0, payload_inner = 0;  // strides
+  uint64_t engine_outer = 0, engine_inner = 0;    // strides in bytes
+  uint64_t payload_outer = 0, payload_inner = 0;  // strides in bytes
   [[nodiscard]] uint64_t bytes() const { return uint64_t{outer} * inner * run_bytes; }
   friend bool operator==(const TileShape&, const TileShape&) = default;
 };
 
-// Everything about a move that can be computed once per registration.
+// Everything about the moves of a registration that can be computed before the first of them.
 class PagedPlan {
  public:
-  // Returns InvalidArgument if a Validate function does; PayloadLayout's also refuses a block size
-  // that neither divides the page size nor is a multiple of it.
+  // Returns InvalidArgument if a Validate function does.  PayloadLayout::Validate also refuses a
+  // block size that neither divides the engine's page size nor is a multiple of it.
   [[nodiscard]] static absl::StatusOr<PagedPlan> Make(const PagedLayout& engine,
                                                       const PayloadLayout& payload);
 
@@ -95,17 +96,18 @@ class PagedPlan {
   [[nodiscard]] absl::Status Check(LayerRange layers, std::span<const PagedBlock> blocks) const;
 
   [[nodiscard]] const TileShape& tile() const { return tile_; }
-  // The number of pages, or parts of a page, that a block lies in.
+  // The number of tiles of a block in one plane: the pages that the block lies in, or 1 if it is
+  // smaller than a page.
   [[nodiscard]] uint32_t tiles_per_plane() const { return tiles_per_plane_; }
   [[nodiscard]] uint64_t payload_tile_stride() const { return payload_tile_stride_; }
-  // 16, 8, 4, 2 or 1: every address and stride is a multiple of so many bytes.
+  // The largest of 16, 8, 4, 2 and 1 of which every address, stride and run length is a multiple.
   [[nodiscard]] uint32_t access_bytes() const { return access_bytes_; }
   [[nodiscard]] uint32_t planes() const { return planes_; }
   [[nodiscard]] uint32_t layers() const { return layers_; }
-  // One per layer and plane: addresses of the engine, and offsets in the payload.
+  // One element per layer and plane: addresses in the engine's cache, and offsets in the payload.
   [[nodiscard]] const std::vector<uint64_t>& engine_bases() const { return engine_bases_; }
   [[nodiscard]] const std::vector<uint64_t>& payload_offsets() const { return payload_offsets_; }
-  // The offset from an engine's base to the first row that `block` has in its tile `tile`.
+  // The offset from an element of engine_bases() to the first row of tile `tile` of the block.
   // REQUIRES: Check is OK.
   [[nodiscard]] uint64_t EngineOffset(const PagedBlock& block, uint32_t tile) const;
   // The bytes of the moved layers of one block, without padding.
@@ -114,8 +116,8 @@ class PagedPlan {
   // between them.
   [[nodiscard]] ByteCount PayloadBegin(LayerRange layers) const;
   [[nodiscard]] ByteCount PayloadSpan(LayerRange layers) const;
-  // Returns true if the pieces that are contiguous on both sides are long enough to be left to the
-  // copy engines.
+  // Returns true if the copies of RunsOf are so long on average that copy engines should make them,
+  // and not Gather and Scatter.
   [[nodiscard]] bool PrefersCopies() const { return prefers_copies_; }
 
  private:
@@ -134,7 +136,8 @@ class PagedPlan {
 struct RunCopy {
   uint64_t engine = 0, payload = 0, bytes = 0;
 };
-// The same move as a list of copies, as few as possible, for plans that prefer copies.
+// Returns the move of these layers and blocks as a list of copies, as few as possible, for plans
+// that prefer copies.  No copy joins bytes of two blocks.
 // REQUIRES: plan.Check is OK.
 [[nodiscard]] std::vector<RunCopy> RunsOf(const PagedPlan& plan, LayerRange layers,
                                           std::span<const PagedBlock> blocks);

@@ -1,11 +1,12 @@
 // Records which memory of the process copies may use, and which of it the device can access
 // directly.
 //
-// Ranges are cut into pieces, because registering takes long (it touches every page) and the driver
-// may refuse one piece and accept another.  A copy is cut where pieces end, because the driver
-// requires that the memory at each end of a copy lies in one registration.
+// Ranges are cut into pieces, because registering takes long (the driver touches every page) and
+// the driver may refuse one piece and accept another.  A copy is cut where pieces end, because the
+// driver requires that a copy's source, and its destination, lies in a single registration.
 //
-// Ownership: only numbers; the code that adds a range registers its memory and removes the range.
+// Ownership: the registry holds addresses only; the code that adds a range registers the memory and
+// removes the range.
 // Thread-safety: any thread may call any method.
 // Limits: none of its own.
 #pragma once
@@ -26,22 +27,24 @@ enum class PieceState : uint8_t { kPending = 1, kRegistered = 2, kReadOnly = 3, 
 
 class PinRegistry {
  public:
-  // A part of a copy.  `direct` is true if the device can access its memory directly.
+  // A part of a copy.  `direct` is true if the device can access the part's memory of the process
+  // directly.
   struct Part {
     uint64_t begin = 0;
     uint64_t bytes = 0;
     bool direct = false;
   };
 
-  // Adds a range with all pieces pending.  Returns AlreadyExists if a known range overlaps it.
+  // Adds a range with all pieces pending.  Returns AlreadyExists if the range overlaps one that was
+  // added before.
   [[nodiscard]] absl::Status Add(uint64_t begin, uint64_t bytes, uint64_t piece_bytes,
                                  PinAccess access) LARDER_EXCLUDES(mu_);
   void Remove(uint64_t begin) LARDER_EXCLUDES(mu_);
   void Set(uint64_t begin, size_t piece, PieceState state) LARDER_EXCLUDES(mu_);
 
-  // Appends the parts of [begin, begin + bytes) to *parts.  `written` is true if the copy writes
-  // there.  Returns InvalidArgument, and appends nothing, if the memory is not completely known, or
-  // is written and was pinned to be read only.
+  // Appends the parts of [begin, begin + bytes) to *parts.  `written` is true if the copy writes to
+  // this memory.  Returns InvalidArgument, and appends nothing, if the memory does not lie in one
+  // range, or if `written` is true and the range was added with PinAccess::kRead.
   [[nodiscard]] absl::Status Split(uint64_t begin, uint64_t bytes, bool written,
                                    std::vector<Part>* parts) const LARDER_EXCLUDES(mu_);
 

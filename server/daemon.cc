@@ -57,8 +57,8 @@ constexpr std::chrono::milliseconds kHousekeepingPeriod{10};
 constexpr std::chrono::milliseconds kLastAnswers{200};
 constexpr int kPeriodsPerCollect = 500;
 // A thread of gRPC's callback queue that has received nothing for a second stops polling for 100 ms
-// (at least up to gRPC 1.51).  While all of them pause, no thread receives a call.  All have then
-// polled without success for 900 ms, so a call of our own comes sooner and prevents it.
+// (at least up to gRPC 1.51).  While all threads pause, none receives a call.  All threads pause at
+// once only after 900 ms without a call, so the daemon calls itself at least every 800 ms.
 constexpr std::chrono::milliseconds kSelfCallPeriod{800};
 constexpr std::chrono::seconds kSelfCallLimit{1};  // so that a lost call does not block the next
 constexpr std::chrono::seconds kStuckLimit{10};
@@ -66,21 +66,22 @@ constexpr size_t kEvictionsPerPeriod = 512;
 constexpr size_t kJobsMax = 1024;
 constexpr size_t kJobBytesMax = 64 << 20;
 constexpr std::chrono::milliseconds kTrimPeriod{500};
-constexpr size_t kLongCalls = 2;  // calls of each verb on many blocks that run at once
+constexpr size_t kLongCalls = 2;  // calls of one verb on many blocks that run at once
 constexpr size_t kLongCallsWaiting = 64;
 constexpr size_t kAnswering = 2;  // long requests that are handled at once
 constexpr size_t kRequestsWaiting = 1024;
 constexpr const char* kTenant = "default";
 constexpr size_t kHoldersShown = 8;  // of each share, the largest first
 
-// The limit of bytes of incomplete messages: enough for two of the longest, and, from a
-// memory_limit of 64 MiB on, less than gRPC's quota (server/grpc/grpc_server.cc), at which gRPC
-// ends calls of any client.
+// Returns the limit of bytes of incomplete messages: enough for two messages of the greatest
+// length.  From a memory_limit of 64 MiB on, it is below gRPC's quota (server/grpc/grpc_server.cc),
+// at which gRPC ends calls of any client.
 ByteCount IncomingLimit(ByteCount memory_limit) {
   return ByteCount(std::max<uint64_t>(memory_limit.value() / 8 * 3, 2 * wire::kMessageBytesMax));
 }
 
-// Threads of Compress: half of the cores are left to other work.
+// Returns the number of threads of Compress: half of the cores, so that other work has the other
+// half, and at most 4.
 size_t Encoders() { return std::clamp<size_t>(std::thread::hardware_concurrency() / 2, 1, 4); }
 
 ByteCount RoomForRegistrations(const DiskTier* disk) {
@@ -89,7 +90,7 @@ ByteCount RoomForRegistrations(const DiskTier* disk) {
   return disk->stats().facts[kind].bytes_max;
 }
 
-// What exists only where there is a disk.
+// The parts that exist only if there is a disk.
 struct DiskSide {
   DiskSide(DiskTier& tier, BlockStore& store, InstanceTable& instances, Counters& counters,
            const Clock& clock, const DaemonOptions& options, Spiller::Durable durable)
@@ -113,7 +114,8 @@ struct Verbs {
         compress(Encoders(), store, disk, counters),
         device(store, disk.tier, devices, directives),
         verify(store, disk, counters),
-        // Requests that wait here also count toward gRPC's quota.
+        // Requests that wait in this pool also count toward gRPC's quota, of which they get at most
+        // half.
         answering(kAnswering, kRequestsWaiting, memory_limit.value() / 4) {
     if (disk.tier != nullptr) pins.Load();
   }
@@ -163,9 +165,9 @@ struct GrpcSockets {
   [[nodiscard]] absl::Status Open();
   // Sets what the gRPC health service answers at every socket.
   void SetServing(bool serves) const;
-  // Accepts no further connections, refuses calls, and cancels those that go on at `deadline`.
+  // Accepts no further connections, refuses new calls, and at `deadline` cancels calls under way.
   void Shutdown(std::chrono::system_clock::time_point deadline);
-  // Shuts down now, and returns when no call is under way.
+  // Does the same with a deadline that has passed, and returns when no call is under way.
   void Close();
 
   const DaemonOptions& options;
@@ -449,7 +451,7 @@ absl::Status Daemon::Parts::Start() {
   }
   WarnOfMissingGuards();
   {
-    // A client that connects early and requests a drain waits until all is ready.
+    // The lock makes a drain that an early client requests wait until all sockets are open.
     MutexLock lock(mu);
     grpc_sockets.emplace(
         GrpcSockets::Deps{options, *deps, sessions, verbs, events, peers, clock, AdminHooks()});
@@ -495,9 +497,9 @@ void Daemon::Parts::Housekeep() {
     if (disk) disk->worker.Tick();
     verbs.pins.Tick(now);
     directives.Tick(now);
-    // While not all that is on disk is known, a part of the disk that failed, or a block that could
-    // not be placed, may belong to an engine of which nothing else is stored.  So no engine is
-    // collected then.
+    // Until everything on disk is known, a part of the disk that failed, or a block that could not
+    // be placed, may belong to an engine of which nothing else is stored.  So no engine is
+    // collected until then.
     const bool all_known = !disk || disk->worker.all_known();
     if (++periods % kPeriodsPerCollect == 0 && all_known) instances.Collect();
     housekeeping.Answer();
@@ -506,8 +508,8 @@ void Daemon::Parts::Housekeep() {
   }
 }
 
-// A router must not wait for a node that accepts no connections or has no memory at all.  Clients
-// on open connections still get this health.
+// Shows NOT_SERVING while the daemon accepts no connections or has no memory at all, so that a
+// router does not wait for this node.  Clients learn of it over connections that are already open.
 void Daemon::Parts::ShowHealth() {
   const bool serves = grpc_sockets->accepting->Accepting() && !store.pool().starved();
   if (draining || serves == health_shown) return;
@@ -524,8 +526,8 @@ void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
     return shares.held(ShareKind::kCalls) == 0 && shares.held(ShareKind::kByteStreams) == 0 &&
            shares.held(ShareKind::kMessageBytes) == 0;
   });
-  // A short grace for answers on their way.  Connections of clients that do not read would use up
-  // the whole limit.
+  // Answers on their way get a short grace.  Waiting for clients that do not read would use up the
+  // whole limit.
   const auto grace = std::chrono::system_clock::now() + kLastAnswers;
   grpc_sockets->Shutdown(grace);
   if (disk) AwaitSpilled(deadline);  // no client can publish any more
@@ -534,7 +536,7 @@ void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
   changed.NotifyAll();
 }
 
-// Work ends on threads that do not wake this one, so it checks again every period.
+// Work ends on threads that do not wake this one, so AwaitNone checks every kHousekeepingPeriod.
 void Daemon::Parts::AwaitNone(TimePoint deadline, const std::function<bool()>& none) {
   MutexLock lock(mu);
   while (!stop && !none() && SteadyNow() < deadline) {

@@ -29,12 +29,14 @@
 namespace larder {
 
 struct DaemonOptions {
-  // The daemon creates data.sock, sideband.sock, control.sock and admin.sock in it.  It must exist.
+  // The existing directory in which the daemon creates data.sock, sideband.sock, control.sock and
+  // admin.sock.
   std::string socket_dir;
   mode_t data_socket_mode = 0660;  // of data.sock and sideband.sock; admin.sock is 0600
   mode_t control_socket_mode = 0660;
   std::optional<gid_t> control_socket_group;  // nullopt: the daemon's own group
-  // Sockets that already listen at these paths, whose modes are not ours; -1 makes the daemon bind.
+  // Descriptors that already listen at the four socket files, whose modes the service manager
+  // chose; -1 makes the daemon create that socket.
   struct Listeners {
     int data = -1, sideband = -1, control = -1, admin = -1;
   };
@@ -62,17 +64,17 @@ struct DaemonOptions {
   ByteCount disk_verify_rate = MiB(8);   // bytes per second; 0 disables verification
   ByteCount host_verify_rate = MiB(16);  // bytes per second; 0 disables verification
   std::string boot_id;                   // a fresh UUID
-  // The following report conditions to an operator.  They are called from any thread, and may be
-  // empty.
+  // The following functions report conditions to an operator.  They are called from any thread, and
+  // may be empty.
   // Conditions of the disk.
   std::function<void(const std::string&)> warn;
-  // Blocks in the pool whose bytes are not what was put.
+  // Blocks in the pool whose bytes do not match their hashes.
   std::function<void(const std::string&)> warn_of_damage;
   // Conditions of the sockets.  The same text may recur often.
   std::function<void(const std::string&)> warn_sockets;
   // Shares that are full, possibly often; `what` is the same text for the same uid and kind.
   std::function<void(const std::string& what, const std::string& why)> warn_shares;
-  // `who` uses an engine id that sessions of another uid have; possibly often.
+  // An engine id that `who` uses while sessions of another uid have it; possibly often.
   std::function<void(const std::string& who, const std::string& what)> warn_engines;
   std::string version;
   std::string config;  // as --print-config prints it; for Admin.Config
@@ -93,19 +95,20 @@ class Daemon {
   // Reads what an earlier daemon left on disk, while this one serves.  A no-op without a disk.
   void StartRecovery(TierWorker::Done done);
 
-  // Starts the drain: health turns NOT_SERVING, every session is told, and the servers stop within
-  // `limit`, or when all sessions have ended.  The rest of the limit is for blocks that wait to be
-  // written to disk.  Returns how many sessions were told.  Only the first call has an effect;
-  // later ones return 0.
+  // Starts the drain: health turns NOT_SERVING, and every session is told.  The servers stop when
+  // all sessions and calls have ended, or shortly after `limit` (the last answers get 200 ms).
+  // Blocks that wait to be written to disk get what then remains of `limit`.  Returns how many
+  // sessions were told.  Only the first call has an effect; later ones return 0.
   size_t Drain(std::chrono::milliseconds limit);
-  // Returns when drained.
+  // Returns when the drain is complete.
   void Wait();
   // Returns how many blocks wait to be written to disk.
   [[nodiscard]] uint64_t unspilled() const;
 
   // For a watchdog: returns the essential parts that have not answered since the last call, and
-  // asks them all again.  An empty result means that all parts answered the last call.  A disk that
-  // does not answer is not reported here.  One thread calls it.
+  // "sockets" if a socket cannot accept, and asks the parts again.  During a drain only the
+  // housekeeping is checked.  An empty result means that all is well.  A disk that does not answer
+  // is not reported here.  One thread calls it.
   [[nodiscard]] std::vector<std::string> Stuck();
 
   // Returns the present state.

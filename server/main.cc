@@ -1,5 +1,5 @@
-// larderd: creates all parts of the daemon, in order; no other file creates one for the program.
-// `larderd --help` lists the exit codes.
+// larderd: creates the pool, the store, the disk and the Daemon, in order, and serves until it is
+// drained.  `larderd --help` lists the exit codes.
 
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -173,8 +173,7 @@ std::string DiskText(const Config& config) {
                              : absl::StrCat(FormatSize(config.disk_limit), " in ", config.disk);
 }
 
-// Prints the addresses for an operator that started larderd by hand; the log has the same for
-// machines.
+// Prints the addresses for an operator who started larderd by hand; the log has them for machines.
 void PrintWhereToGo(const Config& config, const SlabPool& pool, const MetricsServer* metrics) {
   std::printf(
       "larderd %s serves %s, pool %s (pages of %s)\n"
@@ -205,8 +204,8 @@ void SayWhatIsServed(const Config& config, const std::string& boot_id, const Sla
   PrintWhereToGo(config, pool, metrics);
 }
 
-// Removes the socket files that a dead daemon left behind, because ours are bound at the same
-// paths.
+// Removes the socket files that a dead daemon left behind, because this daemon binds its sockets at
+// the same paths.
 // REQUIRES: this process holds the lock of the socket directory.
 absl::Status RemoveStaleSockets(const InheritedSockets& inherited, const Config& config) {
   for (const std::string& path : {config.DataSocket(), config.ControlSocket(), config.AdminSocket(),
@@ -277,7 +276,7 @@ absl::StatusOr<std::unique_ptr<FileDiskTier>> OpenDisk(const Config& config, Fau
   return disk;
 }
 
-// The daemon already serves while it reads what is on disk.
+// Starts to read what is on disk; the daemon serves in the meantime.
 void StartRecovery(Daemon& daemon, const Log& log) {
   daemon.StartRecovery([&log](const absl::Status& status, uint64_t blocks, Duration took) {
     const double seconds = std::chrono::duration<double>(took).count();
@@ -289,7 +288,7 @@ void StartRecovery(Daemon& daemon, const Log& log) {
   });
 }
 
-// Slabs come online while the daemon serves; the service manager is told the progress.
+// Slabs come online while the daemon serves; the service manager is told how many are online.
 void StartPopulating(SlabPool& pool, BlockStore& store, ServiceManager& manager, const Log& log) {
   const auto on_slab = [&](SlabId slab) {
     store.AddSlab(slab);
@@ -408,7 +407,7 @@ int Serve(const LoadedConfig& loaded) {
   manager.Ready("serving");
 
   (*daemon)->Wait();
-  (*pool)->StopPopulating();  // it passes slabs to the store, which is destroyed before the pool
+  (*pool)->StopPopulating();  // the pool passes slabs to the store, which is destroyed first
   const uint64_t unspilled = (*daemon)->unspilled();
   if (unspilled > 0)
     log.Warning("not_spilled", {{"blocks", unspilled}, {"do", "raise drain_limit"}});

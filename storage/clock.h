@@ -12,7 +12,8 @@
 namespace larder {
 
 using Duration = std::chrono::nanoseconds;
-using TimePoint = std::chrono::steady_clock::time_point;  // monotonic; never leaves the process
+// Monotonic time.  It has no meaning in another process, so it is neither sent nor stored.
+using TimePoint = std::chrono::steady_clock::time_point;
 
 class Clock {
  public:

@@ -26,7 +26,7 @@ constexpr std::array<std::string_view, kFaultPoints> kNames = {
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
-// splitmix64.  Of an arrival's number and its point it makes a fixed sequence.
+// splitmix64.  Arrive derives from it a sequence for each point that is the same in every run.
 uint64_t Mix(uint64_t x) {
   x += 0x9E3779B97F4A7C15;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
@@ -38,7 +38,7 @@ uint64_t Mix(uint64_t x) {
 
 std::string_view ToString(FaultPoint point) { return kNames[static_cast<size_t>(point)]; }
 
-// {action 8 | every 24 | sleep in microseconds 32}
+// The bits, from the highest: {action 8 | every 24 | sleep in microseconds 32}.
 uint64_t FaultPoints::Pack(const Plan& plan) {
   const auto us = std::chrono::duration_cast<std::chrono::microseconds>(plan.sleep).count();
   return uint64_t{static_cast<uint8_t>(plan.action)} << 56 | uint64_t{plan.every} << 32 |

@@ -1,17 +1,18 @@
 // Named steps at which a test makes the daemon fail, stall or die.  All but one are steps of the
 // disk tier.
 //
-// While nothing is armed, At costs one load and a branch.  Not for production: larderd logs a
-// warning if it starts with any point armed.
+// While no point is armed, At costs one load and a branch.  Fault points are not for production:
+// larderd logs a warning if it starts with any point armed.
 //
 // Faults are armed by text, a list of POINT=ACTION[:TIME][/EVERY] separated by commas, as in
 //   data.write=error/32,data.sync=sleep:500ms,commit.before=crash/1
-// ACTION: error (EIO), full (ENOSPC), short (half of the bytes; an error where nothing is written
-// or read), sleep:TIME (us, ms, s), crash (_exit(66), which like kill -9 runs no cleanup).  EVERY n
-// (default 1): the action happens on average at one arrival in n.  Which arrivals these are follows
-// from a fixed sequence of each point, so that a run can be repeated.
+// ACTION: error (EIO), full (ENOSPC), short (only half of the bytes are written or read; an error
+// at points that neither write nor read), sleep:TIME (us, ms, s), crash (_exit(66), which like
+// kill -9 runs no cleanup).  EVERY n (default 1): the action happens on average at one arrival in
+// n.  Each point has a fixed sequence that decides at which arrivals, so that a run can be
+// repeated.
 //
-// Ownership: server/main or a test makes it.  It outlives the objects that it is given to.
+// Ownership: server/main or a test makes a FaultPoints, which outlives the objects that use it.
 // Thread-safety: all methods from any thread.
 #pragma once
 
@@ -27,23 +28,24 @@ namespace larder {
 
 enum class FaultPoint : uint8_t {
   kDataCreate,     // data.create    a data file is created
-  kDataCreated,    // data.created   the data file exists, its directory is not synced
-  kDataWrite,      // data.write     bytes of a record, at each call to the system
-  kDataRead,       // data.read      the same, for reads
+  kDataCreated,    // data.created   the data file exists, its directory is not yet synced
+  kDataWrite,      // data.write     bytes of a record are written, at each system call
+  kDataRead,       // data.read      bytes of a record are read, at each system call
   kDataSync,       // data.sync      records become durable
-  kPutAllocated,   // put.allocated  extents are allocated, nothing is written
-  kPutWritten,     // put.written    records are written, not synced
-  kPutSynced,      // put.synced     synced, not in the catalog
-  kPutCommitted,   // put.committed  in the catalog, not yet reported
-  kCatalogOpen,    // catalog.open
+  kPutAllocated,   // put.allocated  extents are allocated, records are not yet written
+  kPutWritten,     // put.written    records are written, not yet synced
+  kPutSynced,      // put.synced     records are synced, not yet in the catalog
+  kPutCommitted,   // put.committed  records are in the catalog, not yet reported
+  kCatalogOpen,    // catalog.open   the catalog is opened
   kCatalogCommit,  // catalog.commit the catalog writes
   kCatalogErase,   // catalog.erase  names are erased
   kEraseWritten,   // erase.written  the names are erased, their extents are not yet free
-  kCatalogRead,    // catalog.read
-  kCatalogScan,    // catalog.scan   each entry, at the start
+  kCatalogRead,    // catalog.read   entries are looked up in the catalog
+  kCatalogScan,    // catalog.scan   each entry is read when the daemon starts
   kCatalogFacts,   // catalog.facts  registrations and pins become durable, in each shard
   kShardSetAside,  // shard.set-aside  a damaged shard was renamed, its successor does not exist yet
-  kSocketRights,   // socket.rights  at the start; error: as on a kernel without SO_PASSRIGHTS
+  kSocketRights,   // socket.rights  the daemon starts; after any fault it acts as on a kernel
+                   //                without SO_PASSRIGHTS
 };
 inline constexpr size_t kFaultPoints = 18;
 [[nodiscard]] std::string_view ToString(FaultPoint point);
@@ -55,16 +57,16 @@ class FaultPoints {
   // and nothing has changed.
   [[nodiscard]] absl::Status Arm(std::string_view text);
 
-  // The daemon has arrived at `point`.  Returns the failure that the caller must pretend to have
-  // had, or kNone.  Sleeps and crashes happen inside this call.
+  // The daemon calls this when it arrives at `point`.  Returns the failure that the caller must
+  // pretend to have had, or kNone.  Sleeps and crashes happen inside this call.
   enum class Fault : uint8_t { kNone, kError, kFull, kShort };
   [[nodiscard]] Fault At(FaultPoint point) {
     if (!armed_.load(std::memory_order_relaxed)) [[likely]]
       return Fault::kNone;
     return Arrive(point);
   }
-  // As At, for a caller that can only fail with a Status: returns Unavailable or ResourceExhausted,
-  // and the message names the point.
+  // As At, for a caller that can only fail with a Status: a fault is Unavailable, or
+  // ResourceExhausted for `full`, and the message names the point.
   [[nodiscard]] absl::Status StatusAt(FaultPoint point);
 
   [[nodiscard]] bool armed() const { return armed_.load(std::memory_order_relaxed); }
@@ -79,7 +81,8 @@ class FaultPoints {
     uint32_t every = 1;
     Duration sleep{};
   };
-  // Arm writes `plan`, Arrive reads it.  It is packed so that it is one atomic.
+  // Arm writes `plan` and Arrive reads it.  The Plan is packed into one integer, which can be
+  // atomic.
   struct Point {
     std::atomic<uint64_t> plan{0};
     std::atomic<uint64_t> arrivals{0};

@@ -10,7 +10,8 @@
 namespace larder::cli {
 namespace {
 
-// Hyphens stay the ASCII characters that a user types, and no line begins with a control character.
+// Returns `text` as one line of roff: hyphens stay the ASCII characters that a user types, and the
+// line does not begin with a control character of roff.
 std::string Quoted(std::string_view text) {
   std::string out =
       absl::StrReplaceAll(absl::string_view(text.data(), text.size()),
@@ -24,7 +25,7 @@ std::string Quoted(std::string_view text) {
 ManPageWriter::ManPageWriter(std::string_view name, int section, std::string_view version,
                              std::string_view what) {
   const std::string program(name);
-  // No date, so that the same sources make the same page.
+  // The header has no date, so that the same sources make the same page.
   out_ = absl::StrCat(".TH ", absl::AsciiStrToUpper(program), " ", section, " \"\" \"larder ",
                       std::string(version), "\" \"Larder\"\n.SH NAME\n", program, " \\- ",
                       Quoted(what), "\n");

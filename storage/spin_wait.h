@@ -1,11 +1,11 @@
-// Spins for what another thread is about to provide: waking a thread that sleeps takes longer than
-// most of the waits that callers use this for.
+// Short waits that spin for what another thread is about to provide: waking a thread that sleeps
+// takes longer than most of these waits last.
 //
-// A caller spins for a short time after it had work, and before its real wait, never instead of it.
-// Where more threads have work than there are cores, a thread that spins takes a core from a thread
-// that has work, maybe from the very one that it waits for.  SpinWhileIdle ends as soon as it sees
-// that.
-// Thread-safety: SpinUntil and SpinWhileIdle as `done`; IdleSpin: none.
+// A caller spins for a short time after it has had work, and then sleeps until there is more; it
+// must not spin instead of sleeping.  If more threads have work than there are cores, a thread that
+// spins takes a core from a thread that has work, maybe from the very one that it waits for.
+// SpinWhileIdle stops spinning as soon as it detects this.
+// Thread-safety: SpinUntil and SpinWhileIdle are as safe as `done`; IdleSpin has none.
 #pragma once
 
 #include <chrono>
@@ -15,10 +15,10 @@
 
 namespace larder {
 
-// Says how long a thread may spin: until a given time, and only while no other thread wants its
-// core.  Another thread wants it if two calls of On lie more than kLate apart: then this thread was
-// off its core in between, because it yielded and did not get the core back, or was preempted.
-// From then on On returns false for good.
+// Decides how long a thread may spin: until a given time, and only while no other thread wants its
+// core.  If more than kLate passes between two calls of On, the thread was off its core in between,
+// because it yielded and did not get the core back, or was preempted: another thread wants the
+// core, and On returns false from this call on.
 class IdleSpin {
  public:
   // The longest time between two calls that counts as spinning.  A check that finds nothing, with
@@ -29,8 +29,8 @@ class IdleSpin {
   explicit IdleSpin(TimePoint until) : until_(until) {}
 
   // The caller calls this before or after each check for what it waits for, with the current time.
-  // Returns false if the caller must stop spinning and sleep, by a wait that checks once more
-  // itself.
+  // Returns false if the caller must stop spinning and sleep; before it sleeps it must check once
+  // more.
   [[nodiscard]] bool On(TimePoint now) {
     if (last_ + kLate < now) until_ = TimePoint::min();
     last_ = now;
@@ -39,13 +39,13 @@ class IdleSpin {
 
  private:
   TimePoint until_;
-  // Of the latest call.  The initial value makes the first call never late.
+  // The time of the latest call of On.  With the initial value the first call is never late.
   TimePoint last_ = TimePoint::max() - kLate;
 };
 
 // Calls done() again and again, and yields in between, since the thread that makes it true may need
-// this very core.  Returns false if done() was not true in time; once `until` has passed, done() is
-// not called at all.
+// this very core.  Returns false if done() was not true before `until`.  If `until` has already
+// passed, does not call done().
 template <class Done>
 [[nodiscard]] bool SpinUntil(TimePoint until, Done done) {
   while (SteadyNow() < until) {
@@ -56,8 +56,8 @@ template <class Done>
 }
 
 // As SpinUntil, but also returns false if another thread wants the core (IdleSpin).
-// REQUIRES: the caller's real wait checks `done` again, which may have become true while another
-// thread had the core.
+// REQUIRES: the caller checks done() again before it sleeps, since done() may have become true
+// while another thread had the core.
 template <class Done>
 [[nodiscard]] bool SpinWhileIdle(TimePoint until, Done done) {
   IdleSpin look(until);

@@ -3,9 +3,9 @@
 //   LARDER_RETURN_IF_ERROR(file.Sync());
 //   LARDER_ASSIGN_OR_RETURN(const Header header, ReadHeader(file));
 //
-// For functions that return absl::Status, an absl::StatusOr, or a type that either converts to.  A
-// function that must do something else with the error, or return something else, writes its own
-// `if`.
+// They are for functions that return absl::Status, an absl::StatusOr, or a type that either
+// converts to.  A function that must do something else with the error, or return another type,
+// writes its own `if`.
 // Limits: the type in `declaration` must not have a comma outside parentheses; write `auto` where
 // it has one.
 #pragma once

@@ -56,7 +56,7 @@ class Lines {
   const size_t width_, indent_;
   std::string out_;
   size_t column_;
-  bool fresh_;  // no word is in this line yet
+  bool fresh_;  // the current line has no word yet
 };
 
 }  // namespace
@@ -153,7 +153,7 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
 
 namespace {
 
-// The optimal string alignment distance: two swapped letters are one slip.
+// Returns the optimal string alignment distance, in which two swapped adjacent letters count once.
 size_t Slips(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
@@ -184,7 +184,7 @@ std::string_view NearestName(std::string_view name, std::span<const std::string_
     }
   }
   if (!nearest.empty() || name.size() < 2) return nearest;
-  // No name is near: take the first that begins with `name`.
+  // No name is near: return the first that begins with `name`.
   for (const std::string_view candidate : names) {
     if (candidate.starts_with(name)) return candidate;
   }

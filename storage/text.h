@@ -1,8 +1,8 @@
 // Text for people: words wrapped to a width, quantities that are easy to read, and the name that a
 // user probably meant by a misspelled one.
 //
-// Text from elsewhere (names of engines, messages) may hold any bytes: Printable makes it ASCII
-// without control characters, so that each byte is one column.  A width of 0 means no limit.
+// Text from other processes (names of engines, messages) may contain any bytes: Printable makes it
+// ASCII without control characters, so that each byte is one column.  A width of 0 means no limit.
 // Thread-safety: pure functions.
 #pragma once
 
@@ -21,8 +21,8 @@ namespace larder::cli {
 
 [[nodiscard]] std::string Printable(std::string_view text);
 
-// Wraps the words of `text` into lines of `width`.  The first line begins with `first`, each
-// further one with `indent` blanks.  The result ends with a newline.  Blank lines separate
+// Wraps the words of `text` into lines of `width` columns.  The first line begins with `first`, the
+// others begin with `indent` blanks.  The result ends with a newline.  Blank lines separate
 // paragraphs.  A word that is longer than a line is cut at the line's end.
 [[nodiscard]] std::string Wrap(std::string_view text, size_t width, size_t indent = 0,
                                std::string_view first = "");
@@ -35,13 +35,14 @@ namespace larder::cli {
 // Parses "30s", "500ms", "2min" or "1h".  Returns InvalidArgument unless the duration is above 0
 // and at most 365 days.
 [[nodiscard]] absl::StatusOr<std::chrono::milliseconds> ParseDuration(std::string_view text);
-// Parses "8GiB", "64MiB" or "4096".  Returns InvalidArgument unless it is a whole number from 1
-// byte to 4 EiB.
+// Parses "8GiB", "64MiB" or "4096" (bytes).  Returns InvalidArgument unless the number is whole and
+// the size is from 1 byte to 4 EiB.
 [[nodiscard]] absl::StatusOr<uint64_t> ParseBytes(std::string_view text);
 
-// Returns the name in `names` that is nearest to `name` by changed, missing, added and swapped
-// letters.  If none is near and `name` has at least 2 letters, returns the first that begins with
-// it.  Otherwise returns an empty view.
+// Returns the name in `names` that differs from `name` by the fewest changed, missing, added and
+// swapped letters, at most a third of the length of `name`.  If there is none and `name` has at
+// least 2 letters, returns the first of `names` that begins with `name`.  Otherwise, and if `name`
+// is longer than 64 bytes, returns an empty view.
 [[nodiscard]] std::string_view NearestName(std::string_view name,
                                            std::span<const std::string_view> names);
 

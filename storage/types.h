@@ -1,4 +1,4 @@
-// The values that the whole tree uses.  Includes no other header of ours.
+// The values that the whole tree uses.  Includes no other header of this repository.
 //
 // Strong types keep bytes, tokens and ids apart, and cost no more than the integers inside them.
 #pragma once
@@ -89,25 +89,25 @@ struct Digest {
 };
 inline constexpr size_t kDigestBytes = 16;
 
-// Which process stored a block: its user, as the kernel reports it, and its engine by number
-// (EngineNumber), as the process itself says.
+// The process that stored a block: its uid, as the kernel reports it, and the number (EngineNumber)
+// of the engine id that the process itself states.
 struct BlockWriter {
   static constexpr uint32_t kUnknownUid = UINT32_MAX;  // no user has it
   uint32_t uid = kUnknownUid;
   uint16_t engine = 0;  // 0: unknown
-  // Whether this writer, as a filter, selects `other`: of the same user (or both unknown), and of
-  // the same engine if this one names an engine.
+  // Whether this writer, used as a filter, selects `other`: both have the same uid (kUnknownUid
+  // selects kUnknownUid), and the same engine, unless this writer's engine is 0.
   [[nodiscard]] constexpr bool Covers(const BlockWriter& other) const {
     return uid == other.uid && (engine == 0 || engine == other.engine);
   }
   friend bool operator==(const BlockWriter&, const BlockWriter&) = default;
 };
 
-// Names device memory that a process shares with others.  It is random, and a process that has it
-// may open the memory.
+// Names device memory that a process shares with others.  A ticket is random; any process of the
+// same uid that knows it may open the memory.
 using ShareTicket = std::array<std::byte, 16>;
 
-inline constexpr uint32_t kStepTokens = 16;  // tokens per step of the chain
+inline constexpr uint32_t kStepTokens = 16;  // tokens per step of the digest chain
 
 enum class Tier : uint8_t { kDevice = 1, kHost = 2, kDisk = 3, kRemote = 4 };
 using TierSet = uint8_t;  // a union of TierBit values

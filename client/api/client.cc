@@ -150,11 +150,12 @@ absl::Status Client::Impl::AwaitUnmapped() {
 
 absl::Status Client::Impl::CleanLost() {
   for (auto it = lost.begin(); it != lost.end();) {
-    // Another daemon does not know the session, and may have given its id to another session.
+    // A daemon with another boot id does not know the session, and may have given its id to another
+    // session.
     if (it->boot_id == sideband->boot_id()) {
       const absl::Status status = sideband->Clean(it->session).status();
       if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) return status;
-      if (absl::IsFailedPrecondition(status)) {  // the daemon takes it for alive; try again later
+      if (absl::IsFailedPrecondition(status)) {  // still alive for the daemon: try again later
         ++it;
         continue;
       }
@@ -222,7 +223,7 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(const Sess
     mapped = std::make_shared<PinnedSharedMemory>(memory, wanted.device);
   impl->core = std::make_shared<SessionCore>(mapped, wanted.on_directive, sessions);
   impl->pool = std::make_unique<CopyPool>(wanted.copy_threads);
-  // The stream calls these while it is read, and it ends before the core does.
+  // The stream calls these handlers while it is read.  The core outlives the stream.
   SessionCore* const core = impl->core.get();
   LARDER_ASSIGN_OR_RETURN(
       impl->stream,
@@ -291,9 +292,9 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
     impl->ConnectSideband();  // first, so that every call carries the token
     answered = impl->sideband != nullptr;
   }
-  // The sideband has proved that there is a daemon.  A session may never call it over gRPC, and the
-  // kernel occasionally refuses a gRPC connection while other clients connect faster than the
-  // daemon accepts.
+  // If the sideband has proved that there is a daemon, Connect does not fail for lack of a gRPC
+  // connection: a session may never use one, and the kernel occasionally refuses one while other
+  // clients connect faster than the daemon accepts.
   const std::chrono::milliseconds limit = impl->options.connect_deadline;
   if (answered && MayConnect(absl::StrCat(impl->socket_dir, "/data.sock"))) {
     constexpr std::chrono::milliseconds kAWhile{200};

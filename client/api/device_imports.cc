@@ -60,7 +60,7 @@ absl::StatusOr<std::shared_ptr<const DeviceMemory>> DeviceImports::Get(const Sha
   std::shared_ptr<const DeviceMemory> memory = std::move(imported);
   std::list<Kept> gone;  // freed without the lock
   MutexLock lock(impl_->mu);
-  // Another thread may have imported it meanwhile: then its import is kept.
+  // Another thread may have imported the memory meanwhile: then that thread's import is kept.
   if (auto other = impl_->Find(ticket); other != nullptr) return other;
   impl_->kept.push_front({ticket, memory});
   if (impl_->kept.size() > impl_->imports_max)

@@ -21,7 +21,8 @@ namespace {
 // Assumed size of a block in the first acquire of a variant, when the size of its blocks is
 // unknown.
 constexpr uint64_t kGuessBytes = 1 << 20;
-// The least that a request may offer.  The daemon then answers with the sizes that it needs.
+// The smallest part of the staging segment that an acquire may name.  If the blocks do not fit in
+// it, the daemon's answer has their sizes.
 constexpr uint64_t kLeastBytes = PayloadStride(1);
 // A guess takes at most this fraction of the staging segment: a quarter.
 constexpr uint64_t kGuessShare = 4;
@@ -161,7 +162,8 @@ absl::StatusOr<Lease> Lease::Take(const std::shared_ptr<SessionCore>& core,
   return lease;
 }
 
-// For a block that did not fit, the daemon returns its size, so the second round asks for enough.
+// For a block that did not fit, the daemon returns the block's size, so the second round allocates
+// enough.
 absl::Status Lease::TakeCopies(const VariantHandle& variant, std::span<const Digest> digests,
                                const CallOptions& options) {
   // A block may be encoded or decoded between two rounds, which changes its size.
@@ -194,7 +196,8 @@ absl::Status Lease::TakeCopies(const VariantHandle& variant, std::span<const Dig
   return absl::OkStatus();
 }
 
-// If `room` is 0, takes as much as the blocks may need, as far as that is known and free.
+// Allocates `room` bytes of the staging segment for the acquire of the blocks `todo`.  If `room` is
+// 0, allocates what the blocks are expected to need, or kLeastBytes if that much is not free now.
 absl::StatusOr<std::pair<PendingRead, wire::Acquire>> Lease::BeginCopies(
     const VariantHandle& variant, std::span<const Digest> digests, std::span<const size_t> todo,
     uint64_t room, const CallOptions& options, TimePoint deadline) {
@@ -213,7 +216,7 @@ absl::StatusOr<std::pair<PendingRead, wire::Acquire>> Lease::BeginCopies(
         PendingRead::Begin(*core_, ByteCount(room), TimePoint(), &acquire);
     if (guess.ok()) return std::pair(*std::move(guess), std::move(acquire));
     if (!absl::IsDeadlineExceeded(guess.status())) return guess.status();
-    room = kLeastBytes;  // the answer has the sizes
+    room = kLeastBytes;  // the daemon's answer has the blocks' sizes
   }
   LARDER_ASSIGN_OR_RETURN(PendingRead read,
                           PendingRead::Begin(*core_, ByteCount(room), patience, &acquire));
@@ -306,7 +309,7 @@ absl::StatusOr<std::vector<BlockStatus>> Reservation::Publish(const VariantHandl
   const absl::StatusOr<wire::Published> answer =
       AwaitPublished(*core_, std::move(up), call, sent.size(), DeadlineOf(options));
   if (!answer.ok()) {
-    // The blocks may be visible by now, or soon.
+    // The daemon may have published the blocks, or may do so soon.
     for (const size_t i : sent) End(blocks[i].extent, /*abort=*/true);
     return answer.status();
   }

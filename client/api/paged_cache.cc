@@ -21,7 +21,7 @@ uint64_t AddressOf(std::span<const std::byte> bytes) {
   return reinterpret_cast<uint64_t>(bytes.data());
 }
 
-// A record has zeros between segments.
+// Writes the zeros that a record has between segments.
 void ZeroPadding(std::span<std::byte> payload, const SegmentTable& table) {
   PayloadWriter out(payload);
   for (const Segment& segment : table.segments) (void)out.Next(segment.bytes);
@@ -76,7 +76,8 @@ absl::StatusOr<std::vector<BlockStatus>> PagedLoad::Wait(
     else if (!done.ok())
       return done;
   }
-  // Checked after the last byte was read: what was read is right only if the lease still held.
+  // Checked after the last byte was read: what was read is right only if the lease was still valid
+  // then.
   if (lease_.size() > 0 && !lease_.Valid())
     for (const Step& step : steps_) cancel(step);
   return result;
@@ -133,7 +134,8 @@ absl::Status PagedCache::WaitBefore(const DeviceEvent* event) {
   return moves_->WaitFor(*event);
 }
 
-// The queue that writes to the slot first waits for the queue that read it last.
+// `user`, the queue that is going to write to the slot, first waits for the queue that last read
+// from it.
 absl::StatusOr<PagedCache::Slot*> PagedCache::NextSlot(DeviceQueue& user) {
   Slot& slot = slots_[next_slot_++ % kSlots];
   if (slot.free != nullptr) LARDER_RETURN_IF_ERROR(user.WaitFor(*slot.free));
@@ -154,7 +156,7 @@ absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::CopyRuns(
 bool PagedCache::Drain() {
   const bool copied = copies_->Wait().ok();
   const bool moved = moves_->Wait().ok();
-  // A copy may have waited for a move.
+  // A copy may have waited for a move, so the copies are awaited once more.
   return copied && moved && copies_->Wait().ok();
 }
 
@@ -222,8 +224,8 @@ absl::StatusOr<PagedLoad> PagedCache::Load(std::span<const PagedGet> blocks, Lay
   for (const PagedGet& block : blocks) places.push_back({0, block.pages, block.first_slot});
   LARDER_RETURN_IF_ERROR(plan_.Check(layers, places));
   LARDER_RETURN_IF_ERROR(WaitBefore(pages_free));
-  // Copies lie in a staging segment that is not registered with the device, and that may be smaller
-  // than what is wanted at once.
+  // If the session reads by copies, they lie in a staging segment, which is not registered with the
+  // device and may be smaller than all wanted blocks together.
   if (session_.read_mode() != ReadMode::kMapped) return LoadThroughBuffer(blocks, layers, options);
   std::vector<Digest> digests;
   for (const PagedGet& block : blocks) digests.push_back(block.digest);
@@ -348,7 +350,8 @@ absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutInPlace(std::span<const 
     if (!Drain()) in_doubt_.push_back(std::move(reservation));
     return stored;
   }
-  // Last, for the copies also write the bytes that staging memory has between segments.
+  // The padding is zeroed last, because the device's copies also write what staging memory has
+  // between the segments.
   for (size_t i = 0; i < blocks.size(); ++i) ZeroPadding(reservation.Bytes(i), payload_.table);
   return reservation.Publish(variant_, published, options);
 }

@@ -40,7 +40,7 @@ TimePoint At(TimePoint start, double seconds) {
 
 // Sets the options that the restorer decides itself.
 Restorer::Options Sane(Restorer::Options options) {
-  options.scheduler.engine = {};  // through all layers, and to the end
+  options.scheduler.engine = {};  // steps run through all layers and to the end
   return options;
 }
 
@@ -50,14 +50,15 @@ LoadFailure WhyNot(BlockStatus status) {
                                                                            : LoadFailure::kGone;
 }
 
-// Returns true if nothing can land in the engine; the failure is not the daemon's.
+// Returns true if the error is the engine's own, so that no block can land in it.
 bool IsOfEngine(const absl::Status& status) {
   return absl::IsInternal(status) || absl::IsInvalidArgument(status) ||
          absl::IsUnimplemented(status);
 }
 
-// The statuses of a call for so many blocks.  If it was late or asked for too much at once, the
-// blocks may still come.
+// Returns the statuses of a call for `blocks` blocks, also if the whole call failed: kCancelled, so
+// that the blocks are requested again, if it was late or requested too much at once; otherwise
+// kMissing.
 std::vector<BlockStatus> StatusesOf(absl::StatusOr<std::vector<BlockStatus>> got, size_t blocks) {
   if (got.ok()) return *std::move(got);
   const bool may_come =
@@ -73,8 +74,8 @@ struct Restorer::Impl {
     std::vector<uint32_t> blocks;
     std::stop_source stop;
   };
-  // One restore.  A load may outlive it until its call returns, so the loads share ownership of its
-  // bytes.
+  // One restore.  The call of a load may return after the restore has ended, so the loads share
+  // ownership of the Run and its bytes.
   struct Run {
     RestorePrefix prefix;
     RequestId id;
@@ -84,8 +85,8 @@ struct Restorer::Impl {
     std::vector<ByteCount> layer_bytes;
     // For each block the memory that its bytes go to, allocated by the thread that loads it.
     std::vector<std::unique_ptr<std::byte[]>> bytes;
-    // For an engine whose blocks land in it, instead of `bytes`: the engine, and what is on its way
-    // to it.
+    // Used instead of `bytes` if blocks land in the engine: the engine, and the loads that are on
+    // their way to it.
     RestoreEngine* lander = nullptr;
     std::list<Flight> flights;
     std::vector<char> landed;  // the block arrived and is used
@@ -146,21 +147,21 @@ struct Restorer::Impl {
       LARDER_EXCLUDES(mu);
   [[nodiscard]] absl::Status Check(const RestorePrefix& prefix) const;
   void RunChannel(ChannelId channel) LARDER_EXCLUDES(mu);
-  // Waits until nothing is on its way to the places of these blocks.  Waits for kRecall before it
-  // stops a flight, because that stops all blocks that were requested with it.
+  // Waits until no load is on its way to the places of the blocks of `tokens`.  Stops a flight only
+  // after kRecall, because the stop also ends the loads of all other blocks of the flight.
   void ClearPlaces(Run& mine, TokenRange tokens) LARDER_REQUIRES(mu);
   [[nodiscard]] double RoomBytes(ChannelId channel) const LARDER_REQUIRES(mu);
   // Loads the blocks of these loads into the memory of `run`; returns a status for each.
   [[nodiscard]] std::vector<BlockStatus> Fetch(Run& run, std::span<const Load> loads,
                                                ByteCount remaining);
-  // Loads them to the engine's places instead, and removes the flight.
+  // Loads the blocks of these loads to the engine's places, and removes the flight.
   [[nodiscard]] std::vector<BlockStatus> Land(Run& run, Flight& flight, std::span<const Load> loads,
                                               ByteCount remaining) LARDER_EXCLUDES(mu);
   [[nodiscard]] CallOptions CallOf(std::span<const Load> loads, ByteCount remaining,
                                    std::stop_token ends) const;
   // Waits, but not beyond the end of the restore.
   void WaitUntil(const Run& mine, TimePoint when) LARDER_REQUIRES(mu);
-  // Returns an upper bound of what the restore still wants after these loads.
+  // Returns an upper bound of the bytes that the restore still has to load after these loads.
   [[nodiscard]] ByteCount Remaining(const Run& run, size_t loads) const LARDER_REQUIRES(mu);
   void Report(Run& run, std::span<const Load> loads, std::span<const BlockStatus> statuses,
               double began_s) LARDER_REQUIRES(mu);
@@ -224,7 +225,7 @@ absl::StatusOr<Restorer::Restored> Restorer::Restore(const RestorePrefix& prefix
   impl.run = nullptr;
   run->StopCalls();
   while (!run->flights.empty()) impl.changed.Wait(impl.mu);  // the engine owns the places again
-  impl.scheduler.Cancel(run->id, impl.Now());  // drops what is left of it, such as the suffix
+  impl.scheduler.Cancel(run->id, impl.Now());  // drops the rest of the request, such as the suffix
   (void)impl.scheduler.TakeOutcomes();
   (void)impl.scheduler.TakeCancelledLoads();
   (void)impl.scheduler.TakeAbandonedSteps();
@@ -244,7 +245,7 @@ absl::StatusOr<Restorer::Restored> Restorer::Restore(const RestorePrefix& prefix
   return std::move(run->restored);
 }
 
-// Checks what the scheduler cannot know.
+// Checks what the scheduler cannot check.
 absl::Status Restorer::Impl::Check(const RestorePrefix& prefix) const {
   if (options.room.value() == 0)
     return absl::InvalidArgumentError("room must not be 0 bytes: nothing could be loaded");
@@ -328,13 +329,13 @@ Restorer::Impl::Next Restorer::Impl::NextStep(Run& mine, bool waits) {
   for (;;) {
     const double now_s = Now();
     scheduler.OnTime(now_s);
-    (void)scheduler.TakeCancelledLoads();  // batches go on; what they bring is dropped
+    (void)scheduler.TakeCancelledLoads();  // batches are not cancelled; unwanted blocks are dropped
     (void)scheduler.TakeAbandonedSteps();
     const std::vector<Outcome> outcomes = scheduler.TakeOutcomes();
     for (const Outcome& outcome : outcomes) mine.stuck = mine.stuck || outcome.lost;
     if (mine.cancelled || !mine.failed.ok() || !outcomes.empty()) return {.over = true};
     std::optional<ComputeStep> step = scheduler.NextCompute(kStage, TokenBudget(mine), now_s);
-    // The suffix is computed by the engine itself.
+    // The engine computes the suffix itself, after the restore.
     if (step && step->kind != StepKind::kRestore) return {.over = true};
     if (step || !waits) return {.step = step};
     changed.WaitUntil(mu, NextLook(now_s));
@@ -397,7 +398,7 @@ void Restorer::Impl::RunChannel(ChannelId channel) {
     }
     const double now_s = Now();
     loads.clear();
-    scheduler.OnTime(now_s);  // the engine's thread may be computing for long
+    scheduler.OnTime(now_s);  // the engine's thread may be busy computing
     scheduler.NextLoads(channel, RoomBytes(channel), now_s, &loads);
     if (loads.empty()) {
       changed.WaitUntil(mu, NextLook(now_s));
@@ -515,11 +516,12 @@ void Restorer::Impl::ClearPlaces(Run& mine, TokenRange tokens) {
 
 void Restorer::Impl::Report(Run& mine, std::span<const Load> loads,
                             std::span<const BlockStatus> statuses, double began_s) {
-  if (run.get() != &mine) return;  // the restore has ended; nothing uses them
+  if (run.get() != &mine) return;  // the restore has ended: nothing uses the blocks
   const double end_s = Now(), each_s = (end_s - began_s) / static_cast<double>(loads.size());
   for (size_t i = 0; i < loads.size(); ++i) {
     const Load& load = loads[i];
-    // For the channel's rate they count as if they had come one after the other.
+    // For the estimate of the channel's rate, the loads of a batch count as if they had arrived one
+    // after the other.
     const double now_s = end_s - each_s * static_cast<double>(loads.size() - 1 - i);
     const TokenRange tokens{load.block * mine.block_tokens, (load.block + 1) * mine.block_tokens};
     bool used = false;

@@ -40,7 +40,7 @@ absl::Status CheckSizes(std::span<const ByteCount> bytes, ByteCount slab_bytes) 
   return absl::OkStatus();
 }
 
-// ReportDevice sends this much before it waits for the daemon.
+// After about this much, ReportDevice waits until the daemon has processed it.
 constexpr ByteCount kReportAtOnce = MiB(4);
 
 absl::Status CheckReport(const DeviceReport& report, const VariantSpec& variant) {
@@ -202,7 +202,8 @@ absl::Status Session::ReportDevice(const VariantHandle& variant, const DeviceRep
   for (wire::DeviceBlocks& part : PartsOf(report, variant)) {
     if (unheard > kReportAtOnce.value()) {
       unheard = 0;
-      // The daemon answers once it has processed everything before it.
+      // The daemon answers this empty request once it has processed everything that was sent
+      // before.
       if (const auto heard = Register({}, {}); !heard.ok()) return heard.status();
     }
     unheard += (part.stored.size() + part.removed.size()) * sizeof(Digest) +

@@ -1,6 +1,6 @@
-// Measures the time to the first token over prompt lengths, computed and then restored.  The engine
-// stays loaded, and only Larder keeps anything between the two runs: each length has contexts,
-// connections and a salt of its own.
+// Measures the time to the first token for several prompt lengths, first computed and then
+// restored.  The engine stays loaded, but only Larder keeps anything from the first run to the
+// second: each run has its own context and connection, and each length its own salt.
 //
 // It also checks that restored answers are the computed ones: tokens and first logits must be
 // equal.
@@ -18,8 +18,8 @@
 
 namespace larder::llama {
 
-// Lengths of the forms 32k, 32k+1 and 32k+31, which leave a whole block, one token and nearly a
-// block to compute.
+// Multiples of 32, such multiples plus 1, and such multiples plus 31.  They leave a whole block of
+// 32 tokens, one token, and 31 tokens to compute.
 inline constexpr uint32_t kBenchLengths[] = {512,  769,  1055, 1536, 1793,
                                              2079, 2560, 3073, 3615, 4096};
 

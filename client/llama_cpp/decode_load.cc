@@ -11,7 +11,7 @@
 namespace larder::llama {
 namespace {
 
-constexpr uint32_t kBeginTokens = 8;  // at the beginning of each sequence
+constexpr uint32_t kBeginTokens = 8;  // with which Begin starts each sequence
 constexpr int kTrySteps = 5;
 
 double SecondsBetween(TimePoint from, TimePoint to) {

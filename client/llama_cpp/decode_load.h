@@ -1,6 +1,6 @@
-// Sequences that an engine decodes beside the text, one token of each per step, as an engine does
-// that serves several users.  Records the time from the end of one such step to the end of the
-// next, which is what those users notice of a restore.
+// Decodes several other sequences while the engine restores a text, one token of each per step,
+// like an engine that serves several users.  Records the time from the end of one such step to the
+// end of the next, in which those users would notice the restore.
 //
 // Ownership: borrows the engine.  Thread-safety: none.
 // Lifecycle: Start -> Step...
@@ -22,11 +22,11 @@ class DecodeLoad {
   // REQUIRES: 1 <= sequences <= Engine::kOthersMax.
   DecodeLoad(Engine* engine, uint32_t sequences);
 
-  // Begins each sequence with other tokens of `text`, and decodes several steps to learn how long a
-  // step takes.  REQUIRES: `text` is not empty.
+  // Begins each sequence with different tokens of `text`, and decodes several steps to learn how
+  // long a step takes.  REQUIRES: `text` is not empty.
   [[nodiscard]] absl::Status Start(std::span<const Token> text);
   [[nodiscard]] absl::Status Step();
-  // The next gap begins now: time that has passed since the last step does not count.
+  // Starts the next gap now, so that the time since the last step does not count.
   void Restart();
 
   [[nodiscard]] uint32_t sequences() const { return static_cast<uint32_t>(next_.size()); }
@@ -39,7 +39,7 @@ class DecodeLoad {
   [[nodiscard]] absl::Status Begin();
 
   Engine* const engine_;
-  std::vector<Token> text_;               // its tokens begin the sequences
+  std::vector<Token> text_;               // the sequences begin with its tokens
   std::vector<Engine::OtherToken> next_;  // per sequence, the token to compute next
   double step_s_ = 0;
   TimePoint last_ = {};

@@ -92,8 +92,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& option
   InitBackend();
   std::unique_ptr<Engine> engine(new Engine(options));
   llama_model_params params = llama_model_default_params();
-  params.use_extra_bufts =
-      false;  // repacked weights crash on machines with AMX, and bring nothing here
+  // Repacked weights crash on machines with AMX, and make nothing faster in this engine.
+  params.use_extra_bufts = false;
   engine->model_.reset(llama_model_load_from_file(options.model_path.c_str(), params));
   if (engine->model_ == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("llama.cpp cannot load ", options.model_path));
@@ -126,7 +126,7 @@ std::string Engine::ChatPrompt(const std::string& message) const {
   const llama_chat_message chat = {.role = "user", .content = message.c_str()};
   std::string prompt(message.size() + 1024, '\0');
   int32_t size = 0;
-  // The second attempt has the size that the first one asked for.
+  // The second attempt has a buffer of the size that the first attempt returned.
   for (int attempt = 0; attempt < 2; ++attempt) {
     size = llama_chat_apply_template(form, &chat, 1, true, prompt.data(),
                                      static_cast<int32_t>(prompt.size()));
@@ -249,8 +249,8 @@ absl::Status Engine::LoadState(std::span<const std::byte> state) {
 }
 
 absl::Status Engine::AppendState(std::span<const std::byte> state) {
-  // Setting a state replaces the whole sequence, so it is set to an empty one and then copied to
-  // the text.
+  // llama.cpp replaces a whole sequence when it sets a state, so the state is set in an empty
+  // sequence, which is then copied to the text.
   const llama_memory_t memory = llama_get_memory(context_.get());
   const size_t size = llama_state_seq_set_data(
       context_.get(), reinterpret_cast<const uint8_t*>(state.data()), state.size(), kArriving);

@@ -1,14 +1,14 @@
 // One llama.cpp model and its contexts, through llama.cpp's public C API.
 //
-// Sequence 0 holds the text.  Decode computes tokens at its end, and AppendState puts tokens there
-// that were computed before.  SaveState and LoadState move the whole KV of the text as bytes
-// (state_blob.h).  The settings are those under which a restored context gives the same bits as a
-// computed one: one unified KV stream, f16 KV, flash attention (values in rows), batches of 256
-// tokens or parts of them (kCutTokens), no repacked weights.  Other sequences can be decoded beside
-// the text (DecodeOthers), in a context of their own: within the text's context, their cells would
-// lie between its cells and change the last bits of its results.
+// Sequence 0 holds the text.  Decode computes tokens at the end of the text, and AppendState
+// appends tokens whose KV was computed before.  SaveState and LoadState move the whole KV of the
+// text as bytes (state_blob.h).  The settings are those under which a restored context gives the
+// same bits as a computed one: one unified KV stream, f16 KV, flash attention (values in rows),
+// batches of 256 tokens or parts of them (kCutTokens), no repacked weights.  Sequences other than
+// the text can be decoded (DecodeOthers) in a context of their own: in the text's context, their
+// cells would lie between the text's cells and change the last bits of the text's results.
 //
-// What it does not promise: equal bits between other batch cuts, machines or llama.cpp versions.
+// What it does not promise: equal bits with different batch cuts, machines or llama.cpp versions.
 // Ownership: owns model and contexts; spans that it returns are valid until the next call.
 // Thread-safety: none; one thread may call at a time.  llama.cpp itself computes on `threads`
 // threads.
@@ -45,9 +45,9 @@ class Engine {
   // The most tokens that one batch computes.  Batches of a prompt end at multiples of it.
   static constexpr uint32_t kBatchTokens = 256;
 
-  // Loads the model, makes a context and computes one batch, so that the first prompt finds
-  // everything warm.  Returns NotFound if there is no such file, InvalidArgument if llama.cpp
-  // cannot use it or its states are not rows.
+  // Loads the model, makes a context and computes one batch, so that the first prompt does not pay
+  // for warming up.  Returns NotFound if there is no such file, InvalidArgument if llama.cpp cannot
+  // load it or the model's states have another form than state_blob.h reads.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Engine>> Load(const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -56,13 +56,12 @@ class Engine {
   // Puts the model's chat template around one message of a user.  Returns the message unchanged if
   // the model has no template that llama.cpp knows.
   [[nodiscard]] std::string ChatPrompt(const std::string& message) const;
-  // Special tokens that the text spells out (as ChatPrompt does) become those tokens.
+  // Special tokens that are spelled out in the text (as ChatPrompt does) become single tokens.
   [[nodiscard]] absl::StatusOr<std::vector<Token>> Tokenize(const std::string& text) const;
   [[nodiscard]] std::string Text(std::span<const Token> tokens) const;
   [[nodiscard]] bool EndsAnswer(Token token) const;
 
-  // Makes a new context with an empty KV cache, so that nothing that was computed of the text is
-  // left.
+  // Makes a new context with an empty KV cache, so that nothing computed for the last text is left.
   [[nodiscard]] absl::Status ResetContext();
 
   // Computes prompt[begin, end) at positions [begin, end), in batches that end at multiples of
@@ -75,15 +74,15 @@ class Engine {
   [[nodiscard]] Token Greedy() const;
 
   // A chunk is what one batch would compute.  It may be computed in several batches, if each begins
-  // and ends at a multiple of this and has at least this many tokens (unless the chunk has fewer):
-  // llama.cpp's attention takes this many rows at once, and computes fewer rows in another way,
-  // with other bits.
+  // and ends at a multiple of kCutTokens (or ends with the chunk) and has at least kCutTokens
+  // tokens (unless the chunk has fewer): llama.cpp's attention takes this many rows at once, and
+  // computes fewer rows in another way, which gives other bits.
   static constexpr uint32_t kCutTokens = 64;
-  // Returns the last position up to `tokens` from which the rest of a prefix of `prefix` tokens may
-  // be computed.  REQUIRES: tokens < prefix.
+  // Returns the last position at or before `tokens` from which the rest of a prefix of `prefix`
+  // tokens may be computed.  REQUIRES: tokens < prefix.
   [[nodiscard]] static uint32_t CutBelow(uint32_t tokens, uint32_t prefix);
 
-  // One more token of a sequence beside the text; `sequence` counts from 0.
+  // The next token of a sequence other than the text; `sequence` counts from 0.
   struct OtherToken {
     uint32_t sequence = 0;
     uint32_t position = 0;
@@ -91,7 +90,7 @@ class Engine {
   };
   static constexpr uint32_t kOthersMax = 6;
   static constexpr uint32_t kOtherTokensMax = 512;  // of each sequence
-  // Removes all tokens of the sequences beside the text.
+  // Removes all tokens of the sequences other than the text.
   [[nodiscard]] absl::Status ResetOthers();
   // Computes these tokens in one batch, and returns the most likely next token after each of them.
   // REQUIRES: ResetOthers was called; at most kBatchTokens tokens; each sequence below kOthersMax,
@@ -107,7 +106,7 @@ class Engine {
   // REQUIRES: the positions of `state` (StateJoiner) begin where the text ends.
   [[nodiscard]] absl::Status AppendState(std::span<const std::byte> state);
 
-  // The form of this model's states.
+  // The form of this model's states (state_blob.h).
   [[nodiscard]] const StateShape& shape() const { return shape_; }
   [[nodiscard]] uint32_t context_tokens() const { return options_.context_tokens; }
   [[nodiscard]] uint32_t threads() const { return options_.threads; }

@@ -168,7 +168,8 @@ int Bench(const Flags& flags, const std::vector<Token>& prompt, Engine* engine) 
   return 0;
 }
 
-// The path of --profile, or the default: one file for each model, weights and number of threads.
+// Returns the path of --profile, or the default: one file for each model, weights and number of
+// threads.
 absl::StatusOr<std::string> ProfilePath(const Flags& flags, const Engine& engine) {
   if (!flags.profile_file.empty()) return flags.profile_file;
   const char* cache = std::getenv("XDG_CACHE_HOME");
@@ -185,9 +186,9 @@ absl::StatusOr<std::string> ProfilePath(const Flags& flags, const Engine& engine
                       engine.threads(), "-threads.profile.toml");
 }
 
-// Returns the profile of the file.  If there is no such file, measures a profile and writes it
-// there if possible.  Returns FailedPrecondition if no profile could be measured, or if no path for
-// it is known; any other error means that the file is wrong and the user must correct it.
+// Reads the profile at ProfilePath.  If there is no such file, measures a profile and tries to
+// write it to that path.  Returns FailedPrecondition if no profile could be measured or ProfilePath
+// failed; any other error means that the file is wrong and the user must correct it.
 absl::StatusOr<Profile> ProfileFor(const Flags& flags, Engine* engine) {
   LARDER_ASSIGN_OR_RETURN(const std::string path, ProfilePath(flags, *engine));
   absl::StatusOr<Profile> profile = ReadProfile(path);

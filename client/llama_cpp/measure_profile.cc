@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kChunks = 4;
 constexpr uint32_t kSmallTokens = 32;
-constexpr uint32_t kGets = 3;         // the fastest counts, because the first one maps memory
+constexpr uint32_t kGets = 3;         // the fastest get counts, because the first one maps memory
 constexpr double kDiskRateMax = 1e9;  // B/s, until restores have learnt the rate
 constexpr double kMeasuredDoubt = 0.1;
 

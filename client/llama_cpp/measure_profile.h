@@ -1,5 +1,5 @@
 // Measures what the plan of a restore starts from: how fast the engine computes, and how fast the
-// daemon's pool is.
+// daemon's pool delivers blocks.
 //
 // It computes a meaningless prompt of 1,056 tokens, stores it under a salt of its own, reads it
 // back and clears it, which takes several seconds.  The disk is not measured: its rate is set to
@@ -25,7 +25,7 @@ namespace larder::llama {
 [[nodiscard]] std::vector<Token> MeasuredText();
 
 // The times of computing a whole chunk at the beginning of a text, a whole chunk further on, and a
-// short step behind it.
+// short step right after that second chunk.
 struct ChunkTimes {
   TokenRange first = {}, later = {}, small = {};
   double first_s = 0, later_s = 0, small_s = 0;

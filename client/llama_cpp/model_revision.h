@@ -1,8 +1,8 @@
-// Names the weights of a model file, so that KV goes only to the model that computed it.
+// Names the weights of a model file, so that KV is used only by the model that computed it.
 //
 // The whole file is hashed, because fine-tuned models often differ only in the middle.  That takes
-// about a second per 1.5 GB; a caller that knows a name which changes with the weights may use it
-// instead.
+// about a second per 1.5 GB; a caller that has another name, one that changes with the weights, may
+// use that name instead.
 // Thread-safety: pure functions of file and text.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace larder::llama {
 // Returns "sha256:" and 64 lower-case hexadecimal digits.  Returns NotFound if the file cannot be
 // opened, DataLoss if it cannot be read.
 [[nodiscard]] absl::StatusOr<std::string> ModelRevision(const std::string& path);
-// Returns 12 hexadecimal digits that stand for a revision of any form in the name of a file.
+// Returns 12 hexadecimal digits that identify a revision, which may be any text, in a file name.
 [[nodiscard]] std::string ShortRevision(const std::string& revision);
 
 }  // namespace larder::llama

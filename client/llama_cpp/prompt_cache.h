@@ -1,5 +1,5 @@
-// Connects an Engine to Larder through client/client.h: blocks of a prompt that the pool has go
-// into the engine, and blocks that the engine computed go into the pool.
+// Connects an Engine to Larder through client/client.h: copies blocks of a prompt from the pool
+// into the engine, and blocks that the engine computed into the pool.
 //
 // Blocks have 32 tokens and one segment per layer.  A restore covers whole blocks of the first n-1
 // of n tokens, so that one token is always left to compute, whose logits give the first token of
@@ -42,9 +42,9 @@ class PromptCache {
  public:
   static constexpr uint32_t kBlockTokens = 32;
 
-  // How many tokens of a prompt of `tokens` are stored and may be restored: whole blocks of all but
-  // the last token, without a last batch of fewer than Engine::kCutTokens, which a longer prompt
-  // would compute with other bits.
+  // Returns how many tokens of a prompt of `tokens` tokens are stored and may be restored: the
+  // whole blocks of all but the last token, without a last batch of fewer than Engine::kCutTokens
+  // tokens, which would have other bits in a longer prompt.
   [[nodiscard]] static constexpr uint32_t RestorableTokens(size_t tokens) {
     const auto most = static_cast<uint32_t>(tokens == 0 ? 0 : tokens - 1);
     const uint32_t blocks = most - most % kBlockTokens, last = blocks % Engine::kBatchTokens;
@@ -58,11 +58,12 @@ class PromptCache {
   struct Restored {
     uint32_t tokens = 0;  // the engine's cache now has positions [0, tokens)
     ByteCount bytes;      // rows that came from Larder
-    // Why the prefix ended early, unless blocks are missing.  The engine is usable in any case.
+    // The error that ended the prefix early, if there was one; a missing block is no error.  The
+    // engine is usable in any case.
     absl::Status status;
   };
-  // Puts the longest prefix that the daemon has into the engine, whose cache is empty.  `link`
-  // emulates a link, if it is not null: bytes count as arrived when it would have carried them.
+  // Puts the longest prefix that the daemon has into the engine, whose cache is empty.  If `link`
+  // is not null, it emulates a link: Restore waits until that link would have carried the bytes.
   [[nodiscard]] Restored Restore(std::span<const Token> prompt, Engine* engine,
                                  TokenBucket* link = nullptr);
 
@@ -83,8 +84,8 @@ class PromptCache {
   // Returns DeadlineExceeded after `limit`.
   [[nodiscard]] absl::StatusOr<std::vector<std::optional<Tier>>> Tiers(
       std::span<const Token> prompt, std::chrono::milliseconds limit);
-  // Clears all blocks that the daemon stores under these options.  Ends the session, so nothing can
-  // be stored or restored afterwards.
+  // Clears all blocks that the daemon stores for this model, revision and salt.  Ends the session,
+  // so nothing can be stored or restored afterwards.
   [[nodiscard]] absl::Status Clear();
   // For callers that move blocks themselves.
   [[nodiscard]] Session& session() { return *session_; }
@@ -101,8 +102,8 @@ class PromptCache {
   static constexpr uint32_t kBatchBlocks = 64;
 
   explicit PromptCache(const StateShape& shape);
-  // Gets blocks [first, first + digests.size()) into the joiner.  Returns how many came before the
-  // first that did not.
+  // Gets blocks [first, first + digests.size()) into the joiner.  Returns how many blocks it got
+  // before the first that is missing.
   [[nodiscard]] absl::StatusOr<uint32_t> FetchBatch(std::span<const Digest> digests, uint32_t first,
                                                     StateJoiner* joiner);
   // Puts blocks [first, last) of `prompt`.
@@ -119,7 +120,7 @@ class PromptCache {
   std::string engine_id_;
   Digest seed_;
   const std::unique_ptr<std::byte[]> batch_;  // kBatchBlocks blocks, packed
-  // [block of the batch][layer], within batch_: once to write there and once to read.
+  // [block of the batch][layer], within batch_: as spans to write and as spans to read.
   std::vector<std::vector<std::span<std::byte>>> segments_;
   std::vector<std::vector<std::span<const std::byte>>> const_segments_;
 };

@@ -31,7 +31,7 @@ struct PromptRestoreOptions {
   Profile profile = {};
   bool falls_back = true;       // false: compute and load even if one alone would finish sooner
   TokenBucket* link = nullptr;  // an emulated link, which the channels share
-  // Sequences that are decoded meanwhile, one token of each between two steps of the restore.  A
+  // Sequences that are decoded during the restore, one token of each between two of its steps.  A
   // step and the decoding after it together last at most `decode_budget_s`.
   DecodeLoad* beside = nullptr;
   double decode_budget_s = 0;
@@ -40,14 +40,14 @@ struct PromptRestoreOptions {
 struct PromptRestored {
   Restorer::Restored what;
   Profile learnt = {};
-  uint32_t stored_tokens = 0;  // at the beginning of the prompt, up to the first missing block
+  uint32_t stored_tokens = 0;  // before the first block that the daemon lacks
   absl::Status lookup = {};    // if Lookup failed, its error; then everything was computed
   // Where computing and loading met: everything behind this token was loaded.
   [[nodiscard]] uint32_t met_at_token() const;
 };
 
 // Afterwards the engine has all tokens that a restore may cover (PromptCache::RestorableTokens).
-// Errors come from the engine only, which then has part of the text.
+// Returns only errors of the engine; after one, the engine has part of the text.
 // REQUIRES: the engine's text is empty.
 [[nodiscard]] absl::StatusOr<PromptRestored> RestorePrompt(std::span<const Token> prompt,
                                                            const PromptRestoreOptions& options,

@@ -10,8 +10,8 @@
 
 namespace larder::llama {
 
-// The legend lists only what the restore has: a channel without loads is left out, and so are loads
-// that came too late if there were none.
+// The legend lists only what occurs in the restore: it leaves out a channel without loads, and
+// loads that came too late if there were none.
 [[nodiscard]] Plot PictureOf(const Restorer::Restored& restored, const std::string& title);
 
 }  // namespace larder::llama

@@ -32,16 +32,17 @@ absl::Status ComputeRest(std::span<const Token> prompt, uint32_t begin, Engine* 
   return engine->Decode(prompt, border, static_cast<uint32_t>(prompt.size()));
 }
 
-// Returns how many of the `known` tokens, which the cache had before the restore, it still has.  A
-// block that was computed may have been requested and found missing or damaged.
+// Returns how many of the `known` tokens, which the cache had before the restore, the cache still
+// has.  It may have fewer, because a block that the engine computed may have been requested first
+// and found missing or damaged.
 uint32_t StillKnown(std::span<const Token> prompt, uint32_t known, PromptCache* cache) {
   const auto tiers = cache->Tiers(prompt.first(known), kLookupLimit);
-  if (!tiers.ok()) return 0;  // then Store puts all blocks, and the pool reports those that it has
+  if (!tiers.ok()) return 0;  // then Store puts all blocks, and the pool reports duplicates
   const auto gone = std::find(tiers->begin(), tiers->end(), std::nullopt);
   return static_cast<uint32_t>(gone - tiers->begin()) * PromptCache::kBlockTokens;
 }
 
-// The cache had the first `known_tokens` when the run began.
+// Stores the blocks that the cache lacks.  It had the first `known_tokens` when the run began.
 void StorePrompt(std::span<const Token> prompt, uint32_t known_tokens, Engine* engine,
                  PromptCache* cache, RunResult* result) {
   const Stopwatch watch;
@@ -98,7 +99,7 @@ absl::StatusOr<Beginning> Begin(std::span<const Token> prompt, const RunOptions&
   return ComputeAndLoad(prompt, options, beside, engine, cache, result);
 }
 
-// Computes the rest of the answer, the most likely token each time.
+// Computes the rest of the answer, which always continues with the most likely token.
 absl::Status Continue(std::span<const Token> prompt, uint32_t predict, Engine* engine,
                       RunResult* result) {
   std::vector<Token> text(prompt.begin(), prompt.end());

@@ -26,22 +26,22 @@ namespace larder::llama {
 // Where the beginning of a prompt comes from.
 enum class RestoreMode : uint8_t {
   kUnspecified = 0,
-  kCompute = 1,  // the engine alone
-  kLoad = 2,     // the cache as far as it has the prompt, then the engine
-  kBoth = 3,     // both at once, even if one alone would finish sooner
-  kAuto = 4,     // what finishes first: both at once, or one alone
+  kCompute = 1,  // computes everything
+  kLoad = 2,     // loads what the cache has of the prompt, then computes the rest
+  kBoth = 3,     // computes and loads at once, even if one alone would finish sooner
+  kAuto = 4,     // computes and loads at once, or only one, whichever ends first
 };
 [[nodiscard]] const char* ToString(RestoreMode mode);
 
 struct RunOptions {
-  uint32_t predict = 48;  // tokens of the answer with the first; fewer if the model ends it
+  uint32_t predict = 48;  // tokens of the answer, the first included; fewer if the model ends it
   RestoreMode mode = RestoreMode::kLoad;
   bool store = true;            // store the blocks that the cache lacks
   bool wait_durable = false;    // wait at the end until the stored blocks are on the daemon's disk
   Profile profile = {};         // for kBoth and kAuto
-  TokenBucket* link = nullptr;  // an emulated link that all loads pass
-  // For kBoth and kAuto: the sequences that are decoded meanwhile, and the most time between two of
-  // their tokens.
+  TokenBucket* link = nullptr;  // an emulated link that carries all loads
+  // For kBoth and kAuto: how many sequences are decoded during the restore, and the most seconds
+  // between two tokens of a sequence.
   uint32_t decode_sequences = 0;
   double decode_budget_s = 0;
 };
@@ -51,7 +51,7 @@ struct RunResult {
   uint32_t hit_tokens = 0;  // tokens that came from Larder
   ByteCount restored_bytes;
   std::optional<PromptRestored> restored;  // with kBoth and kAuto
-  std::vector<double> decode_gaps_s;       // between two tokens of the sequences decoded meanwhile
+  std::vector<double> decode_gaps_s;       // between two tokens of the decoded sequences
   double link_bytes_per_s = 0;             // of the emulated link; 0 if there is none
   std::string picture;                     // path of the picture of the restore, if it was drawn
   uint32_t stored_blocks = 0;
@@ -60,7 +60,7 @@ struct RunResult {
   double ttft_s = 0;          // from the prompt's tokens to the first token of the answer
   double load_s = 0;          // part of ttft_s: until the restored beginning is in the engine
   double compute_s = 0;       // part of ttft_s: computing the rest of the prompt
-  double store_s = 0;         // after the first token
+  double store_s = 0;         // to store blocks, after the first token
   bool durable = false;       // with wait_durable: all stored blocks are on disk
   absl::Status cache_status;  // a failure of Larder; it costs time, and the answer is the same
   std::vector<Token> answer;

@@ -24,7 +24,7 @@ struct Axis {
     low = std::min(low, v);
     high = std::max(high, v);
   }
-  [[nodiscard]] double At(double v) const {  // 0 to 1
+  [[nodiscard]] double At(double v) const {  // from 0 to 1, if v is in [low, high]
     const auto f = [this](double x) { return log ? std::log(x) : x; };
     return high > low ? (f(v) - f(low)) / (f(high) - f(low)) : 0.5;
   }
@@ -33,7 +33,7 @@ struct Axis {
   }
 };
 
-// A plot's axes on the page.
+// Where the axes of a plot are on the page.
 struct Frame {
   Axis x, y;
   double top = 0;  // below title and legend
@@ -75,7 +75,7 @@ Frame FrameOf(const Plot& plot) {
   for (const Series& series : plot.series) {
     for (const double v : series.x) frame.x.Take(v);
     for (const double v : series.y) frame.y.Take(v);
-    // Boxes are extents, which are read against zero, so the axis includes it.
+    // Readers compare boxes with zero, so the axis includes zero.
     if (!series.boxes.empty() && !plot.x_log) frame.x.Take(0);
     for (const Box& box : series.boxes) {
       for (const double v : {box.x_begin, box.x_end}) frame.x.Take(v);

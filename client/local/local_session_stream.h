@@ -8,7 +8,7 @@
 // Locks: pump_mu_ before write_mu_.  pump_mu_ is held while the inbox's handlers run.
 // Lifecycle: Open (hello sent, `attached` received) -> Send, Pump ... -> Close.  A stream that is
 // destroyed without Close ends without goodbye.
-// Limits: Messages of kMessageBytesMax, and those of SessionStream.
+// Limits: A message has at most kMessageBytesMax; the limits of SessionStream apply too.
 #pragma once
 
 #include <atomic>
@@ -56,10 +56,11 @@ class LocalSessionStream final : public SessionStream {
  private:
   LocalSessionStream(FileDescriptor socket, FileDescriptor wake, SessionInbox::Handlers handlers);
 
-  // Sends what is queued, as far as the socket takes it, and then half-closes it if Close has
-  // begun.
+  // Sends queued bytes as far as the socket takes them.  Once all are sent, half-closes the socket
+  // if Close has begun.
   void Flush() LARDER_REQUIRES(write_mu_);
-  // Flushes.  Returns when the daemon counts as stuck, or nullopt if nothing is queued.
+  // Flushes.  Returns the time at which the daemon counts as stuck, or nullopt if nothing is
+  // queued.
   [[nodiscard]] std::optional<TimePoint> FlushQueue() LARDER_EXCLUDES(write_mu_);
 
   // Hands one message over, or receives.  Returns false if nothing has arrived.
@@ -75,7 +76,7 @@ class LocalSessionStream final : public SessionStream {
   const FileDescriptor socket_;
   const FileDescriptor wake_;
   SessionInbox inbox_;
-  std::atomic<bool> woken_{false};  // from then on only Close pumps
+  std::atomic<bool> woken_{false};  // set by Wake: then only Close pumps
   std::atomic<bool> stuck_{false};  // given up: the daemon accepts no data
 
   Mutex pump_mu_;  // taken before write_mu_

@@ -1,7 +1,7 @@
-// Registers the memory that a session maps with a device, so that copies between pool and device
-// need no intermediate buffer.
+// Registers the slabs that a session maps with a device, so that copies between pool and device
+// need no intermediate buffer.  Does not register the session page and staging segments.
 //
-// Memory is registered in the background; until it is registered, copies go through the device's
+// A slab is registered in the background; until that is done, its copies go through the device's
 // staging memory.
 // Ownership: Shares the memory that it decorates.  The device must outlive every mapping.
 // Thread-safety: All methods may be called from any thread.

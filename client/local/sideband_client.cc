@@ -92,7 +92,8 @@ absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, ByteCount bytes, bool w
     return absl::ErrnoToStatus(errno, "cannot keep shared memory out of forked children (madvise)");
   }
   madvise(base, size, MADV_DONTDUMP);
-  // Saves page faults later.  An older kernel does not know these flags, and then the pages fault.
+  // Saves page faults later.  An older kernel does not know these flags; then each page faults at
+  // its first access.
   madvise(base, size, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
   return mapping;
 }
@@ -261,7 +262,7 @@ absl::StatusOr<Frame> SidebandClient::Ask(const Frame& frame,
   }
   if (std::ranges::find(expected, TypeOf(*answer)) != expected.end()) return answer;
   if (const auto* error = std::get_if<ErrorFrame>(&*answer)) {
-    // It is larderd's own text, but people see it, so control characters are escaped.
+    // The text is larderd's own, but people see it, so control characters are escaped.
     return absl::Status(error->code, absl::Utf8SafeCHexEscape(error->text));
   }
   broken_ = absl::UnavailableError(absl::StrCat("larderd answered ", ToString(TypeOf(frame)),

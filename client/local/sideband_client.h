@@ -4,9 +4,9 @@
 //   auto sideband = SidebandClient::Connect("/run/larder/sideband.sock", 5s);
 //   auto slab = (*sideband)->MapSlab(SlabId{0}, /*writable=*/false);
 //
-// It knows nothing of sessions and does not reconnect: once a request has failed without a complete
-// answer, all later ones return Unavailable, and the owner connects again.  The token is valid
-// while this object lives, or a session that was opened with it.
+// It keeps no state of sessions and does not reconnect: once a request was sent and did not get a
+// complete and expected answer, all later ones return Unavailable, and the owner connects again.
+// The token is valid as long as this object, or a session that was opened with the token, lives.
 //
 // Ownership: Owns the socket.  Mappings are the caller's and outlive this object.
 // Thread-safety: All methods may be called from any thread; one request runs at a time, the others
@@ -69,15 +69,16 @@ class SharedMapping {
 
 using MappedSlab = SharedMapping;
 
-// Words that contain the id of a lease or reservation while the daemon holds it.
+// The words of a session page.  A word contains the id of a lease or reservation while that is
+// valid.
 class MappedSessionPage {
  public:
   MappedSessionPage() = default;
   explicit MappedSessionPage(SharedMapping mapping) : mapping_(std::move(mapping)) {}
 
   [[nodiscard]] size_t words() const { return mapping_.bytes().size() / sizeof(uint64_t); }
-  // Returns true if the word is still the id: only then does what was read before count.  Returns
-  // false also if there is no such index.
+  // Returns true if the word is still the id: only then is what was read before this call valid.
+  // Returns false also if there is no such index.
   [[nodiscard]] bool Holds(uint32_t word, uint64_t id) const;
 
  private:
@@ -86,7 +87,7 @@ class MappedSessionPage {
 
 class SidebandClient {
  public:
-  // Returns Unavailable if no daemon listens there, PermissionDenied if the socket file's mode
+  // Returns Unavailable if no daemon listens at `path`, PermissionDenied if the socket file's mode
   // excludes this uid, DeadlineExceeded if the daemon does not answer; otherwise the error that the
   // daemon refused with: a limit, or FailedPrecondition if it cannot see this process.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SidebandClient>> Connect(
@@ -121,8 +122,9 @@ class SidebandClient {
   // Returns a socket for one more session of this process (LocalSessionStream).  Returns
   // Unimplemented if this daemon hands out none; Engine.Attach serves the same purpose.
   [[nodiscard]] absl::StatusOr<FileDescriptor> OpenSession();
-  // Returns how many bytes the daemon released.  REQUIRES: This process has unmapped everything of
-  // that session, and no copy of it is under way.
+  // Tells the daemon that this process uses nothing of the lost session any more.  Returns how many
+  // bytes the daemon released.  REQUIRES: This process has unmapped everything of that session, and
+  // no copy of it is under way.
   [[nodiscard]] absl::StatusOr<ByteCount> Clean(SessionId session);
 
  private:
@@ -135,7 +137,7 @@ class SidebandClient {
   template <class Body>
   [[nodiscard]] absl::StatusOr<Body> Request(const Frame& frame, const SendExtras& extras = {},
                                              FileDescriptor* answer_fd = nullptr);
-  // The same for any of the expected frame types.
+  // As Request, but the answer may be of any of the expected frame types.
   [[nodiscard]] absl::StatusOr<Frame> Ask(const Frame& frame,
                                           std::initializer_list<FrameType> expected,
                                           const SendExtras& extras, FileDescriptor* answer_fd);

@@ -17,7 +17,8 @@
 namespace larder::python {
 namespace {
 
-// A buffer of the caller.  It stays exported, and so in place, until the destructor.
+// A buffer of the caller.  It stays exported, so that Python does not move or free it, until the
+// destructor.
 class Buffer {
  public:
   Buffer(nb::handle object, bool writable) {
@@ -79,7 +80,7 @@ class PySession {
       : client_(std::move(client)), session_(std::move(session)) {}
   ~PySession() { Close(); }
 
-  // Keeps the session alive for the time of one call.
+  // Returns the session, which the returned pointer keeps alive during one call.
   [[nodiscard]] std::shared_ptr<Session> Open() const {
     if (session_ == nullptr) Raise(absl::InvalidArgumentError("the session is closed"));
     return session_;

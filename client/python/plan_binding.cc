@@ -177,7 +177,7 @@ void BindPlanAnswer(nb::module_& module) {
       .def_prop_ro("seconds", &DepthCost::seconds);
 }
 
-// C++ requires that the depths fit and aborts otherwise; Python gets a ValueError.
+// CostOf aborts if the depths do not fit the input, so Python gets a ValueError instead.
 DepthCost CheckedCostOf(const PlanInput& input, const std::vector<uint16_t>& depths) {
   bool fits = depths.size() == input.chunks.size();
   for (const uint16_t depth : depths) fits = fits && depth <= input.layers;

@@ -1,8 +1,8 @@
 // The loads that are under way on one channel, in the order in which they were given to it.
 //
-// The queue assumes that the channel serves loads one after the other: a load has cost the time
-// since the arrival before it, or since the queue was last empty.  It knows nothing of requests
-// except their ids.
+// The queue assumes that the channel serves loads one after the other: the service of a load begins
+// when the load before it leaves the queue, or, if the queue was empty, when the load is pushed.
+// It knows nothing of requests except their ids.
 // Ownership: a value inside the scheduler.  Thread-safety: none.
 #pragma once
 
@@ -20,7 +20,7 @@ class ChannelQueue {
   explicit ChannelQueue(ChannelId id) : id_(id) {}
 
   void Push(const Load& load, double now_s);
-  // Removes the load from the queue.  Returns nullopt if it is not here.
+  // Removes the load from the queue.  Returns nullopt if the load is not in this queue.
   struct Taken {
     Load load;
     double service_s = 0;  // since the channel began to serve the first load of the queue
@@ -29,9 +29,9 @@ class ChannelQueue {
   [[nodiscard]] std::optional<Taken> Take(LoadId id, double now_s);
 
   void SetDeadline(LoadId id, double deadline_s);
-  // Asks for the deadline of each load again, after a load with `ahead` loads before it was
-  // removed.  The deadlines of those `ahead` loads never move later: that another load has
-  // overtaken them does not make them less late.
+  // Sets the deadline of each load to ask(load), after a load with `ahead` loads in front of it was
+  // removed.  The deadlines of those `ahead` loads never move later: they are no less late because
+  // a load behind them arrived first.
   template <class Ask>
   void Postpone(size_t ahead, const Ask& ask) {
     for (size_t i = 0; i < loads_.size(); ++i) {
@@ -45,10 +45,10 @@ class ChannelQueue {
   // Seconds from now until all loads have arrived, or until load `through` has.
   [[nodiscard]] double BacklogSeconds(const CostModel& costs, double now_s) const;
   [[nodiscard]] double BacklogSeconds(const CostModel& costs, double now_s, LoadId through) const;
-  // Bytes of all loads up to this one.
+  // Bytes of the loads from the front of the queue through load `through`.
   [[nodiscard]] double BytesThrough(LoadId through) const;
-  // When the channel began to serve the first load, and how long it should take.  REQUIRES: the
-  // queue is not empty.
+  // When the channel began to serve the first load, and how long that load should take.  REQUIRES:
+  // the queue is not empty.
   [[nodiscard]] double busy_since_s() const { return busy_since_s_; }
   [[nodiscard]] double FirstSeconds(const CostModel& costs) const {
     return costs.LoadSeconds(id_, loads_.front().bytes);

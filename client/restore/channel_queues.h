@@ -13,19 +13,21 @@ class ChannelQueues {
  public:
   // Returns the queue of a channel, and makes it if the channel has had no load yet.
   [[nodiscard]] ChannelQueue& Of(ChannelId channel);
-  // Returns null if there is no queue for the channel; then it has had no load.
+  // Returns null if the channel has no queue, because it has had no load yet.
   [[nodiscard]] const ChannelQueue* Find(ChannelId channel) const;
   [[nodiscard]] std::vector<ChannelQueue>& all() { return queues_; }
   [[nodiscard]] const std::vector<ChannelQueue>& all() const { return queues_; }
 
-  // REQUIRES: Of(channel) was called.
+  // Records that the channel was last given a load of this request.  REQUIRES: Of(channel) was
+  // called.
   void SetServed(ChannelId channel, RequestId request) {
     served_[static_cast<size_t>(channel)] = request;
   }
-  // Returns true if loads of another request are under way on the channel.
+  // Returns true if loads are under way on the channel, and the last one was given for another
+  // request.
   [[nodiscard]] bool ServesAnother(ChannelId channel, RequestId request) const;
   [[nodiscard]] bool HasLoadsOf(RequestId request) const;
-  // Seconds until the channel has finished what it was given.
+  // Seconds until the channel has finished all loads that it was given.
   [[nodiscard]] double BacklogSeconds(ChannelId channel, const CostModel& costs,
                                       double now_s) const;
   // The earliest deadline of a load; kNoDeadline if none is under way.

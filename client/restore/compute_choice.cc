@@ -7,8 +7,9 @@
 namespace larder {
 namespace {
 
-constexpr double kSparesMin = 0.05;  // seconds of loading that a second of computing must spare
-constexpr double kGuess = 0.01;      // what estimates of a sweep are wrong by, at least
+// Seconds of loading that a second of computing must spare, at least.
+constexpr double kSparesMin = 0.05;
+constexpr double kGuess = 0.01;  // the least relative error of estimates of a sweep
 // The part of the doubt about costs that carries over to estimates of a sweep.
 constexpr double kSwayed = 0.4;
 
@@ -28,7 +29,7 @@ std::optional<StageWork> WorkWithin(const Forecast& forecast, const StageState& 
 }
 
 // For an engine that cuts chunks: returns how many tokens the step should have so that it ends when
-// loading, which takes the rest, ends too; at least enough to include something that no load has
+// the loads of all other tokens end, but at least so many that it includes a cut that no load has
 // claimed.
 uint32_t TokensToMeet(const Forecast& forecast, RequestState& request, uint16_t stage,
                       const StageWork& work) {
@@ -37,10 +38,12 @@ uint32_t TokensToMeet(const Forecast& forecast, RequestState& request, uint16_t 
   const bool overdue = forecast.IsOverdue(request, stage, std::nullopt);
   const double compute_s = request.Outlook(forecast.costs, stage).compute_s;
   if (loads_s == kNoDeadline || overdue || compute_s <= 0) return request.spec.chunk_tokens;
-  double unclaimed_s = 0;  // by loading alone
+  double unclaimed_s = 0;  // to load what no one has claimed
   for (const StageLane& lane : state.claims().lanes())
     unclaimed_s = std::max(unclaimed_s, state.LaneSeconds(forecast.costs, lane.channel));
-  // Both leave the same part of it, each in its own seconds; `loads_s` has what is under way, too.
+  // If a share f of the unclaimed tokens is computed, computing takes f * compute_s, and loading
+  // ends after loads_s - f * unclaimed_s (loads_s includes the loads under way).  At meet_s the two
+  // are equal.
   const double meet_s = loads_s * compute_s / (compute_s + unclaimed_s);
   const uint32_t cut = state.shape().cut_tokens;
   const uint32_t tokens = forecast.TokenBudget(meet_s, 0, work.tokens.begin, 1);
@@ -48,8 +51,9 @@ uint32_t TokensToMeet(const Forecast& forecast, RequestState& request, uint16_t 
   return std::max(least, (tokens + cut / 2) / cut * cut);
 }
 
-// The step may begin with tokens that loads have claimed, only to reach what is behind them.
-// Returns true if those loads land before the engine could have computed these tokens.
+// The step may begin with tokens that loads have claimed, because the tokens behind them cannot be
+// computed without them.  Returns true if those loads land before the engine could have computed
+// these tokens.
 bool AwaitsLoads(const Forecast& forecast, const RequestState& request, uint16_t stage,
                  const StageWork& work) {
   if (!request.stages[stage].shape().cuts() || !forecast.options.falls_back) return false;
@@ -60,14 +64,15 @@ bool AwaitsLoads(const Forecast& forecast, const RequestState& request, uint16_t
          forecast.costs.ComputeSeconds(claimed);
 }
 
-// An engine that has nothing to do behind this, and can stop, loses nothing by computing what may
-// be loaded sooner.
+// Returns true if the engine loses nothing by computing what may be loaded sooner: it can drop the
+// step, and has no suffix or hole to compute afterwards.
 bool LosesNothing(const Forecast& forecast, const RequestState& request, uint16_t stage) {
   return forecast.options.engine.abandons_steps && forecast.options.hedges &&
          request.spec.suffix_tokens == 0 && !request.stages[stage].claims().HasHolesAhead();
 }
 
-// Returns true if computing this ends before loading all that is left would.
+// Returns true if computing the work ends before loading alone would have all that is left of the
+// stage, or if there is no reason to compare the two.  Otherwise adds a kHold decision to *trace.
 bool Pays(const Forecast& forecast, const RequestState& request, uint16_t stage,
           const StageWork& work, Trace* trace) {
   if (!forecast.options.falls_back) return true;
@@ -89,8 +94,8 @@ bool Pays(const Forecast& forecast, const RequestState& request, uint16_t stage,
   return false;
 }
 
-// Begins to load the rest bottom-up, if what must be computed behind the loads ends sooner that
-// way, and at once if computing does not pay.  Returns true if it did.
+// Begins a sweep (loads the rest bottom-up) if the computing that follows the loads ends sooner
+// that way, or, where a sweep is possible, if `pays` is false.  Returns true if it began one.
 bool BeginSweepIfSooner(const Forecast& forecast, RequestState& request, uint16_t stage,
                         const StageWork& work, bool pays, Trace* trace) {
   const CostModel& costs = forecast.costs;
@@ -108,8 +113,9 @@ bool BeginSweepIfSooner(const Forecast& forecast, RequestState& request, uint16_
   const StageOutlook& outlook = request.Outlook(costs, stage);
   const double spared_s =
       outlook.compute_s > 0 ? outlook.lanes_s * compute_s / outlook.compute_s : 0;
-  // What follows waits for the lowest layer that is left to load, and what is above the highest one
-  // follows the last load; a hole does not wait for what is behind it.
+  // The computing behind the loads waits for the lowest layer that is left to load, and from the
+  // highest such layer on it comes after the last load.  A hole does not wait for the loads behind
+  // it (tail_s).
   const double tail_s = overlaps ? 0 : TailSeconds(claims, costs);
   const auto end = [&](double left_s, StageLayers missing) {
     const double before_s = std::max(0.0, left_s - tail_s);
@@ -121,9 +127,10 @@ bool BeginSweepIfSooner(const Forecast& forecast, RequestState& request, uint16_
   const double later_end = compute_s + end(std::max(0.0, loads_s - compute_s - spared_s), all);
   double now_end = end(loads_s, all);
   if (now_end <= later_end) now_end = end(loads_s, state.Missing());
-  // If computing spares next to nothing, a step only keeps the engine from what follows.
+  // If the step spares almost no loading, it only delays the computing behind the loads.
   pays = pays && spared_s > kSparesMin * compute_s;
-  // A hole that is waited for stops everything, so the gain must be more than a guess.
+  // While the engine waits for the loads before a hole, it computes nothing, so the predicted gain
+  // must be larger than the error of the prediction.
   const double doubt = std::max(kGuess, kSwayed * forecast.Doubt(request, stage));
   if (pays && now_end > (overlaps ? 1 : 1 - doubt) * later_end) return false;
   trace->Add({forecast.now_s, DecisionKind::kBeginSweep, request.spec.id, stage, 0,
@@ -154,7 +161,7 @@ std::optional<SuffixChoice> ChooseSuffix(const Forecast& forecast, const Request
   choice.tokens = suffix;
   choice.layers = {request.suffix_layers, stage.LayersThere()};
   if (!stage.sweeps() || choice.layers.empty()) return std::nullopt;
-  // A suffix that has begun layer by layer can only go on that way.
+  // A suffix that has begun layer by layer can only continue layer by layer.
   const bool begins = request.suffix_layers == 0;
   if (!forecast.options.engine.overlaps_suffix || (begins && budget.seconds < kNoDeadline))
     return std::nullopt;
@@ -208,7 +215,7 @@ std::optional<StageWork> ChooseHedge(const Forecast& forecast, const RequestStat
   } else if (work->tokens.end - work->tokens.begin > tokens) {
     return std::nullopt;
   }
-  // Work that was begun through these layers goes on through them.
+  // A chunk of which some tokens are computed through these layers is computed through all of them.
   const bool splits =
       forecast.options.engine.splits_layers && !state.claims().IsPartial(work->chunk);
   StageWork chosen = *work;
@@ -217,11 +224,13 @@ std::optional<StageWork> ChooseHedge(const Forecast& forecast, const RequestStat
   const double sure = 1 + forecast.costs.ComputeDoubt(work->tokens);
   const double layer_s =
       WorkSeconds(state.claims(), forecast.costs, *work) / work->layers.count() * sure;
-  // A step that turns out needless can be dropped; a load that is late cannot be hurried.
+  // If the engine can drop a needless step, assume that loads end later by one standard deviation:
+  // hedging too early then costs less than waiting for a late load.
   const double doubts = forecast.options.engine.abandons_steps ? 1 : 0;
   const TokenRange chunk = shape.ChunkTokens(work->chunk);
   const double lands_s = forecast.LandsIn(request, stage, chunk, 0, doubts);
-  // Loads come from the top: the lowest layers may be worth computing where all of them are not.
+  // Loads bring the top layers first, so computing only the lowest layers may pay even if computing
+  // all of them does not.
   for (uint16_t top = chosen.layers.end; top <= work->layers.end; ++top) {
     const double compute_s = layer_s * (top - work->layers.begin);
     const double rest_s = forecast.LandsIn(request, stage, chunk, top, doubts);

@@ -1,19 +1,19 @@
-// What an idle engine computes next of one request.
+// Chooses what an idle engine computes next of one request.
 //
 // The rules, in the order in which they win:
-//   1. The suffix, once its prefix is restored, or layer by layer behind a sweep.
+//   1. The suffix, after its prefix is restored, or layer by layer while a sweep loads the prefix.
 //   2. Work that no one has claimed, unless
-//      a. the activations that it starts from are not here yet;
-//      b. loads bring what is before it sooner than it could be computed (an engine that cuts
-//         chunks must compute that, too);
-//      c. loading has the rest of the prefix sooner than this work ends.
-//      Where something can follow loads layer by layer, loading sweeps bottom-up instead, if what
-//      follows ends sooner that way.
+//      a. the activations from which it is computed have not arrived yet;
+//      b. the step would begin with tokens that loads have claimed (this happens only if the engine
+//         cuts chunks), and those loads arrive before the engine could compute these tokens;
+//      c. loading alone would have the rest of the prefix before this work ends.
+//      If a suffix or holes can be computed layer by layer behind the loads, the rule may begin a
+//      sweep instead (loading bottom-up), if the suffix or the holes end sooner that way.
 //   3. A hedge: work that is being loaded, if the load is overdue, if computing it ends first, or
-//      if the engine can drop steps and has nothing else to do.
-// Steps are small near the end, so that both resources finish together: between layers if the
-// engine divides them, otherwise between cuts.
-// Functions of a forecast and a request; what is chosen is claimed by the scheduler.
+//      if the engine can drop steps and has no suffix or hole to compute afterwards.
+// Steps are small near the end, so that the engine and the channels finish together: chunks are
+// divided between layers if the engine splits layers, otherwise between cuts.
+// These are functions of a forecast and a request; the scheduler claims what they choose.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,11 @@
 
 namespace larder {
 
-// What a step may still hold.
+// What a step may still compute.
 struct StepBudget {
   uint32_t tokens = 0;
   double seconds = kNoDeadline;
-  uint32_t granule = 1;  // tokens that are cut for `seconds` are a multiple of this
+  uint32_t granule = 1;  // if `seconds` limits the tokens, they are a multiple of this
 };
 
 struct SuffixChoice {
@@ -39,12 +39,13 @@ struct SuffixChoice {
                                                        const RequestState& request,
                                                        const StepBudget& budget);
 
-// One of them, or none.
+// At most one of the two is set.
 struct RestoreChoice {
   std::optional<SuffixChoice> suffix = {};
   std::optional<StageWork> work = {};
 };
-// May begin a sweep.  Why it holds the engine back is noted in *trace.
+// May begin a sweep.  If it returns nothing because loading ends sooner, it adds a kHold decision
+// to *trace.
 [[nodiscard]] RestoreChoice ChooseRestore(const Forecast& forecast, RequestState& request,
                                           uint16_t stage, const StepBudget& budget, Trace* trace);
 

@@ -8,11 +8,12 @@
 namespace larder {
 namespace {
 
-// How long an engine may wait for what is overdue: this part of computing everything.
+// An engine waits for an overdue load for at most this part of the time of computing the whole
+// prefix.
 constexpr double kBearable = 0.03;
 
 // Returns the last load of the request that is under way on a channel and whose block is before
-// this one; 0 if there is none.
+// `block`; 0 if there is none.
 LoadId LastBefore(const ChannelQueue& queue, RequestId request, uint32_t block) {
   LoadId last = {};
   for (const Load& load : queue.loads()) {
@@ -39,7 +40,7 @@ uint32_t Forecast::TokenBudget(double step_s, uint32_t decode_tokens, uint32_t p
   const ComputeCost cost = costs.compute();
   const double left_s = step_s - cost.fixed_s - cost.linear_s * decode_tokens;
   if (left_s <= 0) return 0;
-  // quadratic / 2 * n^2 + (linear + quadratic * position) * n = left
+  // Solves quadratic / 2 * n^2 + (linear + quadratic * position) * n = left
   const double slope = cost.linear_s + cost.quadratic_s * position;
   const double tokens =
       2 * left_s / (slope + std::sqrt(slope * slope + 2 * cost.quadratic_s * left_s));
@@ -74,7 +75,7 @@ double Forecast::LoadsEnd(const RequestState& request, const StageState& stage,
   for (const StageLane& lane : stage.claims().lanes()) {
     const ChannelQueue* queue = queues.Find(lane.channel);
     double lane_s = stage.LaneSeconds(costs, lane.channel, hole > 0);
-    if (hole > 0 && lane_s == 0) {  // everything before the hole is under way
+    if (hole > 0 && lane_s == 0) {  // the channel has claimed every block before the hole
       const LoadId last = queue == nullptr ? LoadId{} : LastBefore(*queue, request.spec.id, hole);
       if (last) end_s = std::max(end_s, queue->BacklogSeconds(costs, now_s, last));
       continue;

@@ -1,9 +1,10 @@
-// When what is under way ends, and when loading or computing alone would have the rest: what the
-// choices of the scheduler compare.
+// Predicts when steps and loads that are under way end, and when loading or computing alone would
+// finish the rest.  The scheduler's choices compare these times.
 //
-// A view of the scheduler's state at one moment.  "Doubts" are standard deviations of the cost
-// model by which a time is taken to be later.
-// Ownership: refers to everything; made for one choice.  Thread-safety: none.
+// A view of the scheduler's state at one moment.  A parameter `doubts` makes a predicted time later
+// by that many standard deviations of the cost model.
+// Ownership: refers to the scheduler's state; it is made for one call of the scheduler.
+// Thread-safety: none.
 #pragma once
 
 #include <cstdint>
@@ -28,42 +29,45 @@ struct Forecast {
   // ---- computing
   // Seconds until the step that is under way on the stage ends; 0 if there is none.
   [[nodiscard]] double ComputeEnd(const RequestState& request, uint16_t stage, double doubts) const;
-  // Tokens of a step that lasts at most `step_s`, behind `position` and beside `decode_tokens`; a
-  // multiple of `granule`.
+  // Returns the most tokens, a multiple of `granule`, that a step can compute from `position` on in
+  // `step_s` seconds if it also decodes `decode_tokens`.
   [[nodiscard]] uint32_t TokenBudget(double step_s, uint32_t decode_tokens, uint32_t position,
                                      uint32_t granule) const;
-  // How many layers a step or a load has whose whole takes `whole_s`: if little is left of the
-  // stage, as many as fit into a part of that.
+  // Returns how many layers a step or a load may have that would take `whole_s` seconds through all
+  // layers: as many as fit into SchedulerOptions::finest of the time that is left of the stage, at
+  // least 1, and all if the engine does not split layers.
   [[nodiscard]] uint16_t LayersPerStep(RequestState& request, uint16_t stage, double whole_s) const;
 
   // ---- loading
-  // Seconds until loading alone would have all that an engine waits for: up to the first hole, if
-  // the engine can use what is before a hole as soon as it is there.  kNoDeadline: computing does
-  // not wait.
+  // Seconds until loading alone would have everything that computing waits for: all of the stage,
+  // or, if holes are ahead and the engine does not split layers, the blocks before the next hole.
+  // kNoDeadline: computing should not wait for loads.
   [[nodiscard]] double LoadsAhead(const RequestState& request, const StageState& stage) const;
-  // Seconds until loading alone would have all of the stage, or, if `hole` is not 0, what is before
-  // that block.  kNoDeadline: that is too late, or the channels serve another request.
+  // Seconds until loading alone would have all of the stage, or, if `hole` is not 0, the blocks
+  // before block `hole`.  kNoDeadline: nothing can be loaded, the loads would end after the
+  // request's deadline, or a channel serves another request.
   [[nodiscard]] double LoadsEnd(const RequestState& request, const StageState& stage,
                                 uint32_t hole) const;
-  // Seconds until the loads of these tokens that are under way have arrived, except those below
-  // layer `from`.
+  // Seconds until the loads of these tokens that are under way have arrived, except loads that have
+  // only layers below `from`.
   [[nodiscard]] double LandsIn(const RequestState& request, uint16_t stage, TokenRange tokens,
                                uint16_t from, double doubts) const;
-  // Returns when a request with loads on this channel stops waiting for the channel's first load:
-  // it may never come, and what was not computed meanwhile would have to be computed as well.
+  // Returns when a request with loads on this channel stops waiting for the channel's first load.
+  // That load may never arrive, and then the engine would have lost the time for which it waited.
   [[nodiscard]] double OverdueFrom(const ChannelQueue& queue, const RequestState& request,
                                    uint16_t stage) const;
-  // Returns true if a channel is overdue that has loads of the stage; if `chunk` is given, of that
-  // chunk.
+  // Returns true if OverdueFrom has passed on a channel that has loads of the stage (of this chunk,
+  // if `chunk` is given).
   [[nodiscard]] bool IsOverdue(const RequestState& request, uint16_t stage,
                                std::optional<uint32_t> chunk) const;
-  // The deadline of a load that is under way: the scheduler's patience, and at most the request's.
+  // Returns the deadline of a load that is under way: when SchedulerOptions::patience ends, but at
+  // the latest the request's deadline.
   [[nodiscard]] double DeadlineOf(const RequestState& request, const Load& load) const;
 
   // ---- both
-  // How far computing and loading may be off against each other.
+  // Returns the relative uncertainty of computing compared with loading: the sum of both doubts.
   [[nodiscard]] double Doubt(const RequestState& request, uint16_t stage) const;
-  // Returns true if something is computed behind the loads that can follow them layer by layer.
+  // Returns true if the suffix or holes can be computed layer by layer behind the loads.
   [[nodiscard]] bool MaySweep(const RequestState& request, const StageState& state) const;
   [[nodiscard]] bool OverlapsSuffix(const RequestState& request) const {
     return options.engine.overlaps_suffix && request.spec.suffix_tokens > 0;

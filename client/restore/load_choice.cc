@@ -7,14 +7,14 @@
 namespace larder {
 namespace {
 
-// Chunks whose activations are loaded before computing gets to them.
+// How many chunks ahead of computing activations are loaded.
 constexpr uint32_t kBoundaryAhead = 2;
-// A load is still given if it seems to end later than computing by up to this many times the doubt,
-// because it costs the engine nothing.
+// A channel is still given a load that is predicted to end after computing, by up to this many
+// times the doubt, because a load costs the engine nothing.
 constexpr double kLeaves = 1.5;
 
-// Returns true if activations alone keep the channel busy until computing ends: KV would only be in
-// their way.
+// Returns true if activations alone keep the channel busy until computing ends, so that loads of KV
+// would only delay them.
 bool BoundaryBound(const Forecast& forecast, RequestState& request, ChannelId channel) {
   if (request.stages.size() < 2 || !forecast.options.computes) return false;
   double boundary_s = 0, compute_s = 0;
@@ -27,7 +27,8 @@ bool BoundaryBound(const Forecast& forecast, RequestState& request, ChannelId ch
   return boundary_s > 0 && boundary_s >= compute_s;
 }
 
-// Returns true if computing has everything before this load would end, or if that is too late.
+// Returns true if computing would have everything that is left before this load ends, or if the
+// load would end after the request's deadline.
 bool Leaves(const Forecast& forecast, RequestState& request, uint16_t stage, ChannelId channel,
             double bytes, Trace* trace) {
   const double lands_s = forecast.queues.BacklogSeconds(channel, forecast.costs, forecast.now_s) +
@@ -37,7 +38,7 @@ bool Leaves(const Forecast& forecast, RequestState& request, uint16_t stage, Cha
   if (!forecast.options.falls_back || !forecast.options.computes || !request.spec.depths.empty() ||
       state.sweeps())
     return false;
-  if (!state.claims().busy()) return false;  // the engine may have other plans
+  if (!state.claims().busy()) return false;  // the engine may compute another request
   const double compute_s = forecast.ComputeEnd(request, stage, /*doubts=*/0) +
                            request.Outlook(forecast.costs, stage).compute_s;
   if (lands_s <= compute_s * (1 + kLeaves * forecast.Doubt(request, stage))) return false;
@@ -110,7 +111,7 @@ std::optional<LoadChoice> ChooseHedgeLoad(const Forecast& forecast, const Reques
       if (!piece.has_value()) continue;
       const double lands_s = backlog_s + forecast.costs.LoadSeconds(channel, piece->bytes);
       const double soonest_s = lands_s * (1 - std::min(2 * forecast.costs.LoadDoubt(channel), 0.9));
-      // The engine may be slower than it seemed.
+      // The step may take longer than predicted.
       if (soonest_s < forecast.ComputeEnd(request, stage, /*doubts=*/2))
         return LoadChoice{.stage = stage, .lane = lane, .piece = *piece};
     }

@@ -1,12 +1,14 @@
-// What a channel loads next of one request.
+// Chooses what a channel loads next of one request.
 //
 // The rules, in the order in which they win:
-//   1. Activations that computing will need next, for the stage that has come least far.
-//   2. A piece that no one has claimed, of the stage with the most left, unless computing has all
-//      of the rest sooner, or the load would end after the request's deadline.
-//   3. A hedge: a piece that is being computed, if loading it ends first.  The scheduler asks for
-//      it after rules 1 and 2 of all requests, and only if the engine can drop steps.
-// Functions of a forecast and a request; what is chosen is claimed by the scheduler.
+//   1. Activations that computing will need next, for the stage whose computing has come least far.
+//   2. A piece that no one has claimed, of the stage with the most time left, unless computing
+//      would have everything that is left sooner, or the load would end after the request's
+//      deadline.
+//   3. A hedge: a piece that is being computed, if loading it ends first.  The scheduler tries this
+//      rule after rules 1 and 2 have found nothing for any request, and only if the engine can drop
+//      steps.
+// These are functions of a forecast and a request; the scheduler claims what they choose.
 #pragma once
 
 #include <cstddef>
@@ -20,12 +22,13 @@ namespace larder {
 
 struct LoadChoice {
   uint16_t stage = 0;
-  size_t lane = 0;  // of a piece of KV
+  size_t lane = 0;  // of the piece; unused for activations
   StagePiece piece = {};
 };
 [[nodiscard]] std::optional<LoadChoice> ChooseBoundary(const Forecast& forecast,
                                                        RequestState& request, ChannelId channel);
-// Why it leaves a piece to computing is noted in *trace.
+// If it leaves a piece to the engine because computing ends sooner, it adds a kLeave decision to
+// *trace.
 [[nodiscard]] std::optional<LoadChoice> ChooseLoad(const Forecast& forecast, RequestState& request,
                                                    ChannelId channel, Trace* trace);
 [[nodiscard]] std::optional<LoadChoice> ChooseHedgeLoad(const Forecast& forecast,

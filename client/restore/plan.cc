@@ -1,4 +1,5 @@
-// Tries every profile of depths that has at most one step between two depths, with running sums.
+// Tries token-wise and layer-wise profiles of depths, and keeps running sums so that the cost of
+// one profile takes O(channels).
 #include "client/restore/plan.h"
 
 #include <algorithm>
@@ -101,11 +102,11 @@ class Search {
   Search(const PlanInput& input, const Sums& sums) : input_(&input), sums_(&sums) {}
   void Try(const Sums::Steps& steps) {
     const double seconds = FirstToken(*input_, sums_->Cost(steps));
-    if (seconds >= seconds_ * (1 - 1e-12)) return;  // of equals keep the first despite rounding
+    if (seconds >= seconds_ * (1 - 1e-12)) return;  // despite rounding, keep the first of equals
     seconds_ = seconds;
     best_ = steps;
   }
-  // Tries all layers up to a chunk, some layers of that chunk, and none behind it.
+  // Tries to compute all layers up to a chunk, some layers of that chunk, and none behind it.
   void TokenWise() {
     for (size_t split = 0; split <= sums_->chunks(); ++split) {
       for (int middle = 0; middle <= input_->layers;
@@ -114,7 +115,8 @@ class Search {
       }
     }
   }
-  // Tries one depth for all chunks.  If `both`, also one layer more up to any chunk.
+  // Tries one depth for all chunks.  If `both`, also tries one layer more in all chunks before any
+  // split.
   void LayerWise(bool both) {
     for (size_t split = both ? 0 : sums_->chunks(); split <= sums_->chunks(); ++split) {
       for (uint16_t depth = 0; depth <= input_->layers; ++depth) {

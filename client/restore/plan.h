@@ -4,9 +4,9 @@
 // loaded.  A depth is never larger than that of the chunk before, so that computing never waits for
 // a load.  Three shapes: token-wise computes all layers up to the chunk where computing and loading
 // meet, and none behind it; layer-wise has one depth for all chunks; a staircase has any depths.
-// The plan decides nothing while the restore runs.  The scheduler does, and starts from the same
-// costs.  The plan does not know what other work the engine and the channels have.
-// Thread-safety: functions without state.  Limits: see each.
+// The scheduler, not the plan, decides while the restore runs; it starts from the same costs.  The
+// plan does not know what other work the engine and the channels have.
+// Thread-safety: functions without state.  Limits: those of each function.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,14 @@
 
 namespace larder {
 
-// The part of a channel in loading a chunk, for all layers.
+// How long a channel takes for its part of a chunk, all layers.  Several entries of one channel in
+// a chunk add up.
 struct PlanLoad {
   ChannelId channel = ChannelId::kNowhere;
   double seconds = 0;
 };
 
-// The tokens that one step computes; if blocks are larger than that, one block.
+// The tokens that one step computes, or one block, if a block has more.
 struct PlanChunk {
   double compute_s = 0;              // all layers
   std::vector<PlanLoad> loads = {};  // empty: a hole, which is not stored and must be computed
@@ -37,11 +38,12 @@ struct PlanInput {
   std::vector<PlanChunk> chunks = {};
   // The engine can stop between layers.  Otherwise a depth is 0 or `layers`.
   bool splits_layers = true;
-  // With fewer chunks the plan is layer-wise, as CacheFlow chooses; 0: it has the fastest shape.
+  // If there are fewer chunks than this, the plan is layer-wise, as in CacheFlow.  0: the plan
+  // always has the fastest shape.
   uint32_t crossover_chunks = 0;
   double deadline_s = std::numeric_limits<double>::infinity();  // from now
-  // Prefill behind the prefix.  If `overlaps_suffix`, the engine starts layer l of it as soon as it
-  // has layer l of the prefix.
+  // Prefill behind the prefix.  If `overlaps_suffix`, the engine starts layer l of the suffix as
+  // soon as it has layer l of the prefix.
   double suffix_s = 0;
   bool overlaps_suffix = false;
 };
@@ -73,14 +75,15 @@ struct DepthCost {
 // REQUIRES: there is a depth per chunk, and none is above the layers.
 [[nodiscard]] DepthCost CostOf(const PlanInput& input, const std::vector<uint16_t>& depths);
 
-// Returns a plan whose depths differ from the best ones by at most one layer of one chunk, wherever
-// costs do not fall along the prompt; staircase.h has the exact optimum.  O(chunks * layers).
+// Returns a plan whose depths differ from the best ones by at most one layer of one chunk, if no
+// chunk costs less than the one before it; staircase.h has the exact optimum.  O(chunks * layers).
 [[nodiscard]] Plan MakePlan(const PlanInput& input);
 
-// T*, the time with one channel and perfectly divisible work: Tc * Ti / (Tc + Ti).
+// T*, the time with one channel and perfectly divisible work: Tc * Ti / (Tc + Ti), with Tc =
+// compute_s and Ti = load_s.
 [[nodiscard]] double DivisibleBound(double compute_s, double load_s);
-// The bound of the time to the first token with an overlapped suffix: Ti (Tc + Ts) / (Tc + Ti) if
-// Ti > Ts, otherwise Ts plus the load of the first layer.
+// The bound of the time to the first token with an overlapped suffix: Ti * (Tc + Ts) / (Tc + Ti) if
+// Ti > Ts = suffix_s, otherwise Ts plus the load of the first layer.
 [[nodiscard]] double OverlapBound(double compute_s, double load_s, double suffix_s,
                                   uint16_t layers);
 

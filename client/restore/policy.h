@@ -15,7 +15,7 @@ struct RequestView {
   double arrived_s = 0;
   double waited_s = 0;
   double remaining_s = 0;       // if it had the engine and its channels to itself
-  double remaining_load_s = 0;  // on the channel in question, if weighs_loads()
+  double remaining_load_s = 0;  // on the channel to serve, if weighs_loads()
   uint64_t computed_turn = 0;   // the turn in which it was last given a step
   uint64_t loaded_turn = 0;     // the turn in which it was last given a load
 };
@@ -31,7 +31,7 @@ class Policy {
 
 // The default: gives both resources to the request that can finish first.  Waiting counts as if
 // less of the request remained, relative to its own length: a request that has waited 1 /
-// age_weight times its remaining time counts as half of that time, and so on.  (If each second of
+// age_weight times its remaining time counts as if half of that time remained.  (If each second of
 // waiting counted as a second less, a long request that has waited for long would hold up the many
 // short ones behind it.)  So that no request starves, those that have waited at least 100 times
 // their remaining time come before all others, the longest wait first.

@@ -26,7 +26,8 @@ struct RequestState {
     }
     return true;
   }
-  // What is left of a stage, estimated again only if something has changed (`stale`).
+  // Returns what is left of a stage, and estimates it again only if something has changed
+  // (`stale`).
   [[nodiscard]] const StageOutlook& Outlook(const CostModel& costs, size_t stage) {
     if (stale) {
       for (size_t i = 0; i < stages.size(); ++i) outlooks[i] = Estimate(stages[i].claims(), costs);
@@ -34,7 +35,7 @@ struct RequestState {
     }
     return outlooks[stage];
   }
-  // Seconds of the stage that takes longest, if it had the engine and its channels to itself.
+  // Seconds that the slowest stage needs if the request has the engine and its channels to itself.
   [[nodiscard]] double RemainingSeconds(const CostModel& costs) {
     double longest = 0;
     for (size_t i = 0; i < stages.size(); ++i) {
@@ -49,7 +50,7 @@ struct RequestState {
   std::vector<StageState> stages;
   std::vector<StageOutlook> outlooks;  // per stage, unless `stale`
   bool stale = true;                   // something has changed since the last estimate
-  bool aimed = false;                  // nothing has changed since StageState::Aim
+  bool aimed = false;                  // StageState::Aim was called, and nothing has changed since
 
   bool suffix_running = false;
   uint16_t suffix_layers = 0;  // layers computed for all tokens of the suffix

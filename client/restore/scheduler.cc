@@ -9,11 +9,11 @@
 namespace larder {
 namespace {
 
-// Wake-ups come when something has taken kOverdue, kOverdue^2, kOverdue^3, ... times as long as it
-// should, up to kOverdueMax.
+// NextWakeup names the times at which a step, or the first load of a channel, has taken kOverdue,
+// kOverdue^2, kOverdue^3, ... times as long as predicted, up to kOverdueMax.
 constexpr double kOverdue = 1.1;
 constexpr double kOverdueMax = 1000;
-constexpr double kSure = 2;  // standard deviations that a step's budget is kept by
+constexpr double kSure = 2;  // standard deviations that NextStep adds to predicted times
 
 }  // namespace
 
@@ -97,7 +97,7 @@ void Scheduler::Aim(RequestState& request, double now_s) {
   if (!options_.engine.splits_layers || !plain || request.aimed) return;
   request.aimed = true;
   StageState& stage = request.stages[0];
-  if (requests_.size() > 1) return stage.AimAtNothing();  // others have the engine, or a channel
+  if (requests_.size() > 1) return stage.AimAtNothing();  // others may use the engine, or a channel
   std::vector<double> busy_s = {At(now_s).ComputeEnd(request, 0, /*doubts=*/0)};
   double doubt = costs_.ComputeDoubt({0, request.spec.chunk_tokens});
   for (const StageLane& lane : stage.claims().lanes()) {
@@ -134,7 +134,7 @@ uint32_t Scheduler::TokenBudget(double step_s, uint32_t decode_tokens, uint32_t 
   return At(/*now_s=*/0).TokenBudget(step_s, decode_tokens, position, granule);
 }
 
-// Prefill behind a prefix comes first, then what no one has claimed, then what is contested.
+// Tries suffixes first, then work that no one has claimed, then hedges.
 std::optional<ComputeStep> Scheduler::ComputeWithin(uint16_t stage, const StepBudget& budget,
                                                     double now_s) {
   if (budget.tokens == 0 || budget.seconds <= 0) return std::nullopt;
@@ -155,7 +155,7 @@ std::optional<ComputeStep> Scheduler::ComputeWithin(uint16_t stage, const StepBu
     if (choice.work) return BeginRestore(request, stage, *choice.work, now_s);
   }
   for (size_t i = 0; options_.hedges && i < ranked_.size(); ++i) {
-    RequestState& request = *requests_[ranked_[i].index];  // in order by now
+    RequestState& request = *requests_[ranked_[i].index];  // the calls of Nth sorted ranked_
     if (stage >= request.stages.size()) continue;
     if (const auto work = ChooseHedge(forecast, request, stage, budget))
       return BeginRestore(request, stage, *work, now_s);
@@ -228,7 +228,7 @@ std::optional<Load> Scheduler::NextLoad(ChannelId channel, double now_s) {
   }
   const bool hedges = options_.hedges && options_.engine.abandons_steps;
   for (size_t i = 0; hedges && i < ranked_.size(); ++i) {
-    RequestState& request = *requests_[ranked_[i].index];  // in order by now
+    RequestState& request = *requests_[ranked_[i].index];  // the calls of Nth sorted ranked_
     if (const auto choice = ChooseHedgeLoad(forecast, request, channel))
       return BeginLoad(request, channel, *choice, now_s);
   }
@@ -282,7 +282,7 @@ void Scheduler::OnStepComputed(const std::vector<ComputeStep>& steps, uint32_t d
 void Scheduler::OnComputed(StepId id, double now_s, std::optional<double> took_s) {
   const auto at = std::find_if(steps_.begin(), steps_.end(),
                                [&](const ComputeStep& step) { return step.id == id; });
-  if (at == steps_.end()) return;  // abandoned, or of a request that is gone
+  if (at == steps_.end()) return;  // the step was abandoned, or its request has ended
   const ComputeStep step = *at;
   steps_.erase(at);
   RequestState* request = Find(step.request);
@@ -300,7 +300,8 @@ void Scheduler::OnComputed(StepId id, double now_s, std::optional<double> took_s
   }
   const uint32_t chunk = shape.ChunkOf(step.tokens.begin / request->spec.block_tokens);
   request->outcome.tokens_recomputed += stage.Computed();
-  // An engine that computes a chunk through has its activations at hand for the stage behind it.
+  // If the engine hands over activations, a chunk that is computed through all layers of a stage
+  // needs no load of activations at the next stage.
   const size_t next = step.stage + 1u;
   const bool through = step.layers.end == shape.layers && !stage.claims().IsPartial(chunk);
   const bool hands_over = options_.engine.hands_over && through;
@@ -316,7 +317,8 @@ Landing Scheduler::OnLoaded(LoadId id, double now_s) {
     if (!taken) continue;
     const Load& load = taken->load;
     costs_.ObserveLoad(load.channel, load.bytes, taken->service_s);
-    // The loads behind it have come nearer, or are later than they were thought to be.
+    // The loads behind this one will now end sooner or later than predicted, so their deadlines
+    // change.
     Postpone(queue, taken->ahead, now_s);
     RequestState* request = Find(load.request);
     LARDER_CHECK(request != nullptr);
@@ -388,7 +390,8 @@ void Scheduler::OnTime(double now_s) {
       Note(DecisionKind::kLate, taken->load, now_s, now_s - taken->load.began_s);
       cancelled_loads_.push_back(taken->load.id);
       if (first) {
-        // It took at least this long, and the loads behind it have only now come to the front.
+        // The load took at least this long, and the channel begins to serve the loads behind it
+        // only now.
         costs_.ObserveLoad(taken->load.channel, taken->load.bytes, taken->service_s);
         Postpone(queue, 0, now_s);
       }
@@ -407,7 +410,7 @@ void Scheduler::Postpone(ChannelQueue& queue, size_t ahead, double now_s) {
 double Scheduler::NextWakeup(double now_s) const {
   const Forecast forecast = At(now_s);
   double next_s = NextDeadline();
-  // The later something is, the longer the steps at which it is asked about again.
+  // The later a step or a load is, the longer are the intervals between its wake-ups.
   const auto consider = [&](double began_s, double takes_s) {
     for (double times = kOverdue; times < kOverdueMax; times *= kOverdue) {
       const double at_s = began_s + times * takes_s;
@@ -422,7 +425,7 @@ double Scheduler::NextWakeup(double now_s) const {
     const Load* last = nullptr;
     for (const Load& load : queue.loads()) {
       if (load.boundary) continue;
-      // Successive loads are mostly of the same request.
+      // OverdueFrom is the same for successive loads of one request, and most loads are such.
       if (last != nullptr && last->request == load.request && last->stage == load.stage) continue;
       last = &load;
       const double overdue_s = forecast.OverdueFrom(queue, *Find(load.request), load.stage);
@@ -433,7 +436,7 @@ double Scheduler::NextWakeup(double now_s) const {
   return next_s;
 }
 
-// ---- what follows from them
+// ---- what follows from reports
 
 void Scheduler::Settle(RequestState& request, double now_s) {
   request.stale = true;

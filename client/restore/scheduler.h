@@ -10,21 +10,23 @@
 //   after any of these:      drop TakeCancelledLoads and TakeAbandonedSteps, report TakeOutcomes,
 //                            ask idle engines and channels again, call OnTime at NextWakeup
 //
-// It promises: a layer of a block is given to the engine or to a channel and not to both, except in
-// a hedge, or if what is behind it in its chunk cannot be computed without it; computing never
-// depends on a load that is still under way; a load that is late or has failed becomes a compute,
-// or is tried again while there is time; all ranks of a stage share one meeting point.
+// The scheduler promises: it gives a layer of a block either to the engine or to a channel, and to
+// both only in a hedge, or if the tokens behind the block in its chunk cannot be computed without
+// it; computing never depends on a load that is still under way; if a load is late or has failed,
+// its layers are computed, or loaded again while there is time; on all ranks of a stage, computing
+// and loading meet at the same point.
 // The policy orders requests.  Within a request the rules are those of compute_choice.h and
-// load_choice.h; this class asks them for the requests in order, claims what they choose, and does
-// what follows from each report.
-// It does not move bytes and does not decode: the `budget` of NextCompute is what decoding leaves
-// of a step's tokens.  An engine that computes several ranges in one step, beside what it decodes,
-// asks for them by NextStep.  Prefill behind a prefix comes before any restore.
-// Ownership: a value; owns policy and costs.  Thread-safety: none: a driver with threads holds one
-// lock.
-// Lifecycle: Add -> (steps, loads) -> an Outcome, once.  Steps and loads of a request that is gone
-// may still be reported; OnLoaded answers kDrop.
-// Limits: see EngineTraits, kStageLayersMax, kRequestsMax.
+// load_choice.h.  This class asks them about one request after the other in that order, claims what
+// they choose, and updates its state after each report.
+// The scheduler does not move bytes and does not decode: the token budget of NextCompute is what
+// decoding leaves of a step's tokens.  An engine that computes several ranges in one step, together
+// with the tokens that it decodes, calls NextStep.  Prefill behind a prefix comes before any
+// restore.
+// Ownership: a value; owns policy and costs.
+// Thread-safety: none; a driver with several threads holds one lock during every call.
+// Lifecycle: Add -> (steps, loads) -> an Outcome, once.  A driver may still report steps and loads
+// of a request that has ended; OnLoaded returns kDrop for them.
+// Limits: kStageLayersMax layers in a stage, kRequestsMax requests under way.
 #pragma once
 
 #include <memory>
@@ -48,12 +50,13 @@ namespace larder {
 
 inline constexpr size_t kRequestsMax = 4096;
 
-// What a step of an engine that decodes meanwhile may hold.
+// The limits of one step of an engine that also decodes in that step.
 struct StepRoom {
-  uint32_t tokens = 0;           // of all, those that are decoded among them
-  uint32_t decode_tokens = 0;    // come first, and are the engine's own
-  double seconds = kNoDeadline;  // that the step may last
-  // What is cut for `seconds` is a multiple of it, or of a request's cut_tokens.
+  uint32_t tokens = 0;           // in all, decode_tokens included
+  uint32_t decode_tokens = 0;    // of these, what the engine decodes itself
+  double seconds = kNoDeadline;  // the step may last this long
+  // If `seconds` limits the tokens of a range, they are a multiple of this, or of the request's
+  // cut_tokens.
   uint32_t granule = 16;
 };
 
@@ -61,45 +64,52 @@ class Scheduler {
  public:
   Scheduler(SchedulerOptions options, CostModel costs, std::unique_ptr<Policy> policy);
 
-  // INVALID_ARGUMENT (see Validate), ALREADY_EXISTS, RESOURCE_EXHAUSTED.
+  // Returns InvalidArgument if Validate refuses `spec`, or if it has cut_tokens and the engine
+  // splits layers; AlreadyExists if a request of this id is under way; ResourceExhausted if
+  // kRequestsMax requests are.
   [[nodiscard]] absl::Status Add(RequestSpec spec, double now_s);
-  // Its loads and steps are cancelled; its outcome says so.
+  // Cancels the request's loads and steps, and reports its Outcome with `cancelled` set.  Does
+  // nothing if the request is not under way.
   void Cancel(RequestId request, double now_s);
 
-  // What an idle stage computes next, of `token_budget` tokens at most (but see
-  // RequestSpec::cut_tokens); nullopt: nothing that would help now.  A suffix that follows the
-  // loads is computed whole through so few layers that this is no more work than the budget through
-  // all of them, but at least through one.
+  // Returns the next step of an idle stage, with at most `token_budget` tokens (but see
+  // RequestSpec::cut_tokens), or nullopt if no step would help now.  If a suffix is computed layer
+  // by layer behind the loads, its step has all tokens of the suffix and so few layers that it is
+  // no more work than `token_budget` tokens through all layers, but at least one layer.
   [[nodiscard]] std::optional<ComputeStep> NextCompute(uint16_t stage, uint32_t token_budget,
                                                        double now_s);
-  // The same for one step of many ranges: prefill first, restores in what is left, as much of each
-  // as fits, the doubt about costs included.  Empty: the step decodes alone.
+  // Returns the ranges of one step that also decodes: suffixes first, then restores, as much of
+  // each as fits into the limits.  Twice the doubt about costs is added to the predicted time.
+  // Empty: the step should only decode.
   [[nodiscard]] std::vector<ComputeStep> NextStep(uint16_t stage, const StepRoom& room,
                                                   double now_s);
-  // All of it is through, and what was decoded beside it; it took so long together.
+  // Reports that one step of `took_s` seconds computed all of `steps` and decoded `decode_tokens`.
   void OnStepComputed(const std::vector<ComputeStep>& steps, uint32_t decode_tokens, double now_s,
                       double took_s);
-  // `took_s`: what it took, where that is not the time since it was given; 0: nothing to learn
-  // from, as when several steps run as one.
+  // Reports that a step is computed.  `took_s` is how long it took, if that is not the time since
+  // the scheduler returned it.  0: the costs learn nothing from the step, for example because
+  // several steps ran as one.
   void OnComputed(StepId step, double now_s, std::optional<double> took_s = std::nullopt);
-  // Appends to `loads` at least one, if there is any and `bytes` > 0, and more until they have
-  // `bytes`.
+  // Appends loads for the channel to `loads` until they have `bytes` bytes in all, or until no
+  // further load would help.
   void NextLoads(ChannelId channel, double bytes, double now_s, std::vector<Load>* loads);
   [[nodiscard]] Landing OnLoaded(LoadId load, double now_s);
   void OnLoadFailed(LoadId load, LoadFailure why, double now_s);
   void OnRateChange(ChannelId channel, double bytes_per_s) { costs_.SetRate(channel, bytes_per_s); }
-  // Takes loads that passed their deadline for lost.
+  // Treats loads whose deadline has passed as failed.  If nothing may be computed, also ends as
+  // lost the requests that can no longer be restored.
   void OnTime(double now_s);
-  // When OnTime has something to do, or something is so overdue that an idle engine or channel
-  // should ask again; infinity: never.
+  // Returns the next time at which OnTime has something to do, or at which a step or a load is so
+  // overdue that an idle engine or channel should ask again; infinity if there is none.
   [[nodiscard]] double NextWakeup(double now_s) const;
-  // The earliest deadline of a load that is under way; infinity: there is none.
+  // Returns the earliest deadline of a load that is under way; infinity if there is none.
   [[nodiscard]] double NextDeadline() const { return queues_.Deadline(); }
-  // Of this load: later than it was when the load was given, where those ahead of it on its channel
-  // took longer than was thought; infinity: it is not under way.
+  // Returns the deadline of this load; infinity if it is not under way.  The deadline is later than
+  // Load::deadline_s if loads ahead of it on its channel took longer than predicted.
   [[nodiscard]] double DeadlineOf(LoadId load) const { return queues_.DeadlineOf(load); }
 
-  // Loads that nobody needs any more, steps that the engine may drop.  Not to be reported.
+  // Return the loads that are no longer needed, and the steps that the engine may drop.  The driver
+  // need not report them.
   [[nodiscard]] std::vector<LoadId> TakeCancelledLoads() {
     return std::exchange(cancelled_loads_, {});
   }
@@ -108,8 +118,9 @@ class Scheduler {
   }
   [[nodiscard]] std::vector<Outcome> TakeOutcomes() { return std::exchange(outcomes_, {}); }
 
-  // Tokens of a step that lasts `step_s` at most, behind `position` and beside `decode_tokens`; for
-  // engines that decode meanwhile.  A multiple of `granule`.
+  // For engines that decode in the same step: returns the most tokens, a multiple of `granule`,
+  // that a step can compute from `position` on in `step_s` seconds if it also decodes
+  // `decode_tokens`.
   [[nodiscard]] uint32_t TokenBudget(double step_s, uint32_t decode_tokens, uint32_t position,
                                      uint32_t granule) const;
 
@@ -126,11 +137,14 @@ class Scheduler {
   }
   [[nodiscard]] RequestState* Find(RequestId id);
   [[nodiscard]] const RequestState* Find(RequestId id) const;
-  // Weighs all requests for an engine or a channel.  Then Nth(0) is the request to serve first,
-  // Nth(1) the next.  They are asked for in this order; each is found only when asked for.
+  // Computes the policy's keys of all requests for the channel, or for the engine if `channel` is
+  // nullopt.  Afterwards Nth(0) is the request to serve first, Nth(1) the next.  REQUIRES: Nth is
+  // called for 0, 1, 2, ... in this order, because each call selects the lowest of the remaining
+  // keys.
   void Rank(std::optional<ChannelId> channel, double now_s);
   [[nodiscard]] RequestState& Nth(size_t i);
-  // Chooses which of the last few cells of a request to give out, if anything has changed since.
+  // Chooses which of the last few cells (layers of chunks) of a request to give out, if anything
+  // has changed since the last choice.
   void Aim(RequestState& request, double now_s);
 
   // ---- giving out
@@ -144,15 +158,17 @@ class Scheduler {
 
   // ---- what follows from reports
   void Fail(const Load& load, LoadFailure why, double now_s);
-  // If nothing may be computed: loses requests of which something is not there and will not come.
+  // For schedulers that may not compute: ends as lost every request that has a hole, or whose
+  // deadline has passed and of which no load is under way.
   void LoseHopeless(double now_s);
   void Lose(RequestState& request, uint16_t stage, double now_s);
-  // Drops what the other resource has made needless, and reports a request that is complete.
+  // Drops the request's loads whose layers were computed and its steps whose layers were loaded,
+  // and finishes the request if it is complete.
   void Settle(RequestState& request, double now_s);
   void DropOvertaken(RequestState& request, double now_s);
   void DropLoads(RequestId request, double now_s);
   void Finish(RequestState& request, double now_s);
-  // Asks for the deadline of every load of the queue again, after the removal of a load that had
+  // Computes the deadline of every load of the queue again, after the removal of a load that had
   // `ahead` loads in front of it.
   void Postpone(ChannelQueue& queue, size_t ahead, double now_s);
   void Note(DecisionKind kind, const ComputeStep& step, double now_s, double chosen_s);

@@ -47,8 +47,8 @@ class Programme {
  private:
   std::vector<size_t> Next(const std::vector<size_t>& front, const PlanChunk& chunk) {
     std::vector<size_t> kept;
-    // A state of a lower depth can only continue with lower depths, so states of its own depth and
-    // of larger depths may beat it.
+    // A state is extended by its own depth or a lower one.  Keep compares only states of the same
+    // depth.
     for (int depth = input_.layers; depth >= 0; --depth) {
       std::vector<State> made;
       for (const size_t from : front) {
@@ -70,7 +70,8 @@ class Programme {
     }
     state.sums[0] += chunk.compute_s * computed;
     if (depth == input_.layers) return state;
-    if (chunk.loads.empty()) state.sums[0] = 2 * limit_ + 1;  // a hole
+    // A hole cannot be loaded, so the state is dropped.
+    if (chunk.loads.empty()) state.sums[0] = 2 * limit_ + 1;
     for (const PlanLoad& load : chunk.loads)
       state.sums[channels_.at(load.channel)] += load.seconds * loaded;
     return state;

@@ -34,7 +34,7 @@ struct Optimum {
 // compute, T is too small.  The bound is the least T for which it does not.
 [[nodiscard]] double LowerBound(const PlanInput& input);
 
-// The same if speeds change.  `done` returns how much work the engine and each channel do in
+// The lower bound if speeds change.  `done` returns how much work the engine and each channel do in
 // `seconds`, in seconds at the speed that the costs of the input are meant for.  No schedule beats
 // the bound, even if it knows all speeds in advance.
 struct WorkDone {

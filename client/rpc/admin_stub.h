@@ -1,6 +1,6 @@
 // The daemon's Admin service, over the operator's socket file.
 //
-// It does for Admin what RpcStub does for Cache.
+// It makes the calls of Admin as RpcStub makes those of Cache.
 // Ownership: Owns its channel.
 // Thread-safety: All methods may be called from any thread.
 #pragma once
@@ -39,8 +39,8 @@ class AdminStub {
   // is under way.
   [[nodiscard]] absl::StatusOr<uint32_t> Drain(std::chrono::milliseconds limit,
                                                const CallLimits& limits);
-  // `take` gets each answer on the calling thread.  If it returns false, it has enough, and the
-  // call ends with OK.
+  // `take` gets each answer on the calling thread.  If it returns false, the call ends early, with
+  // OK.
   [[nodiscard]] absl::Status Verify(const wire::VerifyQuery& query, const CallLimits& limits,
                                     const std::function<bool(const wire::VerifyProgress&)>& take);
 

@@ -86,14 +86,14 @@ struct GrpcSessionStream::Impl final : MessagePump {
   bool closing LARDER_GUARDED_BY(write_mu) = false;  // half-close once the queue is empty
   bool broken LARDER_GUARDED_BY(write_mu) = false;
   TimePoint write_due LARDER_GUARDED_BY(write_mu);
-  std::atomic<bool> stuck{false};  // cancelled because of that
+  std::atomic<bool> stuck{false};  // cancelled: the daemon accepts no data
 
   Mutex pump_mu;  // taken before write_mu
   v1::Down message LARDER_GUARDED_BY(pump_mu);
   wire::Down down LARDER_GUARDED_BY(pump_mu);  // the decoded `message`
   bool reading LARDER_GUARDED_BY(pump_mu) = false;
-  bool woken LARDER_GUARDED_BY(pump_mu) = false;   // from then on no thread pumps
-  bool ending LARDER_GUARDED_BY(pump_mu) = false;  // except Close
+  bool woken LARDER_GUARDED_BY(pump_mu) = false;   // set by Wake: then only Close pumps
+  bool ending LARDER_GUARDED_BY(pump_mu) = false;  // Close has begun
   bool read_over LARDER_GUARDED_BY(pump_mu) = false;
   absl::Status nonsense LARDER_GUARDED_BY(pump_mu);  // why this side ended the stream
   grpc::Status rpc_status LARDER_GUARDED_BY(pump_mu);
@@ -149,7 +149,7 @@ void GrpcSessionStream::Impl::HalfClose() {
   MutexLock lock(write_mu);
   if (closing || broken) return;
   closing = true;
-  if (writing) return;  // half-closed after what is queued
+  if (writing) return;  // OnWritten half-closes once the queue is empty
   broken = true;
   stream->WritesDone(TagOf(Step::kWritesDone));
 }

@@ -8,7 +8,7 @@
 // Thread-safety: Send, Pump, Cancel and Wake may be called from any thread; Close is called once.
 // Locks: pump_mu before write_mu.  pump_mu is held while the inbox's handlers run.
 // Lifecycle: Open (hello sent, `attached` received) -> Send, Pump ... -> Close.
-// Limits: Messages of kMessageBytesMax, and those of SessionStream.
+// Limits: A message has at most kMessageBytesMax; the limits of SessionStream apply too.
 #pragma once
 
 #include <chrono>

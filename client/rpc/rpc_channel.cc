@@ -76,9 +76,9 @@ absl::Status RpcChannel::WaitConnected(Milliseconds deadline) {
                                              ": start it, or let this user open the file"));
 }
 
-// gRPC makes progress with a connection only while a thread waits in it, and gives up an attempt
-// after kHandshake_ms.  So an attempt that began before the process computed for a while has failed
-// when the first call comes.
+// gRPC makes progress with a connection only while a thread waits in gRPC, and gives up an attempt
+// after kHandshake_ms.  So if the process begins to connect and then computes for longer than that,
+// the attempt has failed by the time of its first call, which therefore waits for a new attempt.
 void RpcChannel::AwaitConnection(Milliseconds at_most) {
   const bool connected = channel_->WaitForConnected(std::chrono::system_clock::now() + at_most);
   MutexLock lock(mu_);

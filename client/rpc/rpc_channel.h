@@ -79,14 +79,14 @@ class RpcChannel {
   // Makes a unary call: `ask` makes each attempt, with a context of its own.
   [[nodiscard]] absl::Status Call(const CallLimits& limits,
                                   const std::function<grpc::Status(grpc::ClientContext&)>& ask);
-  // The same, and returns the value of the answer.  Returns Internal if the answer violates the
+  // As Call, and returns the value of the answer.  Returns Internal if the answer violates the
   // contract.
   template <class Value, class Reply>
   [[nodiscard]] absl::StatusOr<Value> Ask(
       const CallLimits& limits,
       const std::function<grpc::Status(grpc::ClientContext&, Reply*)>& ask);
   // Reads a stream of answers, which `start` begins.  `take` gets each answer; if it returns false,
-  // it has enough, and the call returns OK.
+  // the call ends early, with OK.
   template <class Value, class Reply, class Start>
   [[nodiscard]] absl::Status Read(const CallLimits& limits, const Start& start,
                                   const std::function<bool(const Value&)>& take) const;

@@ -54,8 +54,8 @@ class RpcStub {
   [[nodiscard]] absl::StatusOr<wire::ClearResult> Clear(const wire::ClearQuery& query,
                                                         const CallLimits& limits);
 
-  // `take` gets each answer on the calling thread.  If it returns false, it has enough, and the
-  // call ends with OK.
+  // `take` gets each answer on the calling thread.  If it returns false, the call ends early, with
+  // OK.
   [[nodiscard]] absl::Status Move(const wire::MoveQuery& query, const CallLimits& limits,
                                   const std::function<bool(const wire::MoveProgress&)>& take);
   [[nodiscard]] absl::Status Compress(

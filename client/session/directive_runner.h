@@ -6,8 +6,8 @@
 // Ownership: Owned by SessionCore.
 // Thread-safety: Add may be called from any thread.
 // Lifecycle: made (starts the thread) -> Add ... -> Stop (waits for a handler under way; once).
-// Limits: kWaitingMax directives may wait.  The daemon leaves no more than that unanswered, so any
-// beyond it is dropped.
+// Limits: kWaitingMax directives may wait.  The daemon sends no more than that before answers come,
+// so a directive beyond the limit is dropped.
 #pragma once
 
 #include <deque>

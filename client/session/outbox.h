@@ -1,8 +1,8 @@
 // Messages that the daemon should get soon but that no caller waits for: releases,
 // acknowledgements, aborts, cancels.  The next request carries them.  If none comes within 10 ms
-// (40 ms while requests carry everything), the outbox's thread sends them.  That thread also does
-// the session's chores: a session has no other thread except those that copy and the one that runs
-// directives.
+// (40 ms in a session whose requests have carried everything), the outbox's thread sends them.
+// That thread also does the session's chores: a session has no other thread except those that copy
+// and the one that runs directives.
 //
 // The outbox does not preserve the order of what it collects.  No order is needed, because each of
 // these messages is final for its id.
@@ -29,13 +29,14 @@ namespace larder {
 class Outbox {
  public:
   // Long enough for a busy engine's next request to come, short enough that an idle engine does not
-  // hold leases.  It doubles while requests carry everything: 32 busy sessions that checked every
-  // 10 ms used 6 % of two cores for it.
+  // hold leases.  The wait doubles, up to kRideAlongMax, while requests carry everything: the
+  // threads of 32 busy sessions used 6 % of two cores when each checked every 10 ms.
   static constexpr std::chrono::milliseconds kRideAlong{10}, kRideAlongMax{40};
 
-  // The thread calls it first when it starts, then when it asked to be called and after each Arm,
-  // at most 40 ms late.  It returns when it wants to be called next.  It may call Add.  It is not
-  // called any more once Stop has begun.
+  // The outbox's thread calls this function when the thread starts, at the time that the last call
+  // returned, and after each Arm, at most 40 ms late.  The function returns when to call it next,
+  // or nullopt to wait for an Arm.  It may call Add.  It is not called any more once Stop has
+  // begun.
   using Chores = std::function<std::optional<TimePoint>(TimePoint now)>;
   explicit Outbox(Chores chores) : chores_(std::move(chores)) {}
   ~Outbox() { Stop(/*bye=*/false); }
@@ -55,8 +56,8 @@ class Outbox {
   void Arm() LARDER_EXCLUDES(mu_);
   // Sends `up` with what has been collected.  Returns Unavailable before Start and after Stop.
   [[nodiscard]] absl::Status Send(wire::Up up) LARDER_EXCLUDES(mu_);
-  // Sends what is left.  With `bye` the last message also says that nothing is in use any more.
-  // Returns true if that message was sent.
+  // Sends what is left.  With `bye` it then sends one more message, which says that nothing is in
+  // use any more, and returns true if that message was sent.
   bool Stop(bool bye) LARDER_EXCLUDES(mu_);
 
  private:

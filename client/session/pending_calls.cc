@@ -99,7 +99,7 @@ void PendingCalls::StartPump(MessagePump* pump) {
   pump_ = pump;
 }
 
-// It polls from time to time instead of waiting in the pump, because gRPC has one poller per
+// The owner polls from time to time instead of waiting in the pump, because gRPC has one poller per
 // process, and a thread that sleeps as the poller is woken for what other threads wait for.
 std::optional<TimePoint> PendingCalls::PumpIfIdle(TimePoint now) {
   MutexLock lock(mu_);

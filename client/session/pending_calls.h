@@ -47,14 +47,14 @@ class PendingCalls {
   };
 
  public:
-  // How late messages are taken in while no caller waits: usually, and after a long silence.  (The
-  // owner may add to it.)
+  // While no caller waits, messages are taken in every kIdle, and after a long silence every
+  // kIdleMax.  (The owner may call PumpIfIdle later than that.)
   static constexpr std::chrono::milliseconds kIdle{10}, kIdleMax{40};
   // Most messages that one poll takes in: the owner has other work, and must be able to stop.
   static constexpr int kIdleMessagesMax = 64;
   // Longest time that a caller spins for its answer before it sleeps.  Most answers arrive within
-  // it, and waking a sleeping thread takes about as long again (get of 16 blocks of 64 KiB: 223 us
-  // when the caller sleeps, 160 us when it spins).
+  // this time, and waking a sleeping thread takes about as long again (get of 16 blocks of 64 KiB:
+  // 223 us when the caller sleeps, 160 us when it spins).
   static constexpr std::chrono::microseconds kSpin{80};
 
   class OpenCall {

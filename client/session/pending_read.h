@@ -1,12 +1,12 @@
 // An Acquire from its request to its end, for sessions that read in place and sessions that read by
-// copies.  It waits for the answers, finds the bytes that they name, and returns what the acquire
-// holds.
+// copies.  It waits for the answers, finds the bytes that they name, and at the end returns what
+// the acquire holds.
 //
-// In a session that reads in place, that is the lease.  In a session that reads by copies it is
-// also a part of the staging segment, which the daemon may write until it has answered for every
-// key.  If the read ends sooner (a deadline, an error), it leaves the rest to the session, which
-// takes the late answers and then frees that part.
-// It does not copy, and does not decide about statuses.
+// In a session that reads in place, an acquire holds a lease.  In a session that reads by copies it
+// also holds a part of the staging segment, which the daemon may write until it has answered for
+// every key.  If the read ends sooner (a deadline, an error), the session core takes the late
+// answers and then frees that part.
+// PendingRead does not copy, and does not decide about statuses.
 //
 // Ownership: Borrows the session core.  MappedBytes from Map keep the part of the segment for as
 // long as they are read.
@@ -53,7 +53,8 @@ class PendingRead {
   // Returns the bytes of an answer.  Errors are those of SessionCore::Map; Internal also if the
   // bytes lie outside the allocated part of the staging segment.
   [[nodiscard]] absl::StatusOr<MappedBytes> Map(const wire::ExtentGrant& extent) const;
-  // Returns true if what was read so far is what the daemon promised.
+  // Returns true if what was read so far is what the daemon promised: always for copies, otherwise
+  // while the lease is valid.
   [[nodiscard]] bool Holds() const;
   // Hands the lease over to the caller, which then ends it (SessionCore::EndLease).  For a session
   // that reads in place.

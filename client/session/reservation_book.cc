@@ -98,7 +98,7 @@ bool ReservationBook::OnReserved(const wire::Reserved& reserved, TimePoint now) 
   }
   const bool sound = reserved.reservation && reserved.extents.size() == asked.count &&
                      !entries_.contains(reserved.reservation);
-  if (!sound) return true;  // not a possible grant: its deadline returns the extents
+  if (!sound) return true;  // not a possible grant: its extents end at the deadline
   entries_[reserved.reservation].stocked = asked.count;
   extents_ += asked.count;
   bytes_ += asked.count * asked.bytes.value();

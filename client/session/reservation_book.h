@@ -2,16 +2,16 @@
 // for the next Put.
 //
 // A small stock is reserved ahead, in the sizes that were put last, so that a Put need not request
-// extents first.  It is returned when it was not used for a second.  This is a state machine: it
-// sends nothing, and takes `now` as a parameter.
+// extents first.  It is returned to the daemon when no Put has used it for 1 second.  This is a
+// state machine: it sends nothing, and takes `now` as a parameter.
 //
 // Ownership: Values only.
 // Thread-safety: All methods may be called from any thread.
 // Lifecycle: An extent: (requested) -> stocked -> in use -> left.  A reservation is forgotten when
 // none of its extents is stocked or in use.
 // Limits: The stock, including extents that are requested but not granted yet, is at most
-// kStockExtentsMax extents, kStockBytesMax, and this session's part of `bytes_max`: the sessions
-// that share it have equal parts.
+// kStockExtentsMax extents, kStockBytesMax, and this session's part of `bytes_max`, of which all
+// sharing sessions have equal parts.
 #pragma once
 
 #include <atomic>
@@ -49,22 +49,24 @@ class ReservationBook {
   explicit ReservationBook(std::shared_ptr<const std::atomic<size_t>> sharers = nullptr)
       : sharers_(std::move(sharers)) {}
 
-  // Sets the limit of all sessions that share it together.  Until it is set there is no stock.
+  // Sets the limit for the stocks of all sharing sessions together.  Until it is set there is no
+  // stock.
   void SetStockLimit(ByteCount bytes_max) LARDER_EXCLUDES(mu_);
 
   // ---- the stock
   // Takes an extent of exactly `bytes` bytes out of the stock; it is now in use.
   [[nodiscard]] std::optional<HeldExtent> Take(ByteCount bytes, TimePoint now) LARDER_EXCLUDES(mu_);
   // Returns how many extents to request so that `wanted` of this size are stocked; they count as
-  // requested until OnReserved.  Adds stocked extents of other sizes that are in the way to
-  // `aborts`.
+  // requested until OnReserved.  If a limit would be exceeded, takes the extents of other sizes out
+  // of the stock and adds them to `aborts`.
   [[nodiscard]] size_t Ask(uint64_t id, ByteCount bytes, size_t wanted, TimePoint now,
                            std::vector<wire::Abort>* aborts) LARDER_EXCLUDES(mu_);
-  // Returns true if it answers an Ask.  An answer that does not match the Ask is ignored: its
-  // deadline returns its extents.
+  // Returns true if `reserved` answers an Ask.  An answer that does not match the Ask is ignored:
+  // the daemon takes its extents back at the deadline.
   [[nodiscard]] bool OnReserved(const wire::Reserved& reserved, TimePoint now) LARDER_EXCLUDES(mu_);
-  // Takes unused extents out of the stock, or with `all` every extent, and adds them to `aborts`.
-  // Returns when to call it again, or nullopt if nothing is stocked.
+  // Takes extents out of the stock and adds them to `aborts`: with `all`, or after kIdle without a
+  // Take, every extent; otherwise those that were stocked half of kStockDeadline ago.  Returns when
+  // to call Expire again, or nullopt if nothing is stocked.
   std::optional<TimePoint> Expire(TimePoint now, bool all, std::vector<wire::Abort>* aborts)
       LARDER_EXCLUDES(mu_);
 
@@ -105,7 +107,7 @@ class ReservationBook {
   std::map<ByteCount, std::deque<Stocked>> stock_ LARDER_GUARDED_BY(mu_);  // by size, oldest first
   absl::flat_hash_map<uint64_t, Asked> asked_ LARDER_GUARDED_BY(mu_);
   uint64_t extents_ LARDER_GUARDED_BY(mu_) = 0;  // stocked and requested
-  uint64_t bytes_ LARDER_GUARDED_BY(mu_) = 0;    // likewise
+  uint64_t bytes_ LARDER_GUARDED_BY(mu_) = 0;    // of these extents
   TimePoint last_use_ LARDER_GUARDED_BY(mu_);
   TimePoint full_until_ LARDER_GUARDED_BY(mu_);  // the pool was full: request no stock until then
 };

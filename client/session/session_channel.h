@@ -55,8 +55,8 @@ class SessionChannel {
 // The stream of an attached session over any transport, without a thread of its own.
 class SessionStream : public SessionChannel, public MessagePump {
  public:
-  // The session is lost if more than this is queued, or if the daemon accepts no data for this
-  // long.
+  // The session is lost if more than kQueuedBytesMax bytes are queued, or if the daemon accepts no
+  // data for kWriteDeadline.
   static constexpr size_t kQueuedBytesMax = 32 << 20;
   static constexpr std::chrono::seconds kWriteDeadline{10};
 
@@ -86,7 +86,7 @@ class RevocationWords {
 
 // A staging segment as the daemon handed it out.  It is not mapped yet.
 struct StagingMemory {
-  uint32_t id = 0;  // named in Publish and Acquire
+  uint32_t id = 0;  // by which Publish and Acquire name it
   FileDescriptor descriptor;
   ByteCount bytes;
 };

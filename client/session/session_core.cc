@@ -10,8 +10,8 @@
 namespace larder {
 namespace {
 
-// The stocks of the process's sessions together get this fraction of its share of the pool, so that
-// they never starve its own reads or those of other processes.
+// The stocks of all sessions of the process together get one eighth of the process's share of the
+// pool (lease_bytes_max), so that they never starve its own reads or those of other processes.
 constexpr uint64_t kStockShareOfLease = 8;
 // Smallest staging segment that is requested if the daemon lacks memory for a larger one.
 constexpr ByteCount kStagingBytesLeast = MiB(4);
@@ -109,8 +109,7 @@ bool SessionCore::Close() {
     DropStock();
     bye = !book_.in_use();
     MutexLock lock(mu_);
-    bye =
-        bye && leases_.empty();  // otherwise the daemon keeps them until CLEAN or this process ends
+    bye = bye && leases_.empty();  // if any: the daemon keeps them until CLEAN or this process ends
   }
   bye = outbox_.Stop(bye);
   OnBroken(absl::UnavailableError("the session was closed"));
@@ -120,7 +119,7 @@ bool SessionCore::Close() {
 }
 
 void SessionCore::DropStaging() {
-  // A daemon that has ended does not have the segment any more.
+  // An error is ignored: a daemon that has ended does not have the segment any more.
   const std::shared_ptr<SharedMemory> memory = std::exchange(staging_memory_, nullptr);
   if (memory != nullptr) (void)memory->DropStaging(staging_->id());
 }

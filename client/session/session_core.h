@@ -1,8 +1,8 @@
 // One session, independent of gRPC and of how bytes move: requests and their answers, leases,
 // reservations, mappings, revocations.  Transports and handles are built on it.
 //
-// It trusts the daemon to name blocks, but does not trust its numbers: a lease or extent that no
-// call claims is returned, and SlabCache checks offsets.
+// It trusts what the daemon says about blocks, but not the daemon's numbers: a lease or extent that
+// belongs to no open call is returned, and SlabCache checks offsets.
 // Ownership: Shared by Session, transports, Leases and Reservations.  Does not own the channel.
 // Thread-safety: All methods may be called from any thread.  OnDown is called by one thread at a
 // time, the one that reads the stream: over a MessagePump that is a thread that waits for an answer
@@ -37,9 +37,10 @@ namespace larder {
 
 class SessionCore {
  public:
-  // `memory` is null in stream mode.  Without `on_directive` directives are ignored.  `beside`: the
-  // number of sessions of this process that have started and not ended, which share what may be
-  // reserved ahead; this one adds itself.  Null: the session shares it with no other.
+  // `memory` is null in stream mode.  Without `on_directive` directives are ignored.  `beside`
+  // counts the sessions of this process that have started and not ended; they share the limit of
+  // what may be reserved ahead.  Start adds this session to the count.  Null: the session has the
+  // limit to itself.
   explicit SessionCore(std::shared_ptr<SharedMemory> memory,
                        DirectiveRunner::Handler on_directive = {},
                        std::shared_ptr<std::atomic<size_t>> beside = nullptr);
@@ -47,10 +48,10 @@ class SessionCore {
   SessionCore(const SessionCore&) = delete;
   SessionCore& operator=(const SessionCore&) = delete;
 
-  // Maps the session page and, if the session writes or reads through one, gets a staging segment.
-  // An error ends the session; ResourceExhausted: the daemon has no staging memory for it now.
-  // REQUIRES: It is called once.  The channel lives until Close has returned, and Close is called
-  // before the channel ends.
+  // Maps the session page and, if the session writes staged or reads by copies, gets a staging
+  // segment.  An error ends the session; ResourceExhausted: the daemon has no staging memory for it
+  // now.  REQUIRES: It is called once.  The channel lives until Close has returned, and Close is
+  // called before the channel ends.
   [[nodiscard]] absl::Status Start(wire::Attached attached, SessionChannel* channel,
                                    ByteCount staging_bytes);
   // Returns everything to the daemon, including the staging segment, says goodbye unless a Lease or
@@ -69,7 +70,7 @@ class SessionCore {
   [[nodiscard]] absl::Status Send(wire::Up up);
   void CancelAcquire(const OpenCall& call) { outbox_.Cancel(call.id()); }
 
-  // ---- leases: the caller that took a Grant with a lease ends the lease, once
+  // ---- leases: the caller that took a Grant with a lease ends the lease, exactly once
   // Returns true while the daemon promises the bytes of this lease: check it after reading them.
   [[nodiscard]] bool Holds(LeaseId lease, uint32_t word) const LARDER_EXCLUDES(mu_);
   void EndLease(LeaseId lease) LARDER_EXCLUDES(mu_);
@@ -95,15 +96,16 @@ class SessionCore {
   // answers, then they are freed.  REQUIRES: the call `id` is still open.
   void FreeWhenAnswered(uint64_t id, std::vector<StagingArea::Chunk> chunks) LARDER_EXCLUDES(mu_);
 
-  // An acquire that no caller waits for any more.  The daemon may write its part of the staging
-  // segment until it has answered for every key.
+  // An acquire that no caller waits for any more.  The daemon may write to the acquire's part of
+  // the staging segment until it has answered for every key.
   struct LateRead {
     std::shared_ptr<const StagingRoom> room;
     LeaseId lease;         // set once granted
     bool granted = false;  // the grant has arrived
     size_t pending = 0;    // keys that the grant called pending and that were not answered
   };
-  // Cancels the acquire.  With the last answer its part of the segment is freed and its lease ends.
+  // Cancels the acquire.  When its last answer has arrived, its part of the segment is freed and
+  // its lease ends.
   void EndLater(OpenCall call, LateRead read) LARDER_EXCLUDES(mu_);
 
   // Returns the largest payload of a block of this variant that was read by copies; 0 if none was.
@@ -113,8 +115,8 @@ class SessionCore {
   // REQUIRES: started.
   [[nodiscard]] const wire::Attached& attached() const { return attached_; }
   [[nodiscard]] absl::Status status() const LARDER_EXCLUDES(mu_);
-  // Set once the daemon knows that nothing is in use any more.  May be read after the core is
-  // destroyed.
+  // Becomes true once the daemon has taken the goodbye, and so knows that nothing is in use any
+  // more.  May be read after the core is destroyed.
   [[nodiscard]] std::shared_ptr<const std::atomic<bool>> bye_flag() const { return said_bye_; }
   // Returns true in a forked child of the process that made the session.
   [[nodiscard]] bool in_child() const { return fork_guard_.left(); }
@@ -145,7 +147,7 @@ class SessionCore {
   std::shared_ptr<SharedMemory> memory_;          // null after Start
   wire::Attached attached_;                       // const after Start
   std::shared_ptr<StagingArea> staging_;          // const after Start
-  std::shared_ptr<SharedMemory> staging_memory_;  // that made the staging segment; null after Close
+  std::shared_ptr<SharedMemory> staging_memory_;  // made staging_; null after Close
   Counters counters_;
   std::atomic<bool> draining_{false};
   const std::shared_ptr<std::atomic<bool>> said_bye_ = std::make_shared<std::atomic<bool>>(false);
@@ -155,7 +157,7 @@ class SessionCore {
 
   mutable Mutex mu_;
   absl::Status status_ LARDER_GUARDED_BY(mu_);
-  bool counted_ LARDER_GUARDED_BY(mu_) = false;  // in beside_
+  bool counted_ LARDER_GUARDED_BY(mu_) = false;  // beside_ includes this session
   std::shared_ptr<const RevocationWords> page_ LARDER_GUARDED_BY(mu_);
   absl::flat_hash_map<LeaseId, bool> leases_ LARDER_GUARDED_BY(mu_);  // in use; true: revoked
   // By the call that staged them.

@@ -35,8 +35,8 @@ class StagingArea : public std::enable_shared_from_this<StagingArea> {
     std::span<std::byte> bytes;
   };
 
-  // Maps the segment.  Returns Internal if it is not what the daemon says.  `lacking`: why it is
-  // smaller than requested; empty if it is not.
+  // Maps the segment.  Returns Internal if its size is not what the daemon announced.  `lacking`:
+  // why the segment is smaller than requested; empty if it is not.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<StagingArea>> Create(
       StagingMemory memory, std::string lacking = {});
   ~StagingArea();
@@ -44,7 +44,7 @@ class StagingArea : public std::enable_shared_from_this<StagingArea> {
   StagingArea& operator=(const StagingArea&) = delete;
 
   [[nodiscard]] ByteCount size() const { return ByteCount(memory_.size()); }
-  // Named in Publish and Acquire.
+  // The number by which Publish and Acquire name the segment.
   [[nodiscard]] uint32_t id() const { return id_; }
 
   // Allocates at a multiple of 4,096.  Waits until there is enough free memory; returns
@@ -52,7 +52,7 @@ class StagingArea : public std::enable_shared_from_this<StagingArea> {
   [[nodiscard]] absl::StatusOr<Chunk> Allocate(ByteCount bytes, TimePoint deadline)
       LARDER_EXCLUDES(mu_);
   void Free(const Chunk& chunk) LARDER_EXCLUDES(mu_);
-  // The same; the memory is freed when the returned object is destroyed.
+  // As Allocate; the memory is freed when the returned object is destroyed.
   [[nodiscard]] absl::StatusOr<std::shared_ptr<const StagingRoom>> AllocateRoom(ByteCount bytes,
                                                                                 TimePoint deadline)
       LARDER_EXCLUDES(mu_);

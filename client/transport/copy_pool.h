@@ -22,8 +22,8 @@ class CopyPool {
  public:
   static constexpr uint32_t kThreadsMax = 64;
   // How long a thread spins for the next batch before it sleeps, as long as no other thread wants
-  // its core: a busy caller returns within that time, and waking a thread takes as long as copying
-  // a MiB.
+  // its core: a busy caller submits the next batch within that time, and waking a thread takes as
+  // long as copying 1 MiB.
   static constexpr std::chrono::microseconds kSpin{100};
   // `threads` threads copy, including the caller; 0 counts as 1.
   explicit CopyPool(uint32_t threads);
@@ -31,8 +31,9 @@ class CopyPool {
   CopyPool(const CopyPool&) = delete;
   CopyPool& operator=(const CopyPool&) = delete;
 
-  // Calls work(i) once for each i < count, from any of the threads.  When it returns, all calls are
-  // done and their stores, including non-temporal ones, are visible to all threads.
+  // Calls work(i) once for each i from 0 to count - 1, on the caller's thread and those of the
+  // pool.  When it returns, all calls are done and their stores, including non-temporal ones, are
+  // visible to all threads.
   void ForEach(size_t count, const std::function<void(size_t)>& work) LARDER_EXCLUDES(mu_);
 
  private:
@@ -44,7 +45,7 @@ class CopyPool {
   std::vector<std::thread> threads_;
   Mutex batch_mu_;  // held by the caller whose batch is divided; taken before mu_
 
-  // Written under mu_ while no helper is inside; helpers inside read them.
+  // Written under mu_ while no helper is inside the batch; helpers inside it read them.
   const std::function<void(size_t)>* work_ = nullptr;
   size_t count_ = 0;
   std::atomic<size_t> next_{0};

@@ -96,7 +96,8 @@ class Fetched {
           std::span<const size_t> keys, std::span<BlockStatus> status)
       : variant_(variant), blocks_(blocks), keys_(keys), status_(status) {}
 
-  // Returns DataLoss if the stream is invalid: then nothing of it from here on is trusted.
+  // Returns DataLoss if the stream is invalid: the caller then uses nothing of it from this message
+  // on.
   [[nodiscard]] absl::Status On(const wire::FetchBlocksPart& part);
   // Called after the last message.
   [[nodiscard]] absl::Status End() const;
@@ -283,8 +284,8 @@ absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Put(const VariantH
   return result;
 }
 
-// A block names its content, or as the first of a chain has the content as parent; any other counts
-// as the first content's.
+// A block belongs to the content that it names, or that is its parent because it is the first of a
+// chain.  Any other block counts as the first content's.
 size_t GrpcStreamTransport::ContentOf(const PutBlock& block) const {
   MutexLock lock(mu_);
   for (size_t i = 0; i < contents_.size(); ++i) {

@@ -6,8 +6,8 @@
 // every segment has its hash.
 // Ownership: Shares the channel.
 // Thread-safety: All methods may be called from any thread.
-// Limits: Pieces of kDataBytesMax.  The daemon admits a bounded number of streams at once and
-// refuses more with ResourceExhausted.
+// Limits: A message carries at most kDataBytesMax of data.  The daemon admits a bounded number of
+// streams at once and refuses more with ResourceExhausted.
 #pragma once
 
 #include <memory>

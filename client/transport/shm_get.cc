@@ -13,8 +13,8 @@
 namespace larder {
 namespace {
 
-// Blocks of a window in a larger batch: enough that the copying of a window hides the round trip of
-// the next.
+// A larger batch is read in windows of so many blocks: enough that the copying of a window hides
+// the round trip of the next.
 constexpr size_t kWindowBlocks = 16;
 
 // What one thread copies at a time: small enough that the threads end at about the same time.
@@ -32,13 +32,13 @@ struct EncodedBlock {
   MappedBytes mapped;
 };
 
-// A window takes at most this fraction of the staging segment, so that two windows and a Put beside
-// them fit.
+// A window takes at most a quarter of the staging segment, so that two windows and a Put at the
+// same time fit.
 constexpr uint64_t kRoomShare = 4;
 
 struct Window {
   std::vector<size_t> keys;  // indices of the batch
-  uint64_t bytes = 0;        // of the segment that they need (PayloadStride)
+  uint64_t bytes = 0;        // of the staging segment that the keys need
   PendingRead read;          // set once it was requested
 };
 
@@ -71,8 +71,8 @@ class GetRun {
   [[nodiscard]] std::vector<Window> Cut(const std::vector<size_t>& keys) const;
   [[nodiscard]] ByteCount BytesOf(const Window& window) const;
   [[nodiscard]] absl::Status Pass(const std::vector<size_t>& keys);
-  // `behind`: what the call's request wants after this window.  Returns DeadlineExceeded if the
-  // staging segment had no capacity by `until`.
+  // `behind`: how many bytes the engine's request still reads after this window.  Returns
+  // DeadlineExceeded if the staging segment had no capacity by `until`.
   [[nodiscard]] absl::Status Ask(Window& window, ByteCount behind, TimePoint until);
   [[nodiscard]] absl::Status Finish(Window& window);
   void CopyReady(Window& window, std::span<const size_t> at,
@@ -93,14 +93,14 @@ class GetRun {
   const VariantHandle& variant_;
   const std::span<const GetBlock> blocks_;
   const uint32_t lease_ms_;
-  const ByteCount remaining_;  // what the call's request wants after the call
+  const ByteCount remaining_;  // what the engine's request still reads after the call
   const std::stop_token stop_;
   const TimePoint deadline_;
   std::vector<BlockStatus> status_;
   // The blocks that are copied next.
   std::vector<Piece> pieces_;
   std::vector<EncodedBlock> encoded_;
-  std::vector<std::shared_ptr<const void>> owners_;  // keep their mappings alive
+  std::vector<std::shared_ptr<const void>> owners_;  // keep the mappings of the sources alive
   // 1 if the bytes do not match their hash.  Written by copying threads.
   std::vector<uint8_t> mismatch_;
 };
@@ -276,7 +276,7 @@ void GetRun::Settle(const Window& window) {
   core_.counters().blocks_got.fetch_add(blocks, std::memory_order_relaxed);
   core_.counters().bytes_got.fetch_add(bytes, std::memory_order_relaxed);
   if (!up.damaged.empty())
-    (void)core_.Send(std::move(up));  // if this is lost, the daemon finds it by itself later
+    (void)core_.Send(std::move(up));  // if it is lost, the daemon finds the damage later
 }
 
 absl::Status GetRun::Finish(Window& window) {
@@ -330,8 +330,8 @@ absl::Status GetRun::Pass(const std::vector<size_t>& keys) {
   std::vector<ByteCount> behind(windows.size(), remaining_);
   for (size_t i = windows.size() - 1; i > 0; --i) behind[i - 1] = behind[i] + BytesOf(windows[i]);
   for (size_t i = 0; i < windows.size(); ++i) {
-    // A call waits for capacity only while it holds none, so that two callers never wait for each
-    // other.
+    // A call waits for capacity in the staging segment only while it holds none of it, so that two
+    // callers never wait for each other.
     if (!windows[i].read) {
       LARDER_RETURN_IF_ERROR(Ask(windows[i], behind[i], deadline_));
     }
@@ -372,7 +372,7 @@ absl::Status GetRun::Run() {
 }  // namespace
 
 uint32_t DeadlineMs(const CallOptions& options) {
-  constexpr int64_t kLeast = 1000;  // a shorter lease is not worth its revocation
+  constexpr int64_t kLeast = 1000;  // ms; a shorter lease is not worth its revocation
   return static_cast<uint32_t>(
       std::clamp<int64_t>(options.deadline.count(), kLeast, wire::kDeadlineMaxMs));
 }

@@ -11,20 +11,20 @@
 namespace larder {
 namespace {
 
-// What is reserved at a time is bounded by blocks, by bytes, and by what one message may hold (16
-// MiB; a token takes 4 bytes, a segment about 20).
+// A window, whose extents are reserved together, is bounded by blocks, by bytes, and by what one
+// message may hold (16 MiB; a token takes 4 bytes, a segment about 20 bytes).
 constexpr size_t kWindowBlocks = 64;
 constexpr uint64_t kWindowBytesMax = 64 << 20;
 constexpr uint64_t kWindowMessageBytes = 4 << 20;
-// A window takes at most this fraction of the session's share of the pool: two windows may be under
-// way, and also a stock.
+// A window takes at most a quarter of the process's share of the pool (lease_bytes_max): two
+// windows may be under way, and also a stock.
 constexpr uint64_t kWindowShareOfLease = 4;
-// Publishes that may be unanswered.  Beyond this the call waits for the oldest, so that publishes
-// that wait for answers never use up the share.
+// Publishes that may be unanswered.  Beyond this the call waits for the oldest, so that unanswered
+// publishes never use up the share.
 constexpr size_t kPublishedMax = 4;
-// What is staged before it is published: small enough that the daemon's copy overlaps with this
-// thread's, large enough that the cost of messages does not matter, nor that Linux may queue the
-// daemon's receiving thread behind this one.
+// Bytes that are staged before they are published: few enough that the daemon's copy overlaps with
+// this thread's, and so many that two things do not matter: the cost of messages, and that Linux
+// may queue the daemon's receiving thread behind this one.
 constexpr uint64_t kPieceBytes = 8 << 20;
 
 // One block that is being stored.
@@ -97,8 +97,8 @@ class PutRun {
   std::vector<BlockStatus> status_;
 };
 
-// Returns what an error left open.  The daemon may still copy from staging memory that was
-// published and not answered.
+// Returns what the run still holds after an error.  The daemon may still copy from staging memory
+// that was published and not answered, so that is freed with the answer.
 PutRun::~PutRun() {
   StoreFence();  // before others write to that memory
   for (Window& window : windows_) {
@@ -157,7 +157,7 @@ std::vector<Window> PutRun::Cut() {
   return windows;
 }
 
-// Takes what the stock has and requests the rest, without waiting.
+// Takes extents from the stock and requests those that are missing, without waiting.
 absl::Status PutRun::AskExtents(Window& window) {
   wire::Reserve reserve;
   for (Item& item : window.items) {
@@ -247,7 +247,7 @@ void PutRun::CopyToExtents(std::vector<Item>& items) {
 }
 
 absl::Status PutRun::WriteMapped(Window& window) {
-  CopyToExtents(window.items);  // what the stock gave, while the daemon finds the rest
+  CopyToExtents(window.items);  // those from the stock, while the daemon reserves the others
   LARDER_RETURN_IF_ERROR(AwaitExtents(window));
   CopyToExtents(window.items);
   std::vector<Item> copied;
@@ -266,8 +266,8 @@ absl::Status PutRun::WriteMapped(Window& window) {
 absl::StatusOr<StagingArea::Chunk> PutRun::AllocateChunk(uint64_t bytes) {
   StagingArea& staging = *core_.staging();
   absl::StatusOr<StagingArea::Chunk> chunk = staging.Allocate(ByteCount(bytes), TimePoint());
-  // No capacity: what this call staged is freed once it is published and answered.  After that it
-  // waits for other calls.
+  // Without capacity, the call first has its own staged blocks published and answered, which frees
+  // them.  After that it waits for other calls to free theirs.
   while (absl::IsDeadlineExceeded(chunk.status()) && (!piece_.empty() || !published_.empty())) {
     LARDER_RETURN_IF_ERROR(piece_.empty() ? CollectOldest()
                                           : Publish(std::exchange(piece_, {}), 0));
@@ -289,7 +289,7 @@ absl::Status PutRun::WriteStaged(Window& window) {
     item.status = BlockStatus::kPending;
     piece_bytes += item.bytes;
     piece_.push_back(std::move(item));
-    item.extent.reset();  // the piece has it now and ends it
+    item.extent.reset();  // the piece owns the extent now
     item.chunk = {};
     const bool last = i + 1 == count;
     if (piece_bytes < kPieceBytes && !last) continue;
@@ -300,8 +300,8 @@ absl::Status PutRun::WriteStaged(Window& window) {
   return absl::OkStatus();
 }
 
-// Sends one message, with a part per reservation.  With `restock` it also requests the extents for
-// the next Put like this one.
+// Sends one message, with a part per reservation.  If `restock` > 0, it also requests stock for
+// later Puts like this one.
 absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
   if (items.empty()) return absl::OkStatus();
   StoreFence();
@@ -330,7 +330,7 @@ absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
     }
     published_[first + found->second].items.push_back(std::move(item));
   }
-  // Enough for two Puts like this one, so that the next one need not wait for the answer.
+  // Enough for two Puts like this one, so that the next Put need not wait for the answer.
   if (restock > 0) core_.AskStock(restock_bytes, 2 * restock, &up);
   LARDER_RETURN_IF_ERROR(core_.Send(std::move(up)));
   while (published_.size() > kPublishedMax) {

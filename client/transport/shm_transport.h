@@ -3,11 +3,11 @@
 // or through the staging segment (staged).  The attach decides which.
 //
 // A read takes a lease for a window of blocks, copies them, checks hashes if the grant has a table
-// (of the bytes that arrived, not of the source), and then checks the revocation word: if it no
-// longer holds, all blocks of the window are kCancelled.  While one window is copied, the lease of
+// (of the bytes that arrived, not of the source), and then checks the revocation word: if the word
+// has changed, all blocks of the window are kCancelled.  While one window is copied, the lease of
 // the next has already been requested.
-// Encoded blocks, if the session accepts them, are decoded into the caller's memory, and checked
-// before and after.
+// Encoded blocks, if the session accepts them, are decoded into the caller's memory; the hashes of
+// the encoded and of the decoded bytes are checked.
 // A write publishes windows (mapped) or pieces (staged) as they are ready.  It collects the answers
 // at the end, or earlier when too many publishes are unanswered.
 //

@@ -5,8 +5,8 @@
 // All implementations promise: a block is stored whole or not at all; the first writer of a name
 // wins; a block that Get reports as kOk has, bit for bit, the bytes that some Put was given.  None
 // promises that a block is still stored a moment later.
-// Ownership: The bytes are the caller's on both sides; a transport keeps nothing of them after a
-// call has returned.
+// Ownership: The caller owns the memory that Put reads and the memory that Get fills; a transport
+// refers to neither after a call has returned.
 // Thread-safety: All methods may be called from any thread.
 // Limits: kKeysMax blocks in a call, otherwise InvalidArgument.  An error of one block is its
 // BlockStatus.

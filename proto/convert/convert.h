@@ -1,5 +1,5 @@
-// Converts between the messages of proto/larder/v1 and the values of messages.h, both ways: the
-// only code that sees both.
+// Converts between the messages of proto/larder/v1 and the values of messages.h, both ways, for
+// stubs, services and session sockets.
 //
 // Decode treats its input as hostile, from a client and from a daemon alike.  If a message breaks a
 // limit of the contract (lengths, counts, digests that are not whole, enum values that are zero or
@@ -123,7 +123,7 @@ void Encode(const VerifyProgress& in, v1::VerifyProgress* out);
 void Encode(const VerifyQuery& in, v1::VerifyRequest* out);
 [[nodiscard]] absl::Status Decode(const v1::VerifyProgress& in, VerifyProgress* out);
 [[nodiscard]] absl::Status Decode(const v1::StatsReply& in, NodeStats* out);
-// *out becomes the TOML text.
+// Sets *out to the TOML text.
 [[nodiscard]] absl::Status Decode(const v1::ConfigReply& in, std::string* out);
 
 // Byte streams.  Decode leaves `data` in the message, into which the view points; Encode copies it.

@@ -11,7 +11,7 @@ namespace {
 constexpr uint64_t kSlabsMax = uint64_t{1} << 16;
 constexpr uint64_t kSlabBytesMax = kPageBytes << 32;
 
-// An older daemon does not send the read mode.
+// An older daemon does not send the read mode; it then follows from the write mode.
 void DecodeReadMode(const Field& at, const v1::Attached& in, Attached* out) {
   if (in.read_mode() != v1::READ_MODE_UNSPECIFIED)
     return DecodeEnum(at, in.read_mode(), &out->read_mode);
@@ -29,8 +29,8 @@ void DecodeAttached(const Field& at, const v1::Attached& in, Attached* out) {
   out->slab_bytes = ByteCount(in.slab_bytes());
   out->lease_bytes_max = ByteCount(in.lease_bytes_max());
   out->check_one_in = in.check_one_in();
-  // A client that splits batches by this number would never end with 0.  If the daemon accepts more
-  // keys than this library can decode, the library's limit holds.
+  // If the number were 0, a client that splits batches by it would never end.  If the daemon
+  // accepts more keys than this library can decode, the library's limit holds.
   if (in.keys_max() == 0)
     return at("keys_max").Refuse("0 keys per request; at least 1 is required");
   out->keys_max = std::min(in.keys_max(), static_cast<uint32_t>(kKeysMax));

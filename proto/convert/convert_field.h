@@ -63,7 +63,7 @@ struct Length {
 };
 inline constexpr Length kAnyString{0, kStringBytesMax};
 void DecodeString(const Field& at, const std::string& in, Length length, std::string* out);
-// The first 256 bytes, cut between UTF-8 characters.
+// Returns at most the first 256 bytes, cut between UTF-8 characters.
 [[nodiscard]] std::string_view CutSentence(std::string_view sentence);
 
 void DecodeRequestId(const Field& at, uint64_t in, uint64_t* out);  // refuses 0
@@ -76,7 +76,7 @@ void DecodeDigests(const Field& at, const std::string& in, size_t most, std::vec
 void EncodeDigest(const Digest& in, std::string* out);
 void EncodeDigests(const std::vector<Digest>& in, std::string* out);
 
-// The tokens of one block: 16 to 4,096, a multiple of 16.
+// Decodes the tokens of one block: 16 to 4,096 of them, a multiple of 16.
 void DecodeBlockTokens(const Field& at, const google::protobuf::RepeatedField<uint32_t>& in,
                        std::vector<uint32_t>* out);
 

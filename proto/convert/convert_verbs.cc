@@ -6,7 +6,8 @@
 namespace larder::wire {
 namespace {
 
-// A caller that names a writer with another scope means something else, so it is refused.
+// Refuses a writer with any other scope than kWriter: the caller wants other blocks than the scope
+// selects.
 void DecodeWriter(const Field& at, SelectionScope scope, const v1::BlockSelection& in,
                   BlockWriter* out) {
   *out = {};
@@ -33,7 +34,8 @@ void DecodeSelection(const Field& at, const v1::BlockSelection& in, BlockSelecti
   DecodeWriter(at, SelectionScope::kBlocks, in, &out->writer);
 }
 
-// Refuses a field that the scope does not use: a caller that sets it means something else.
+// Refuses a field that the scope does not use: the caller wants other blocks than the scope
+// selects.
 void DecodeScoped(const Field& at, SelectionScope scope, const v1::BlockSelection& in,
                   BlockSelection* out) {
   if (scope == SelectionScope::kBlocks) return DecodeSelection(at, in, out);
@@ -53,7 +55,7 @@ void DecodeScoped(const Field& at, SelectionScope scope, const v1::BlockSelectio
   }
 }
 
-// The fields with which every request of a verb of many blocks begins.
+// Decodes tenant, scope and selection, which the requests of Clear, Move and Compress all have.
 template <class Request, class Query>
 void DecodeScope(const Field& at, const Request& in, Query* out) {
   DecodeString(at("tenant"), in.tenant(), {0, kTenantBytesMax}, &out->tenant);

@@ -15,8 +15,8 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// An object, with the pointer to it and the allocator's overhead; each field that its type declares
-// adds at most a pointer.
+// Bytes of an object, with the pointer to it and the allocator's overhead; each field that its type
+// declares adds at most a pointer.
 constexpr uint64_t kMessage = 64, kField = 8;
 constexpr uint64_t kString = 48;
 constexpr uint64_t kNumber = 8, kHalf = 4;

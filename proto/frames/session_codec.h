@@ -43,8 +43,8 @@ class SessionCodec {
   void Append(const wire::Up& up, std::string* out);
   void Append(const wire::Down& down, std::string* out);
   // Returns InvalidArgument if `body` is not such a message, or if an Up would take many times its
-  // length in memory, which is found out before it takes any.  After an error *up or *down is
-  // partly overwritten.
+  // length in memory, which Parse finds out before it allocates any.  After an error *up or *down
+  // is partly overwritten.
   [[nodiscard]] absl::Status Parse(std::span<const std::byte> body, wire::Up* up);
   [[nodiscard]] absl::Status Parse(std::span<const std::byte> body, wire::Down* down);
   // The caller calls this after it has handled a parsed Up.  Frees the kept Up and what *up holds

@@ -30,7 +30,7 @@ std::array<char, kSessionFrameHeaderBytes> EncodeSessionFrameHeader(SessionFrame
              .version = kSessionFrameVersion});
 }
 
-// Twice what is there, so that the bytes of a frame of any length are moved about once.
+// Twice the bytes that wait, so that the bytes of a frame of any length are moved about once.
 size_t SessionFrameReader::Wanted() const {
   const size_t left = end_ - begin_;
   return left == 0 ? kRoomBytes : 2 * left + kRoomBytes;

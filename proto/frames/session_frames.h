@@ -1,8 +1,8 @@
 // Frames of a session socket: the SOCK_STREAM socket, handed out by the sideband, on which a
 // process of this host speaks the protocol of Engine.Attach (docs/format.md, "Session socket").
 //
-// Only a codec: it knows neither sockets nor what a message contains (session_codec.h does).  It
-// treats its input as hostile: any bytes result in frames or a Status.
+// This is only a codec: it knows neither sockets nor what a message contains (session_codec.h
+// does).  It treats its input as hostile: any bytes result in frames or a Status.
 //
 // Ownership: the reader owns its buffer; the body of a frame lies in it.  Thread-safety: none.
 // Lifecycle of a reader: Room -> (the caller receives) -> Take -> Next until it returns nullopt ->

@@ -2,9 +2,9 @@
 // identifies processes.  docs/format.md, "Sideband", has the bytes and says which end sends what
 // when.
 //
-// Only a codec: it opens no socket, passes no descriptor and checks no order of frames.  One frame
-// is one packet.  Decoding treats its input as hostile: any bytes result in a frame or a Status,
-// and a decoded frame encodes back to the same bytes.
+// This is only a codec: it opens no socket, passes no descriptor and checks no order of frames.
+// One frame is one packet.  Decoding treats its input as hostile: any bytes result in a frame or a
+// Status, and a decoded frame encodes back to the same bytes.
 //
 // Ownership: values.  Thread-safety: pure functions.  Only the text of an error is allocated.
 // Limits: a packet has at most kFrameBytesMax, and one descriptor beside it where CarriesDescriptor
@@ -120,7 +120,8 @@ struct SessionPageFrame {  // D>C +fd
   ByteCount bytes;
   friend bool operator==(const SessionPageFrame&, const SessionPageFrame&) = default;
 };
-// C>D +fd.  Only older libraries send it.  Refused, because the daemon makes staging segments now.
+// C>D +fd.  Only older libraries send it.  The daemon refuses it, because the daemon makes staging
+// segments now.
 struct StagingFrame {
   static constexpr FrameType kType = FrameType::kStaging;
   ByteCount bytes;
@@ -145,7 +146,7 @@ struct CleanOkFrame {  // D>C
 };
 struct ErrorFrame {  // D>C
   static constexpr FrameType kType = FrameType::kError;
-  absl::StatusCode code = absl::StatusCode::kUnknown;  // 1..16; the numbers are gRPC's
+  absl::StatusCode code = absl::StatusCode::kUnknown;  // 1 to 16, as in gRPC
   std::string text;  // at most 256 bytes, written by the peer: print it escaped
   friend bool operator==(const ErrorFrame&, const ErrorFrame&) = default;
 };
@@ -173,7 +174,7 @@ struct ShareMemoryFrame {
   ByteCount bytes;
   friend bool operator==(const ShareMemoryFrame&, const ShareMemoryFrame&) = default;
 };
-struct ShareHandleFrame {  // C>D: the same, by a handle of the driver
+struct ShareHandleFrame {  // C>D: as ShareMemoryFrame, by a handle of the driver
   static constexpr FrameType kType = FrameType::kShareHandle;
   ByteCount bytes;
   DeviceHandle handle{};

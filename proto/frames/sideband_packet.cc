@@ -9,8 +9,8 @@
 namespace larder {
 namespace {
 
-// The most that one packet can carry, SCM_MAX_FD.  The buffer holds all of them, because the kernel
-// would close in this thread those that do not fit.
+// The most descriptors that one packet can carry, SCM_MAX_FD.  The buffer holds all of them,
+// because the kernel would close in this thread those that do not fit.
 constexpr size_t kDescriptorsMax = 253;
 constexpr size_t kCredentialsBytes = CMSG_SPACE(sizeof(ucred));
 constexpr size_t kControlBytes = kCredentialsBytes + CMSG_SPACE(kDescriptorsMax * sizeof(int));

@@ -1,9 +1,9 @@
 // Sends and receives one packet of a SOCK_SEQPACKET socket, together with what the kernel passes
 // beside it: descriptors and the sender's credentials.  Both ends of the sideband use it.
 //
-// Knows no frames (proto/frames/sideband_frames.h) and never waits: the caller polls.  Expects a
-// hostile peer: it takes ownership of every descriptor that arrives, however many, so that none
-// leaks.
+// This code knows no frames (proto/frames/sideband_frames.h) and never waits: the caller polls.  It
+// expects a hostile peer: it takes ownership of every descriptor that arrives, however many, so
+// that none leaks.
 //
 // Ownership: a ReceivedPacket owns its descriptors.  Thread-safety: none for a packet; any thread
 // may call the functions.  Limits: a packet has at most kFrameBytesMax.
@@ -46,7 +46,7 @@ enum class SendResult : uint8_t { kSent, kFull, kClosed, kRefused };
 // With kNone the kernel closes descriptors that arrive, in the calling thread.
 enum class Descriptors : uint8_t { kTake, kNone };
 
-// Takes a packet without bytes for a close, except on a socket with SO_PASSCRED.
+// A packet without bytes counts as a close (kClosed), except on a socket with SO_PASSCRED.
 [[nodiscard]] ReceiveResult ReceivePacket(int socket, ReceivedPacket& packet,
                                           Descriptors descriptors = Descriptors::kTake);
 

@@ -8,7 +8,7 @@
 namespace larder {
 namespace {
 
-// The most memory that stays allocated when nothing waits.
+// The most memory, in bytes, that stays allocated when nothing waits.
 constexpr size_t kKeptBytes = 64 << 10;
 
 }  // namespace
@@ -32,8 +32,8 @@ SocketQueue::Flushed SocketQueue::Flush(int socket) {
   return Flushed::kAll;
 }
 
-// Only when at least half was sent, so that each byte is moved once on average, however slowly the
-// peer reads.
+// Drops sent bytes only when they are at least half of all, so that each byte is moved once on
+// average, however slowly the peer reads.
 void SocketQueue::DropSent() {
   if (sent_ < bytes_.size() / 2) return;
   bytes_.erase(0, sent_);

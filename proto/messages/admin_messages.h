@@ -14,7 +14,7 @@
 namespace larder::wire {
 
 inline constexpr size_t kTenantsMax = 1024;
-inline constexpr size_t kMetricsMax = 4096;  // of the counters, and of the gauges
+inline constexpr size_t kMetricsMax = 4096;  // of counters; as many gauges
 inline constexpr size_t kConfigBytesMax = 1 << 20;
 inline constexpr size_t kSharesMax = 256;        // kinds
 inline constexpr size_t kShareHoldersMax = 256;  // of one kind
@@ -26,11 +26,11 @@ struct TenantStats {
   uint64_t blocks = 0, leases = 0, reservations = 0, pins = 0, sessions = 0;
   ByteCount index_bytes, metadata_bytes;
   std::string pages, durability;
-  std::string pool_stalled;  // why the host gives the pool no more memory; empty if it does
+  std::string pool_stalled;  // why the pool gets no more memory from the host; empty if it does
   friend bool operator==(const TenantStats&, const TenantStats&) = default;
 };
 
-// How much of one kind of thing each holder holds; those that hold most first.
+// How much of one kind of thing each holder holds.  The holders that hold most come first.
 struct ShareUse {
   struct Holder {
     std::string who;

@@ -27,7 +27,7 @@ class CallCancel {
     return cancelled_;
   }
 
-  // Returns false if it was cancelled before the time was up.
+  // Returns false if Cancel was called before the time was up.
   [[nodiscard]] bool Sleep(std::chrono::milliseconds how_long) LARDER_EXCLUDES(mu_) {
     const auto until = SteadyNow() + how_long;
     MutexLock lock(mu_);
@@ -35,8 +35,8 @@ class CallCancel {
     return !cancelled_;
   }
 
-  // For the code that makes the call: `stop` ends that call.  It is not called once this object is
-  // destroyed.
+  // For the code that makes a call: while the Scope lives, Cancel calls `stop`, which ends the
+  // call; the constructor calls it if Cancel was called before.
   class Scope {
    public:
     Scope(CallCancel* cancel, std::function<void()> stop) : cancel_(cancel) {

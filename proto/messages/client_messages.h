@@ -139,7 +139,7 @@ struct ClearQuery {
   friend bool operator==(const ClearQuery&, const ClearQuery&) = default;
 };
 
-// A name of a selection, and the result for the blocks that have it.
+// A name of a selection, and the result for the blocks that have this name.
 struct BlockAnswer {
   Digest digest;
   BlockStatus status = BlockStatus::kMissing;

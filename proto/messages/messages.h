@@ -86,7 +86,7 @@ struct RevokeAck {
 
 struct Abort {
   ReservationId reservation;
-  std::vector<uint32_t> extents;  // if empty, all that are left
+  std::vector<uint32_t> extents;  // if empty, all that are not published
   friend bool operator==(const Abort&, const Abort&) = default;
 };
 
@@ -130,7 +130,7 @@ struct Acquire {
   AcquireWhat what = AcquireWhat::kBytes;
   bool want_tables = false;
   LeaseId promised_lease;
-  uint32_t staging_id = 0;  // this and the next two in a session that reads by copies
+  uint32_t staging_id = 0;  // this and the next two only in a session that reads by copies
   uint64_t staging_offset = 0;
   uint64_t staging_bytes = 0;
   friend bool operator==(const Acquire&, const Acquire&) = default;
@@ -247,7 +247,7 @@ struct BlockFailed {
   uint64_t id = 0;
   uint32_t key = 0;
   BlockStatus status = BlockStatus::kMissing;
-  uint64_t bytes = 0;  // what it takes, if the read's part of the staging segment is too small
+  uint64_t bytes = 0;  // of the block, if the read's part of the staging segment is too small
   friend bool operator==(const BlockFailed&, const BlockFailed&) = default;
 };
 
@@ -390,7 +390,8 @@ struct BlockEvent {
   Tier tier = Tier::kHost;
   std::string engine_id = {};  // only for kDevice
   std::vector<Digest> digests;
-  // For stored blocks, if it is known and was asked for: then `digests` are one chain.
+  // Set for stored blocks if their tokens are known and were requested: then `digests` are one
+  // chain.
   struct Chain {
     Digest parent, content;  // parent of the first block; a content of Digest{} is unknown
     uint32_t block_tokens = 0;

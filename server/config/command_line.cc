@@ -35,8 +35,8 @@ absl::Status Unexpected(const std::string& argument) {
       "larderd --help lists the options"));
 }
 
-// Returns the arguments in the order in which the parser takes them, from the end.  The parser
-// reads "--name=" as a name whose value is the next argument; here its value is the empty string,
+// Returns the arguments in reverse order, which is how the parser takes them.  The parser reads
+// "--name=" as a name whose value is the next argument.  In larderd "--name=" means an empty value,
 // so the name and an empty argument replace it.
 std::vector<std::string> Reversed(const std::vector<std::string>& arguments) {
   std::vector<std::string> reversed;

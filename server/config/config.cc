@@ -20,8 +20,8 @@ constexpr std::string_view kPrefix = "LARDER_";
 
 absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
 
-// Returns true for LARDER_ variables that the tests, the client or the shell use, and that are not
-// options of larderd.
+// Returns true for LARDER_ variables that are not options: LARDER_CONFIG, which names the file, and
+// those of the tests and of the scripts in deploy/.
 bool IsForOthers(std::string_view name) {
   return name == "LARDER_CACHE" || name == "LARDER_CONFIG" || name.starts_with("LARDER_TEST_") ||
          name.starts_with("LARDER_FUZZ_");

@@ -2,8 +2,9 @@
 //
 // The options themselves (name, kind, default, help) are one table in config_options.cc; every
 // field below has the name of its option.  The sources override each other in this order: flags >
-// environment (LARDER_*) > file > defaults.  A key, variable or flag that no option has is an
-// error, and so is a value that does not parse, even if a stronger source overrides it.
+// environment (LARDER_*) > file > defaults.  A key, variable or flag that is not an option is an
+// error (except the few variables that IsForOthers in config.cc names), and so is a value that does
+// not parse, even if another source overrides it.
 //
 // A valid configuration does not guarantee that the host can satisfy it: too little memory, or a
 // socket that is in use, is reported when the daemon starts.
@@ -30,11 +31,11 @@ namespace larder {
 // The only tenant that exists so far.
 inline constexpr std::string_view kDefaultTenant = "default";
 
-// Which host reads are checked against their hashes.
+// Which reads of blocks in host memory are checked against the blocks' hashes.
 enum class HostReadPolicy : uint8_t { kNever, kSampled, kAlways };
 
 struct Config {
-  // Where it listens.
+  // Where the daemon listens.
   std::string socket_dir;  // absolute
   mode_t data_socket_mode = 0;
   mode_t control_socket_mode = 0;
@@ -47,13 +48,13 @@ struct Config {
   bool lock_memory = false;
   bool huge_pages = false;
   double evict_watermark = 0;  // share of the pool
-  ByteCount host_verify_rate;  // bytes per second; 0 disables it
+  ByteCount host_verify_rate;  // bytes per second; 0 disables verification
 
   // Disk.
   std::string disk;            // directory, absolute; empty: no disk
-  ByteCount disk_limit;        // of all files in it
+  ByteCount disk_limit;        // of all files in `disk`
   uint32_t disk_readers = 0;   // threads
-  ByteCount disk_verify_rate;  // bytes per second; 0 disables it
+  ByteCount disk_verify_rate;  // bytes per second; 0 disables verification
   std::string fault_points;    // storage/fault_points.h; for tests
 
   // Who may do what, and how much of it.
@@ -63,7 +64,7 @@ struct Config {
   uint32_t pins_max = 0;
   uint32_t events_max = 0;
   uint32_t sessions_max = 0;
-  uint32_t connections_per_process = 0;  // of data.sock, sideband.sock; 0: by the limit of files
+  uint32_t connections_per_process = 0;  // at data.sock, and at sideband.sock; 0: derived
   uint32_t calls_max = 0;
   ByteCount memory_limit;        // of messages under way
   uint32_t rpc_threads_max = 0;  // 0: gRPC decides

@@ -69,7 +69,7 @@ bool TextOf(const toml::node& node, std::string* text) {
   return true;
 }
 
-// Writes a list as the other sources do, with commas.
+// Writes a list as flags and variables have it: separated by commas.
 bool TextOfArray(const toml::array& array, std::string* text) {
   for (const toml::node& element : array) {
     std::string part;

@@ -23,7 +23,7 @@ absl::Status Store(absl::StatusOr<T> parsed, T* field) {
 }
 
 absl::Status AssignSocketDir(std::string_view text, uid_t, Config* c) {
-  // sun_path has 108 bytes with its NUL, and clients need the same path.
+  // sun_path has 108 bytes including its NUL, and clients connect by this path.
   constexpr size_t kDirBytesMax = 107 - std::string_view("/sideband.sock").size();
   if (!text.starts_with('/')) {
     return absl::InvalidArgumentError("is not an absolute path: clients run in other directories");
@@ -87,7 +87,7 @@ absl::Status AssignDiskLimit(std::string_view text, uid_t, Config* c) {
   return status;
 }
 
-// Also accepts 0, which disables the reading.
+// Parses a rate in bytes per second; 0 disables the verification.
 absl::Status AssignRate(std::string_view text, ByteCount* rate) {
   *rate = ByteCount(0);
   return text == "0" ? absl::OkStatus() : Store(ParseSize(text), rate);

@@ -21,12 +21,13 @@
 
 namespace larder {
 
-// Accepts "8GiB", "1.5GiB", "64MiB", "8GB" (10^9) and "4096" (bytes), but not "8G".  At most 2^62.
+// Accepts "8GiB", "1.5GiB", "64MiB", "8GB" (10^9) and "4096" (bytes), but not "8G".  The limit is
+// 2^62 bytes.
 [[nodiscard]] absl::StatusOr<ByteCount> ParseSize(std::string_view text);
 // Returns the shortest exact text: "8GiB", "1536MiB", "4097".
 [[nodiscard]] std::string FormatSize(ByteCount bytes);
 
-// Accepts "30s", "1.5s", "500ms", "2min" and "1h", but not "30".  At most a week.
+// Accepts "30s", "1.5s", "500ms", "2min" and "1h", but not "30".  The limit is a week.
 [[nodiscard]] absl::StatusOr<Duration> ParseDuration(std::string_view text);
 
 // Accepts "0.25" or "25%", with low <= value <= high.
@@ -47,9 +48,9 @@ namespace larder {
 // list.  The result is sorted, without duplicates, and has at most 1,024 uids.
 [[nodiscard]] absl::StatusOr<std::vector<uid_t>> ParseUids(std::string_view text, uid_t self);
 
-// Accepts "127.0.0.1:9464", "[::1]:9464" or "localhost:9464", with port 0 for any free port; ""
-// disables it.  A host that is not loopback is refused.  Returns the address to bind ("localhost"
-// becomes 127.0.0.1).
+// Accepts "127.0.0.1:9464", "[::1]:9464" or "localhost:9464"; port 0 stands for any free port.  ""
+// means that nothing is served, and is returned unchanged.  A host that is not loopback is refused.
+// Returns the address to bind ("localhost" becomes 127.0.0.1).
 [[nodiscard]] absl::StatusOr<std::string> ParseLoopbackAddress(std::string_view text);
 
 }  // namespace larder

@@ -11,7 +11,7 @@
 namespace larder {
 namespace {
 
-// The head of the file: how to use it, and the kinds of values, once for all options.
+// The head of the file: how to use the file, and the kinds of values of all options.
 constexpr const char* kFileIntro =
     R"(# Configuration of larderd.  Printed by `larderd --print-default-config`.
 #
@@ -32,7 +32,7 @@ constexpr const char* kFileIntro =
 # larderd).
 )";
 
-// The default of socket_dir under systemd.  It is the one option whose default depends on the host.
+// The default of socket_dir under systemd.  No other option has a default that depends on the host.
 constexpr std::string_view kSocketDir = "/run/larder";
 
 absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }

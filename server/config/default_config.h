@@ -8,8 +8,8 @@
 namespace larder {
 
 // Returns a configuration file for --config that sets nothing: it has every option commented out,
-// with its meaning, its kind of value and its default.  On a host whose sockets are in /run/larder,
-// the file means the same if all its options are uncommented.
+// with its meaning, its kind of value and its default.  Uncommenting all of them changes nothing on
+// a host where the default of socket_dir is /run/larder.
 [[nodiscard]] std::string DefaultConfig();
 
 }  // namespace larder

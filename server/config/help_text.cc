@@ -73,7 +73,8 @@ std::string Wrap(std::string_view text, size_t indent, std::string_view first) {
   return cli::Wrap(text, kColumns, indent, first);
 }
 
-// Puts the text beside its term, in a column of its own, or below it if the term is too long.
+// Returns the term and the text, which begins at `column` of the term's line, or of the next line
+// if the term is too long.
 std::string Beside(const Described& one, size_t column) {
   const std::string blanks(column, ' ');
   std::string first = absl::StrCat("  ", std::string(one.term));

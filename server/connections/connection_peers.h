@@ -1,13 +1,13 @@
 // The peer of each connection that gRPC serves, keyed by the name that gRPC gives a connection that
 // it received as a descriptor: "fd:12" (ServerContext::peer).
 //
-// It identifies a caller that shows no sideband token: by the user that connected, as the kernel
-// names it.
+// A caller that shows no sideband token is charged to the user that the kernel reports for its
+// connection; this class finds that user.
 // Ownership: Daemon owns it; it outlives the servers and borrows the shares.
 // Thread-safety: all methods may be called from any thread.
 // Locks: mu_ is a leaf.
-// Lifecycle: Put, before gRPC gets the connection -> Forget, when the connection is found closed,
-// or another Put of the same descriptor number.
+// Lifecycle of an entry: Put before gRPC gets the connection -> Forget when the AcceptLoop finds it
+// closed, or Put of a later connection with the same descriptor number.
 #pragma once
 
 #include <optional>

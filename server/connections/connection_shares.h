@@ -62,18 +62,18 @@ class ConnectionShares {
   absl::flat_hash_map<Process, size_t> per_process_;
 };
 
-// What happened to the connections of one socket.  Its loop writes the counters; any thread may
-// read them.
+// What happened to the connections of one socket.  The thread that accepts at the socket writes the
+// counters, except held_most, which gRPC's threads write; any thread may read them.
 struct ConnectionCounters {
   using Counter = std::atomic<uint64_t>;
   Counter open = 0;  // open now, as far as the loop has noticed
   Counter accepted = 0;
-  Counter over_all = 0;  // refused at the total limit; the next two, at the others
-  Counter over_uid = 0;
-  Counter over_process = 0;
+  Counter over_all = 0;          // refused at the limit for all uids together
+  Counter over_uid = 0;          // refused at the limit of a uid
+  Counter over_process = 0;      // refused at the limit of a process
   Counter over_descriptors = 0;  // refused or left waiting: no descriptor or kernel memory was left
   Counter carried_rights = 0;    // closed because descriptors came with the bytes
-  Counter held_most = 0;         // closed because incomplete messages took too much memory
+  Counter held_most = 0;         // ended because of too many incomplete bytes, or of long headers
   Counter reopened = 0;          // times that the listener broke and was replaced
   Counter broken = 0;            // 1 while the socket cannot accept
   void Count(ShareRefusal refusal);

@@ -11,8 +11,8 @@ namespace larder {
 namespace {
 
 // A uid may have half of the connections, so that another uid always finds some free.  A process
-// may have so few that fifty processes do not use up the connections of their uid, if the limit
-// allows that.
+// may have a 64th of its uid's connections, so that fewer than 64 processes cannot use all of them
+// up; but at least 8 (if the uid has so many), and at most per_process_max.
 ConnectionShares::Limits SharesOf(size_t all, size_t per_process_max) {
   const size_t per_uid = std::max<size_t>(all / 2, 1);
   const size_t per_process = std::clamp<size_t>(per_uid / 64, 8, per_process_max);

@@ -35,8 +35,8 @@ struct DescriptorBudget {
   size_t sessions_max = 0;  // may be less than configured
 };
 
-// Returns FailedPrecondition, with the number that it takes, if there are too few descriptors to
-// serve clients.
+// Returns FailedPrecondition, with the limit of open files that the daemon needs, if there are too
+// few descriptors to serve clients.
 [[nodiscard]] absl::StatusOr<DescriptorBudget> ShareOutDescriptors(const DescriptorNeeds& needs);
 
 // Returns how many descriptors this process has open, or 0 if /proc cannot be read.

@@ -41,8 +41,8 @@ class Undertaker {
   // REQUIRES: `numbers` is in ascending order and not empty.
   explicit Undertaker(std::vector<int> numbers) : numbers_(std::move(numbers)) {}
 
-  // Starts the thread.  Returns true once it has its copies, or false if it could not be started or
-  // could not get them.
+  // Starts the thread, and returns true when the thread has its copies.  Returns false if the
+  // thread could not be started or could not get the copies.
   static bool Start(const std::shared_ptr<Undertaker>& self) {
     auto given = std::make_unique<std::shared_ptr<Undertaker>>(self);
     const auto run = [](void* taken) -> void* {
@@ -83,8 +83,8 @@ class Undertaker {
     state_.notify_all();
     if (has) state_.wait(State::kHasCopies);
   }
-  // Closes all other descriptors in this thread's own table.  The first call unshares the table and
-  // closes the descriptors beyond the last number, so those are not even copied.
+  // Closes all descriptors except `numbers_` in this thread's own table.  The first call unshares
+  // the table and closes the descriptors beyond the last number, so those are not even copied.
   [[nodiscard]] bool KeepOnlyNumbers() const {
     const auto close_between = [](int first, unsigned last, unsigned flags) {
       return static_cast<unsigned>(first) > last ||
@@ -104,15 +104,16 @@ class Undertaker {
   std::atomic<pid_t> thread_{0};
 };
 
-// While `hand_over` is held, an undertaker starts with copies of all descriptors of the process and
-// closes those that are not in its batch.  Such a copy may be of a descriptor in another batch.  If
-// it were the last copy, closing it would linger in this undertaker, which is not exiting.  So each
-// undertaker keeps the copies of its batch until the undertaker that is starting has closed the
-// rest.
+// An undertaker starts, while `hand_over` is held, with copies of all descriptors of the process,
+// and closes those that are not in its batch.  One of these may be in the batch of another
+// undertaker.  If the copy were the last one, its close would linger, because the starting
+// undertaker is not exiting.  So every undertaker keeps the copies of its batch until no undertaker
+// is starting.
 void CloseAll(std::vector<FileDescriptor> batch, Mutex& hand_over) {
   std::vector<int> numbers;
   for (const FileDescriptor& descriptor : batch) {
-    // For the case that a plain close must do.  The sender may turn lingering on again.
+    // This helps if no undertaker can start and a plain close must do.  The sender may turn
+    // lingering on again.
     const linger off{};
     (void)setsockopt(descriptor.get(), SOL_SOCKET, SO_LINGER, &off, sizeof off);
     numbers.push_back(descriptor.get());

@@ -1,24 +1,25 @@
 // Closes descriptors whose close may wait, on threads that do nothing else.
 //
-// The last close of a socket that lingers waits for as long as its sender chose, and so does the
-// close of a socket that carries such descriptors.  But the kernel lets no socket linger that is
-// closed because its thread exits.  So a thread with its own descriptor table (Linux 5.9,
-// close_range) takes copies of the descriptors, the process closes its own, which is then not the
-// last close, and the thread exits.  A socket that lingers then costs neither time nor a
-// descriptor, so no peer can use up either by sending more of them, whatever its share of
-// connections is.
+// The last close of a TCP socket that lingers waits for as long as its sender chose, and so does
+// the last close of a unix socket that carries such a socket.  But the kernel lets no socket linger
+// if it closes the socket because a thread exits.  So a thread with its own descriptor table (Linux
+// 5.9, close_range) takes copies of the descriptors; then the process closes its own descriptors,
+// which are not the last ones; and then the thread exits.  A socket that lingers thus costs neither
+// time nor a descriptor, so no peer can use up either by sending many such sockets, whatever its
+// share of connections is.
 //
-// A close that waits all the same (for a file system whose server does not answer) costs its
-// thread, but no descriptor.  If the kernel is older, or refuses, a thread closes the descriptors
-// in the ordinary way; then kThreadsMax lingering sockets keep further ones waiting, and open.
+// A close that waits all the same (for a file system whose server does not answer) occupies its
+// thread, but costs no descriptor.  If the kernel is older, or refuses, a thread closes the
+// descriptors in the ordinary way; then kThreadsMax lingering sockets occupy all threads, and
+// further descriptors wait, and stay open.
 //
-// Ownership: it owns the descriptors from Close on.  There is one for the whole process, and it is
-// never destroyed: its threads are detached, because an exit must not wait for them.  The kernel
-// lets no socket linger at the exit.
+// Ownership: it owns the descriptors from Close on.  There is one DescriptorCloser for the whole
+// process, and it is never destroyed: its threads are detached, because the exit of the process
+// must not wait for them.  The kernel lets no socket linger at the exit.
 // Thread-safety: all methods may be called from any thread.
 // Locks: mu_ and hand_over_ are leaves; no thread holds both.
-// Limits: kThreadsMax threads close up to kBatchMax descriptors each at once, and one more thread
-// is started for each kBatchMax descriptors that wait.
+// Limits: kThreadsMax threads close up to kBatchMax descriptors each at once.  If all threads are
+// busy and kBatchMax descriptors wait, one more thread is started.
 #pragma once
 
 #include <cstddef>

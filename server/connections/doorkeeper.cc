@@ -77,12 +77,13 @@ void Doorkeeper::RefuseOne(Time now) {
     CloseSocket(std::move(socket), refuses_rights());
   }
   spare_ = OpenSpare();
-  // Another thread took the free descriptor.  The listener stays readable, so the loop must pause
-  // or it would spin.
+  // Another thread took the descriptor that was free for a moment.  The listener stays readable, so
+  // the loop must pause or it would spin.
   if (!spare_) not_before_ = now + kExhausted;
 }
 
-// Not every kernel reports this from accept: there, a listener that was shut down looks empty.
+// Needed because accept does not report on every kernel that the listener was shut down: on some it
+// only finds no connection.
 void Doorkeeper::OnHangup(int fd, Time now) {
   if (!broken_ && fd == socket_->get()) Break("it was shut down", now);
 }

@@ -1,7 +1,7 @@
 // Accepts connections at one socket file of the daemon, whatever happens to the file.  If the
-// socket breaks or its file is removed, the doorkeeper opens it again.  If no descriptor is left,
-// it refuses connections, so that the loop that polls does not spin on a connection that cannot be
-// accepted.
+// socket breaks or its file is removed, the doorkeeper opens a new socket at the path.  If no
+// descriptor is left, it accepts connections with a spare descriptor and closes them, so that the
+// loop that polls does not spin on a connection that cannot be accepted.
 //
 // It has no thread and never waits.  It does not decide which connections are allowed; the caller
 // applies the limits.
@@ -30,27 +30,28 @@ class Doorkeeper {
   using Time = std::chrono::steady_clock::time_point;
   static constexpr std::chrono::milliseconds kCheckEvery{1000};  // between checks of the file
   static constexpr std::chrono::milliseconds kExhausted{100};    // pause if resources ran out
-  static constexpr std::chrono::milliseconds kRetryMin{100};     // to reopen a broken socket
-  static constexpr std::chrono::milliseconds kRetryMax{2000};
-  static constexpr std::chrono::milliseconds kTellAgain{20};  // between reports of refusals
+  static constexpr std::chrono::milliseconds kRetryMin{100};     // after a first failed reopen
+  static constexpr std::chrono::milliseconds kRetryMax{2000};    // longest pause between reopens
+  static constexpr std::chrono::milliseconds kTellAgain{20};     // between reports of refusals
   static constexpr int kBatch = 32;  // connections that a loop accepts before its other work
 
-  // Called with texts for an operator, often with the same one; may be empty.
+  // Called with texts for an operator, often with the same text.  An empty Report disables reports.
   using Report = std::function<void(const std::string&)>;
   // `name` is the name in log lines, such as "data.sock".
   Doorkeeper(std::string name, std::unique_ptr<ListeningSocket> socket,
              ConnectionCounters& counters, Report report);
 
   // Returns the descriptor that the loop must poll for input, or -1 if nothing can be accepted
-  // before due().  Every call of a non-const method may change it.
+  // before due().  Every call of a non-const method may change the result.
   [[nodiscard]] int fd(Time now) const;
   [[nodiscard]] Time due(Time now) const;
 
   // Returns an empty descriptor if no connection waits, or none can be accepted now.
   [[nodiscard]] FileDescriptor Accept(Time now);
-  // Called when the poll reported an error of this fd(), or that it was shut down.
+  // Called when poll reported an error or a hang-up of `fd`, which fd() had returned.
   void OnHangup(int fd, Time now);
-  // If it is due, checks whether the file is still there, or tries to open a broken socket again.
+  // Checks whether the file is still in place, or, if the socket is broken, tries to open it again.
+  // Returns at once if it is not time yet (due).
   void Check(Time now);
 
   [[nodiscard]] const std::string& name() const { return name_; }
@@ -66,7 +67,8 @@ class Doorkeeper {
 
  private:
   void OnError(int error, Time now);
-  // Accepts one connection with the spare descriptor, so that the listener does not stay readable.
+  // Accepts one connection with the spare descriptor and closes it, so that the listener does not
+  // stay readable.
   void RefuseOne(Time now);
   void Break(const std::string& why, Time now);
   void Mend(Time now);

@@ -21,7 +21,7 @@ namespace {
 sockaddr_un AddressOf(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.data(), path.size());  // fits: Validate
+  std::memcpy(address.sun_path, path.data(), path.size());  // fits, because CheckPath accepted it
   return address;
 }
 

@@ -1,4 +1,5 @@
-// A socket file at which the daemon listens: created here, or handed over by the service manager.
+// A socket file at which the daemon listens: created by this class, or handed over by the service
+// manager.
 //
 // It removes a socket file that a dead daemon left at the path, and nothing else.  The mode of the
 // file decides which users may connect, and it is set before the first connection is possible.  It
@@ -38,8 +39,8 @@ class ListeningSocket {
     int type = 0;  // SOCK_STREAM or SOCK_SEQPACKET
     mode_t mode = 0660;
     std::optional<gid_t> group = std::nullopt;  // of the file; nullopt: the daemon's own group
-    // A descriptor that already listens at the path, or -1.  It is borrowed, and its file and mode
-    // are not ours.
+    // A descriptor that already listens at the path, or -1.  It is borrowed.  The service manager
+    // owns the socket file and chose its mode.
     int handed_over = -1;
     [[nodiscard]] absl::Status Validate() const;
   };
@@ -53,16 +54,16 @@ class ListeningSocket {
 
   [[nodiscard]] int get() const { return listener_.get(); }
   [[nodiscard]] const std::string& path() const { return options_.path; }
-  // Returns true if no connection of this listener can carry descriptors.  A listener that was
-  // handed over accepted connections before the daemon could refuse descriptors, so for it this is
-  // false.
+  // Returns true if no connection of this listener can carry descriptors.  Returns false for a
+  // listener that was handed over, because clients may have connected before the daemon could
+  // refuse descriptors.
   [[nodiscard]] bool refuses_rights() const { return refuses_rights_; }
 
   // Returns false if the file was removed or replaced: new connections then do not reach this
   // socket.
   [[nodiscard]] bool InPlace() const;
-  // Listens at the path again, with a new socket of the same mode.  If that fails, the old socket
-  // stays.
+  // Opens a new socket of the same mode at the path and listens on it.  If that fails, the old
+  // socket stays.
   [[nodiscard]] absl::Status Reopen();
 
  private:

@@ -25,7 +25,7 @@ namespace {
 
 std::atomic<bool> pretend_old{false};
 
-// All parts of a peek are the same small buffer, because the bytes do not matter.
+// Peeked bytes are not used, so all parts of a peek point to one small buffer.
 constexpr size_t kScratchBytes = 4 << 10;
 constexpr size_t kScratchParts = 1024;
 
@@ -56,19 +56,19 @@ Peek PeekInto(int socket, std::span<iovec> parts, std::span<std::byte> control =
 }
 
 // Descriptors may come with a byte that was sent out of band (MSG_OOB), and a peek sees such a byte
-// only if it is received inline.  The daemon never reads it otherwise, but the kernel drops it, and
-// its descriptors, when a read or a close reaches it.
+// only if it is received inline.  Otherwise the daemon never reads the byte, but the kernel drops
+// it, and its descriptors, when a read or a close reaches it.
 bool TakeOutOfBandInline(int socket) {
   const int on = 1;
   return setsockopt(socket, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on) == 0;
 }
 
-// Reads and discards everything that carries no descriptors.  Returns false at the first bytes that
-// carry some, or if it cannot be sure.
+// Reads and discards what waits at the socket.  Returns true if nothing is left.  Returns false if
+// it stopped at bytes that carry descriptors, or cannot be sure that no bytes do.
 bool DrainClean(int socket) {
-  if (!TakeOutOfBandInline(socket)) return false;  // RefuseRights was not called for it
-  // A packet comes with credentials, which distinguishes an empty packet from the end.  A stream
-  // has no empty packets.
+  if (!TakeOutOfBandInline(socket)) return false;  // needed if RefuseRights was not called
+  // With SO_PASSCRED every packet comes with credentials, which distinguishes an empty packet from
+  // the end.  A stream has no empty packets.
   int type = SOCK_STREAM;
   socklen_t size = sizeof type;
   if (getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &size) != 0) return false;
@@ -93,7 +93,8 @@ bool DrainClean(int socket) {
 }  // namespace
 
 bool RefuseRights(int socket) {
-  // A service manager may have turned these on; a peek cannot distinguish them from descriptors.
+  // A service manager may have turned these options on; a peek cannot distinguish what they add
+  // from descriptors.
   const int off = 0;
   for (const int option : {SO_PASSCRED, SO_PASSSEC, SO_PASSPIDFD}) {
     (void)setsockopt(socket, SOL_SOCKET, option, &off, sizeof off);
@@ -105,7 +106,7 @@ bool RefuseRights(int socket) {
 
 void AllowRights(int socket) {
   const int on = 1;
-  // Fails on an older kernel, which always allows them.
+  // Fails on an older kernel, which always allows descriptors.
   (void)setsockopt(socket, SOL_SOCKET, SO_PASSRIGHTS, &on, sizeof on);
 }
 
@@ -143,14 +144,14 @@ ssize_t ReceiveStream(int socket, std::span<std::byte> room, bool kernel_refuses
     if (peek.carries) errno = EPERM;
     if (peek.carries) return -1;
     if (peek.bytes <= 0) return peek.bytes;
-    wanted = static_cast<size_t>(peek.bytes);  // bytes that arrived since were not checked
+    wanted = static_cast<size_t>(peek.bytes);  // bytes that arrived since the peek were not checked
   }
   return recv(socket, room.data(), wanted, MSG_DONTWAIT);
 }
 
 void CloseSocket(FileDescriptor socket, bool kernel_refuses) {
   if (kernel_refuses || !socket) return;  // the destructor of `socket` closes it
-  // After the shutdown nothing more can be sent to it, so the drain sees everything.
+  // After the shutdown nothing more can be sent to the socket, so the drain sees everything.
   if (shutdown(socket.get(), SHUT_RDWR) != 0 || DrainClean(socket.get())) return;
   DescriptorCloser::OfProcess().Close(std::move(socket));
 }

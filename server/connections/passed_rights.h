@@ -2,11 +2,12 @@
 //
 // A descriptor can be hostile: closing the last reference to a TCP socket that lingers waits for as
 // long as its sender chose, in the thread that reads or closes the unix socket that carries it.
-// Linux 6.16 and later refuse such messages for the daemon (SO_PASSRIGHTS): the sender gets EPERM,
-// and nothing below costs anything.  On older kernels a reader peeks first, with a control buffer
-// too small for descriptors: the kernel then reports that there are some (MSG_CTRUNC) and installs
-// none, and the references that it drops are not the last.  The daemon ends such a connection, and
-// a thread that serves no client closes its socket with everything that it carries
+// Linux 6.16 and later refuse messages with descriptors for the daemon (SO_PASSRIGHTS): the sender
+// gets EPERM, and the checks below are not needed.  On older kernels a reader peeks first, with a
+// control buffer too small for descriptors: the kernel then reports that there are some
+// (MSG_CTRUNC) and installs none, and the references that the kernel drops are not the last ones,
+// because the message stays queued.  The daemon ends such a connection, and a thread that serves no
+// client closes its socket with everything that it carries
 // (server/connections/descriptor_closer.h).  Bytes that were sent out of band (MSG_OOB) are
 // received inline, so that the peek sees them as well.
 //
@@ -35,7 +36,7 @@ void AllowRights(int socket);
 // Returns false if this kernel cannot refuse descriptors.
 [[nodiscard]] bool KernelRefusesRights();
 
-// For tests: makes RefuseRights behave from now on as on an older kernel, or normally again.
+// For tests: with `pretend`, RefuseRights behaves from now on as on an older kernel.
 void PretendNoPassRights(bool pretend);
 
 // Returns true if the bytes that wait at a stream socket carry descriptors, or if this cannot be
@@ -48,12 +49,15 @@ void PretendNoPassRights(bool pretend);
 
 // Receives from a stream socket, as recv does.  Returns -1 with EPERM if the bytes carry
 // descriptors; then nothing was read, and the caller must end the connection with CloseSocket.
+// With `kernel_refuses`, which says that the kernel refuses descriptors at this socket, the check
+// is skipped.
 [[nodiscard]] ssize_t ReceiveStream(int socket, std::span<std::byte> room, bool kernel_refuses);
 
-// Closes a connected socket without waiting for descriptors that it may carry.
+// Closes a connected socket without waiting for descriptors that it may carry.  With
+// `kernel_refuses` it carries none, and is closed at once.
 void CloseSocket(FileDescriptor socket, bool kernel_refuses);
-// Closes a listener, and with it the connections that were not accepted.  If these may carry
-// descriptors, another thread closes it.
+// Closes a listener, and with it the connections that were not accepted.  If these connections may
+// carry descriptors, another thread closes the listener.
 void CloseListener(FileDescriptor listener, bool may_carry);
 
 }  // namespace larder

@@ -1,28 +1,31 @@
 // Accepts connections at the daemon's socket files and hands them to its gRPC servers.  gRPC's own
-// listeners stop for good once the process is out of descriptors, and cannot take over a socket
-// that listens already.
+// listeners cannot be used: they stop forever when the process runs out of descriptors, and cannot
+// take over a socket that already listens.
 //
-// The loop keeps each socket's connections within its shares.  It closes a connection that it
+// The loop keeps each socket's connections within their limits.  It closes a connection that it
 // refuses: the caller sees UNAVAILABLE, and log and metrics say which share was full.  (HTTP/2
-// could report this by GOAWAY, but then gRPC's client connects again at once, forever.)  A socket
-// that breaks, or whose file is removed, is opened again (server/connections/doorkeeper.h).  If the
-// kernel cannot refuse descriptors, a connection that carries some is ended
-// (server/connections/passed_rights.h).
+// could report this by GOAWAY, but then gRPC's client connects again at once, forever.)  If a
+// socket breaks, or its file is removed, the loop opens a new one
+// (server/connections/doorkeeper.h).  If the kernel cannot refuse descriptors, a connection that
+// carries some is ended (server/connections/passed_rights.h).
 //
 // gRPC owns a connection from the hand-over on and does not report when it closes it.  So the loop
-// remembers the descriptor number and inode of each connection and checks whether they still belong
-// together: an fstat of a socket of this process cannot block, and 4,000 take a millisecond.
-// Watching duplicates instead would cost a descriptor each and leave gRPC's epoll with sockets that
-// gRPC considers closed.  The loop checks every kCheckEvery, and after a refusal at most every
-// kCheckAgain, so that a closed connection makes way for the next one within that time.
+// remembers the descriptor number and inode of each connection and checks whether the number still
+// has that inode: an fstat of a socket of this process cannot block, and 4,000 take a millisecond.
+// Watching a duplicate of each descriptor instead would cost a descriptor for each connection and
+// leave gRPC's epoll with sockets that gRPC considers closed.  The loop checks every kCheckEvery,
+// and after a refusal at most every kCheckAgain, so that a closed connection frees its share within
+// that time.
 //
-// Ownership: owns its thread and the listening sockets; borrows the servers, ConnectionPeers,
-// IncomingMessages and the counters.
-// Thread-safety: Stop, Accepting and the counters from any thread; the other methods from one.
-// Locks: mu_ protects thread_ only; Stop holds it while it joins the thread, which never takes it.
-// Lifecycle: constructed once the servers serve -> Stop before they are shut down -> destroyed.  A
-// connection that was not accepted by then waits for the next daemon, if the listener was handed
-// over by the service manager.
+// Ownership: the loop owns its thread and the listening sockets; it borrows the servers,
+// ConnectionPeers, IncomingMessages and the counters.
+// Thread-safety: any thread may call Stop and Accepting and read the counters; one thread calls the
+// other methods.
+// Locks: mu_ protects thread_ only; Stop holds it while it joins the thread, which never acquires
+// it.
+// Lifecycle: constructed when the servers serve -> Stop before they are shut down -> destroyed.  A
+// connection that was not accepted by then waits for the next daemon, if the service manager handed
+// over the listener.
 // Limits: Endpoint::limits.  The daemon's own connections do not count.
 #pragma once
 
@@ -67,13 +70,13 @@ class AcceptLoop {
   AcceptLoop(const AcceptLoop&) = delete;
   AcceptLoop& operator=(const AcceptLoop&) = delete;
 
-  // Closes the listening sockets; returns when no connection is accepted any more.
+  // Closes the listening sockets.  When it returns, the loop accepts no more connections.
   void Stop() LARDER_EXCLUDES(mu_);
 
-  // Returns false while one of its sockets is broken and could not be opened again.
+  // Returns false while a socket of the loop is broken and could not be opened again.
   [[nodiscard]] bool Accepting() const;
 
-  // Wakes the thread to answer.
+  // Asks the thread for a sign of progress, and wakes it; see Heartbeat.
   void Ask();
   [[nodiscard]] bool Answered() const { return heartbeat_.Answered(); }
 
@@ -104,7 +107,7 @@ class AcceptLoop {
   [[nodiscard]] ShareRefusal TakePlace(Served& served, const SocketPeer& peer);
   void HandOver(size_t endpoint, FileDescriptor socket, const SocketPeer& peer, bool own);
   void ForgetClosed(Time now);
-  // To be called when gRPC has closed the connection.
+  // Releases the connection's share and its place at a server.  Called when gRPC has closed it.
   void GiveBack(const Connection& connection);
 
   ConnectionPeers& peers_;

@@ -1,15 +1,16 @@
 // Keeps the memory of gRPC's connections for a while after gRPC has freed it.
 //
-// gRPC 1.51 (Debian 12) writes to a connection that it has freed.  The reclaimer of its memory
-// quota holds the connection without a reference (src/core/lib/iomgr/tcp_posix.cc,
-// maybe_post_reclaimer).  So a reclaimer that runs on one thread while the connection ends on
-// another clears a flag and unlocks a mutex of the connection, in memory that may belong to another
-// object by then.  Any process that may connect can cause this, with requests that are never
-// completed, which fill the quota, and connections that come and go: about 10 such writes per
-// minute, and after minutes a crash.  Later releases of gRPC hold a reference.
+// gRPC 1.51 (Debian 12) writes to the object of a connection after it has freed the object.  The
+// reclaimer of gRPC's memory quota holds the object without a reference
+// (src/core/lib/iomgr/tcp_posix.cc, maybe_post_reclaimer).  So a reclaimer that runs on one thread
+// while the connection ends on another clears a flag and unlocks a mutex of the connection, in
+// memory that may belong to another object by then.  Any process that may connect can cause this,
+// with requests that are never completed, which fill the quota, and connections that come and go:
+// about 10 such writes per minute, and after minutes a crash.  In later releases of gRPC the
+// reclaimer holds a reference.
 //
-// So a program that is linked with this file delays by a second each delete of an object of that
-// size.  Under a sanitizer, which has a heap of its own, it does not.
+// So a program that is linked with this file delays each delete of an object of kEndpointBytes by a
+// second.  Under a sanitizer, which has a heap of its own, the program does not delay it.
 //
 // Ownership: none.  Thread-safety: any thread.
 // Locks: one, a leaf, acquired within operator delete.
@@ -25,14 +26,14 @@ namespace larder {
 // The size of a grpc_tcp, gRPC's object for one end of a connection, in Debian 12's build
 // (tests/server/grpc/freed_endpoints_test.cc checks it).
 inline constexpr size_t kEndpointBytes = 944;
-// An object is kept at least this long.  It is freed when a later one is added.
+// An object is kept at least this long, and is freed when an object is added after that time.
 inline constexpr std::chrono::seconds kKeepFreedEndpoint{1};
 // If this many objects are kept (8 MiB), the oldest one is freed sooner; under attack 1,400 objects
 // per second were seen.
 inline constexpr size_t kFreedEndpointsMax = 8'192;
 
-// Returns how many objects of that size this program has freed since it started, including those
-// that are kept.
+// Returns how many objects of kEndpointBytes this program has freed since it started, including
+// those that are kept.
 [[nodiscard]] uint64_t FreedEndpoints();
 
 }  // namespace larder

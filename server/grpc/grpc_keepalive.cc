@@ -13,8 +13,8 @@
 namespace larder {
 namespace {
 
-// Between attempts to connect; gRPC allows no less.  While other processes connect faster than the
-// daemon accepts, the kernel refuses some attempts, and the next one may succeed.
+// The time between attempts to connect, the least that gRPC allows.  While other processes connect
+// faster than the daemon accepts, the kernel refuses some attempts, and the next one may succeed.
 constexpr int kReconnect_ms = 100;
 
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path) {
@@ -30,7 +30,7 @@ std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path) {
 }  // namespace
 
 struct GrpcKeepalive::State {
-  const grpc::ByteBuffer request{nullptr, 0};  // an empty HealthCheckRequest asks for the server
+  const grpc::ByteBuffer request{nullptr, 0};  // an empty HealthCheckRequest asks about the server
   grpc::ByteBuffer reply;                      // used by the call while one is under way
 
   Mutex mu;
@@ -65,7 +65,7 @@ void GrpcKeepalive::Ask() {
     stub = state_->stub.get();
   }
   context->set_deadline(std::chrono::system_clock::now() + limit_);
-  // If the kernel refuses an attempt to connect, the call must not fail but try again.
+  // If the kernel refuses an attempt to connect, gRPC must try again instead of failing the call.
   context->set_wait_for_ready(true);
   stub->UnaryCall(context, "/grpc.health.v1.Health/Check", {}, &state_->request, &state_->reply,
                   [state = state_.get()](const grpc::Status& status) {
@@ -80,7 +80,7 @@ void GrpcKeepalive::HangUp() {
   std::unique_ptr<grpc::GenericStub> ended;
   MutexLock lock(state_->mu);
   if (state_->under_way || socket_path_.empty()) return;
-  state_->context.reset();  // it holds the channel, too
+  state_->context.reset();  // the context holds the channel, too
   ended = std::move(state_->stub);
 }
 

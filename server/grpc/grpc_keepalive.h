@@ -1,15 +1,16 @@
-// Calls the daemon's own gRPC server as a client would, to prove that it accepts connections and
-// answers, or only to keep its threads awake.
+// Calls the daemon's own gRPC server as a client would, to prove that the server accepts
+// connections and answers, or only to keep the server's threads awake.
 //
 // It makes one call of grpc.health.v1 at a time.  Any health that the server reports counts as an
 // answer; a call that fails does not.  Over the socket file a call after HangUp makes a new
-// connection, and so also proves that the listener works; a call within the process costs a fifth
-// of that and wakes the same threads.
+// connection, and so also proves that the listener works.  A call within the process costs a fifth
+// of such a call and wakes the same threads.
 // Ownership: owns the connection and the call, which end with this object.
 // Thread-safety: all methods from any thread.
 // Locks: one, a leaf; it is not held while a call is begun or a connection ends.
 // Lifecycle: destroyed before the server that it calls.  A keepalive within the process must be
-// closed before that server shuts down, because gRPC crashes at a call to a server that has.
+// closed before that server shuts down, because gRPC crashes when a server that has shut down is
+// called within the process.
 #pragma once
 
 #include <chrono>

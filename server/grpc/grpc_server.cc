@@ -12,12 +12,14 @@
 namespace larder {
 namespace {
 
-// What gRPC may hold of a server's messages before it ends calls, of any client and without saying
-// why.  This is rarely reached, because IncomingMessages ends connections before.  Complete
-// messages are charged to their callers (server/runtime/shares.h) within memory_limit.
+// Returns how much memory gRPC may hold for a server's messages.  Beyond it gRPC ends calls of any
+// client, without a reason.  This happens rarely, because IncomingMessages ends connections
+// earlier.  Complete messages are charged to their callers (server/runtime/shares.h) within
+// memory_limit.
 ByteCount Quota(ByteCount memory_limit) { return ByteCount(memory_limit.value() / 2); }
 
-// Removes gRPC's reflection, which every server has in a program that is linked with it.
+// Removes gRPC's reflection, which every server has if the program is linked with the reflection
+// library.
 class WithoutReflection final : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments*) override {}

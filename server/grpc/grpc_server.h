@@ -3,8 +3,8 @@
 //
 // gRPC has a memory quota for each server, and when the quota is used up it ends calls of that
 // server, whichever client's they are.  So a socket file whose users do not trust one another has
-// several servers, and all connections of a user go to the same one.  Up to kUserServers users have
-// a server each; more users share them.
+// several servers, and all connections of a user go to the same server.  The first kUserServers
+// users have a server each; further users share these servers.
 //
 // Ownership: the services and counters outlive it; it outlives the AcceptLoop.
 // Thread-safety: Enter and Leave from one thread at a time; the other methods from any thread.
@@ -48,10 +48,12 @@ class GrpcServers {
       Socket socket, size_t servers, const Options& options, Counters& counters,
       const std::vector<grpc::Service*>& services);
 
-  // Returns the server for a connection of this user, which counts until Leave: the server of the
-  // user's other connections, or, if there are none, the one with the fewest users.
+  // Counts a connection of this user, until Leave, and returns the server that must get the
+  // connection: the server of the user's other connections, or, if there are none, the one with the
+  // fewest users.
   [[nodiscard]] grpc::Server& Enter(uid_t uid);
-  // To be called when the connection is closed.  REQUIRES: one call for each Enter of this user.
+  // Called when a connection of this user is closed.  REQUIRES: one call for each Enter of this
+  // user.
   void Leave(uid_t uid);
 
   // Returns one of the servers, for calls within the process.

@@ -37,7 +37,7 @@ void FrameSplitter::Feed(std::span<const std::byte> bytes,
                          const std::function<void(const Piece&)>& visit) {
   while (!bytes.empty()) {
     bool first = false;
-    // The bytes before the first frame are skipped as a payload without a frame.
+    // Bytes before the first frame are skipped: left_ counts them, and header_bytes_ is 0.
     if (left_ == 0) {
       header_bytes_ += Fill(std::span(header_).subspan(header_bytes_), &bytes);
       if (header_bytes_ < kHeaderBytes) return;
@@ -61,8 +61,8 @@ void FrameSplitter::Feed(std::span<const std::byte> bytes,
 }
 
 bool IncomingFrames::OnReceived(std::span<const std::byte> bytes, size_t capacity) {
-  // Bytes that follow the last ones are in the same buffer: two allocations are never adjacent,
-  // because each has a header.
+  // Bytes that begin where the previous ones ended are in the same buffer: two allocations are
+  // never adjacent, because each has a header.
   if (bytes.data() != block_.end) block_ = {.number = block_.number + 1, .bytes = capacity};
   block_.end = bytes.data() + bytes.size();
   received_.Feed(bytes, [this](const FrameSplitter::Piece& piece) { OnFrame(piece); });
@@ -81,7 +81,7 @@ void IncomingFrames::OnFrame(const FrameSplitter::Piece& piece) {
     headers_too_long_ |= headers_ > kHeadersMax;
     if (piece.last && (piece.flags & kEndHeaders) != 0) headers_ = 0;
   }
-  // Nothing more comes of the call, so gRPC drops an incomplete message.
+  // gRPC gets nothing more for this call, so it drops an incomplete message.
   if (EndsStream(piece)) return End(piece.stream);
   if (piece.type == kHeaders && piece.first) {
     if (calls_.try_emplace(piece.stream).second) held_ += kCallBytes;
@@ -104,7 +104,7 @@ void IncomingFrames::OnData(Call& call, std::span<const std::byte> data) {
     data = data.subspan(taken);
     call.message_left -= taken;
     if (call.message_left != 0) break;
-    // The message is complete: its service has it or may have it, and the call is charged to its
+    // The message is complete, so it is no longer counted here: its service charges it to the
     // caller's share.
     call.prefix_bytes = 0;
     call.held = 0;

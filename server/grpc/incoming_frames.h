@@ -1,11 +1,11 @@
-// What is open on one HTTP/2 connection of a gRPC client: the calls that its client has not ended,
-// and how much memory their incomplete messages take.
+// The open calls of one HTTP/2 connection of a gRPC client, which neither side has ended, and how
+// much memory their incomplete messages take.
 //
-// gRPC reports a message to a service once all of it has arrived.  So this class follows the frames
+// gRPC reports a message to a service when all of it has arrived.  So this class follows the frames
 // of the connection (RFC 9113, section 4.1) as gRPC reads them, and in DATA frames the lengths that
-// gRPC puts before its messages (doc/PROTOCOL-HTTP2.md).  It looks only at lengths, types and
-// stream numbers, and trusts none of them.  It does not check the protocol: gRPC ends a connection
-// that violates it.
+// gRPC puts before its messages (doc/PROTOCOL-HTTP2.md).  It looks only at lengths, types, flags
+// and stream numbers, and trusts none of them.  It does not check the protocol: gRPC ends a
+// connection that violates it.
 //
 // Ownership: a value.  Thread-safety: none.
 // Memory: about 50 B for each open call; gRPC limits the calls of a connection
@@ -22,7 +22,7 @@
 
 namespace larder {
 
-// Splits the bytes of one direction into frames, and passes on the pieces of frames as they come.
+// Splits the bytes of one direction into frames, and visits the pieces of frames as they arrive.
 class FrameSplitter {
  public:
   struct Piece {
@@ -39,21 +39,22 @@ class FrameSplitter {
  private:
   static constexpr size_t kHeaderBytes = 9;
   std::array<std::byte, kHeaderBytes> header_{};
-  size_t header_bytes_ = 0;  // how many have come; kHeaderBytes within a frame
+  size_t header_bytes_ = 0;  // how many have arrived; kHeaderBytes within a payload
   size_t left_;              // bytes of the frame's payload that are still to come
 };
 
 class IncomingFrames {
  public:
-  // About what gRPC keeps for a call whose first message is incomplete, and for a piece of a
-  // message, in addition to the buffer that it was read into.
+  // About how much memory gRPC keeps for a call whose first message is incomplete, and for a piece
+  // of a message in addition to the buffer into which it read the piece.
   static constexpr size_t kCallBytes = 8 << 10, kPieceBytes = 64;
-  // The most bytes of headers of a call.  gRPC's clients send at most 8 KiB.
+  // The limit of the bytes of a call's headers.  gRPC's clients send at most 8 KiB.
   static constexpr size_t kHeadersMax = 32 << 10;
 
   // `capacity` is the size of the buffer that gRPC read the bytes into.  While gRPC keeps a piece
-  // of a buffer, it keeps all of the buffer, including what it reads into the rest of it later.
-  // Returns false if the headers of a call are longer than kHeadersMax, which gRPC does not limit.
+  // of a buffer, it keeps all of the buffer, including what it reads later into the part that is
+  // still empty.  Returns false if the headers of a call, which gRPC does not limit, are longer
+  // than kHeadersMax.
   [[nodiscard]] bool OnReceived(std::span<const std::byte> bytes, size_t capacity);
   void OnSent(std::span<const std::byte> bytes);
 
@@ -67,7 +68,7 @@ class IncomingFrames {
   static constexpr size_t kPrefixBytes = 5;    // before a message: the compressed flag, its length
   struct Call {
     std::array<std::byte, kPrefixBytes> prefix{};
-    size_t prefix_bytes = 0;    // how many have come
+    size_t prefix_bytes = 0;    // how many have arrived
     uint64_t message_left = 0;  // bytes of the message still to come, once its prefix is complete
     uint64_t block = 0;         // number of the last Block that holds a piece of its message
     size_t held = kCallBytes;   // the memory of the call and its message
@@ -76,7 +77,7 @@ class IncomingFrames {
   struct Block {
     uint64_t number = 0;
     size_t bytes = 0;
-    const std::byte* end = nullptr;  // the end of what was read into it so far
+    const std::byte* end = nullptr;  // the end of the bytes that were read into it so far
   };
   void OnFrame(const FrameSplitter::Piece& piece);
   void OnData(Call& call, std::span<const std::byte> data);

@@ -83,7 +83,8 @@ class IncomingMessages::Connection final : public SocketWatch {
 
  private:
   friend struct IncomingMessages::Table;
-  // All connections share the table's lock, so small changes are not recorded there.
+  // All connections share the table's lock, so changes below kUntoldBytes are not recorded in the
+  // table.
   void CountInTable(std::vector<Table::Ended>* ended) LARDER_REQUIRES(mu_) {
     const uint64_t held = frames_.held();
     const uint64_t change = std::max(held, counted_) - std::min(held, counted_);
@@ -102,7 +103,7 @@ class IncomingMessages::Connection final : public SocketWatch {
   uint64_t counted_ LARDER_GUARDED_BY(mu_) = 0;  // what was last recorded in the table
 
   // Written under the table's mutex.
-  uint64_t held_ = 0;              // its part of the table's sums: counted_, or 0 once it has ended
+  uint64_t held_ = 0;              // its part of the table's sums: counted_; 0 after it was ended
   std::atomic<bool> over_{false};  // it has been ended
 };
 

@@ -1,23 +1,24 @@
 // Limits the memory that gRPC's servers hold for incomplete messages: counts it per connection, and
-// ends the connection that holds most when there is too much.
+// ends the connection that holds most when the total exceeds the limit.
 //
 // gRPC limits the size of one message, but not of all together: its memory quota refuses nothing
-// and frees memory by ending one call at a time, which two processes outrun (with a limit of
-// 128 MiB gRPC held 1 GiB after 13 s).  A service hears of a message when all of it has arrived, so
-// it cannot refuse it sooner.  This class counts each connection while gRPC reads it
-// (server/grpc/guarded_calls.h).  Beyond the limit it chooses the user whose connections hold most
-// together, of that user the process that holds most, and of that process the connection that holds
-// most, and ends this connection at once.  The connection's next read fails, gRPC frees what it
-// holds, and its calls end with UNAVAILABLE.
+// and frees memory by ending one call at a time, which two processes outrun (gRPC held 1 GiB after
+// 13 s with a limit of 128 MiB).  A service hears of a message when all of it has arrived, so the
+// service cannot refuse it sooner.  This class counts the bytes of each connection while gRPC reads
+// them (server/grpc/guarded_calls.h).  Beyond the limit it chooses the user whose connections
+// together hold most, of that user the process that holds most, and of that process the connection
+// that holds most, and ends this connection at once.  The connection's next read fails, gRPC frees
+// what it holds for the connection, and the connection's calls end with UNAVAILABLE.  A connection
+// on which the headers of a call are longer than IncomingFrames::kHeadersMax is ended, too.
 //
 // It does not count complete messages; server/runtime/shares.h does.
 // Ownership: Daemon owns it.  A connection that outlives it is neither counted nor ended any more.
 // Thread-safety: all methods from any thread.
-// Locks: that of a connection, then that of the table of all connections.  OnEnded is called
-// without them.
+// Locks: the lock of a connection is acquired before the lock of the table of all connections.
+// OnEnded is called without them.
 // Lifecycle: Watch, before gRPC gets a connection -> gRPC closes it.
-// Limits: `limit`; and beyond it kUntoldBytes for each connection, which are not counted, and what
-// gRPC's threads read while a connection is being ended.
+// Limits: `limit`.  Beyond it gRPC may hold kUntoldBytes for each connection, which are not
+// counted, and what its threads read while a connection is being ended.
 #pragma once
 
 #include <atomic>
@@ -35,16 +36,16 @@ namespace larder {
 class IncomingMessages {
  public:
   static constexpr uint64_t kUntoldBytes = 16 << 10;
-  // Called for each connection that is ended, with the reason, as Shares::OnRefused is: on a thread
-  // of gRPC that reads or writes a connection, not necessarily that one.
+  // Called for each connection that is ended, with the arguments of Shares::OnRefused, on a thread
+  // of gRPC that reads or writes some connection, not necessarily the ended one.
   using OnEnded = std::function<void(const std::string& what, const std::string& why)>;
   IncomingMessages(ByteCount limit, OnEnded on_ended);
   ~IncomingMessages();
   IncomingMessages(const IncomingMessages&) = delete;
   IncomingMessages& operator=(const IncomingMessages&) = delete;
 
-  // Counts what comes over the connection until it is closed.  If the connection is ended, `ended`
-  // is incremented; it outlives the connection.  Does nothing if GuardsWork() returns false.
+  // Counts what arrives over the connection until it is closed.  Increments `ended`, which outlives
+  // the connection, if the connection is ended.  Does nothing if GuardsWork() returns false.
   void Watch(int socket, const SocketPeer& peer, std::atomic<uint64_t>& ended);
 
   [[nodiscard]] uint64_t held() const;

@@ -1,12 +1,13 @@
 // Which socket file serves which method of the contract: declared here only, one line per method.
 //
 // A method of proto/larder/v1 without a line does not compile, nor does a line without its method.
-// Every service is served at a socket through ServedAt, which leaves the methods that the table
-// does not declare for that socket to WrongSocket (wrong_socket.h); so they are refused before gRPC
-// decodes a request.  Health and reflection are gRPC's own: health is served at every socket,
-// reflection at the sockets whose callers are trusted, control.sock and admin.sock.
+// Every service is served at a socket through ServedAt.  ServedAt leaves the methods that the table
+// does not declare for that socket to WrongSocket (wrong_socket.h), which refuses a call before
+// gRPC decodes its request.  Health and reflection are gRPC's own: health is served at every
+// socket, reflection at the sockets whose callers are trusted, control.sock and admin.sock.
 //
-// The table does not decide which users may open a socket file: its owner, group and mode do.
+// The table does not decide which users may open a socket file: the file's owner, group and mode
+// do.
 // Ownership: none.  Thread-safety: constants; a ServedAt is as thread-safe as its service.
 #pragma once
 
@@ -109,7 +110,7 @@ using CacheMethods = MethodTable<
     Line<v1::Cache::WithCallbackMethod_ListInstances, kDataAndControl>,  // data: without salts
     Line<v1::Cache::WithCallbackMethod_QueryIp, kDataAndControl>,
     Line<v1::Cache::WithCallbackMethod_Pin, kDataAndControl>,    // data: for the caller's own user
-    Line<v1::Cache::WithCallbackMethod_Unpin, kDataAndControl>,  // likewise
+    Line<v1::Cache::WithCallbackMethod_Unpin, kDataAndControl>,  // data: for the caller's own user
     Line<v1::Cache::WithCallbackMethod_Prefetch, kDataAndControl>,
     Line<v1::Cache::WithCallbackMethod_Clear, Socket::kControl>,
     Line<v1::Cache::WithCallbackMethod_Move, Socket::kControl>,
@@ -145,7 +146,7 @@ class ServedAt : public Table::Service::CallbackService {
   }
 };
 
-// The table at run time.
+// One method of the table, for use at run time.
 struct DeclaredMethod {
   std::string path;  // "/larder.v1.Cache/Move"
   std::string name;  // "Move"

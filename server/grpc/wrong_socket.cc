@@ -9,7 +9,7 @@
 namespace larder {
 namespace {
 
-constexpr size_t kShownMax = 256;  // of a path that a client made up
+constexpr size_t kShownMax = 256;  // bytes of a path, which the client chose
 
 const char* UsersOf(Socket socket) {
   switch (socket) {

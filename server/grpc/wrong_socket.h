@@ -1,4 +1,4 @@
-// Answers calls of methods that a socket does not serve, with the socket that serves them.
+// Refuses calls of methods that a socket does not serve, and names the socket that serves them.
 //
 // The answer is PERMISSION_DENIED for a method of the contract and UNIMPLEMENTED for any other one.
 // No byte of the request is decoded.

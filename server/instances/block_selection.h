@@ -25,12 +25,13 @@ struct SelectedBlocks {
     VariantIndex variant = VariantIndex::kNone;
     uint32_t name = 0;  // index in `names`
   };
-  std::vector<Digest> names;  // in the order of the selection, or of the chain
+  std::vector<Digest> names;  // in the order of the selection's digests, or of the chain
   std::vector<Block> blocks;  // every block that may have one of the names
 };
 
-// Returns the known ones of selection.variants; if that is empty, the variants of its engine; if it
-// names no engine, all variants that are registered or stored.
+// Returns those of selection.variants that are known.  If there are none in the selection, returns
+// the variants of its engine, or, if it names no engine, all variants that are registered or
+// stored.
 [[nodiscard]] std::vector<VariantIndex> VariantsOf(const wire::BlockSelection& selection,
                                                    const InstanceTable& instances,
                                                    const BlockStore& store);
@@ -52,8 +53,8 @@ struct SelectedBlocks {
 [[nodiscard]] std::vector<wire::BlockAnswer> AnswersOf(const SelectedBlocks& selected,
                                                        std::span<const BlockStatus> statuses);
 
-// Returns the most bytes that a call with this selection holds: the selection while the call waits
-// for an answer, or the answer until the caller has read it, whichever is more.
+// Returns the most bytes that a call with this selection takes: for the selection while the call
+// waits for its answer, or for the answer until the caller has read it, whichever is more.
 [[nodiscard]] inline size_t AnswerBytesOf(const SelectedBlocks& selected) {
   constexpr size_t kEach = sizeof(Digest) + 1, kBeside = 64;  // a status is a varint of a byte
   constexpr size_t kEachBlock = sizeof(SelectedBlocks::Block) + sizeof(BlockStatus);

@@ -38,7 +38,7 @@ size_t DeviceTable::Stored(SessionId session, const Report& report) {
   Engine& engine = EngineNumbered(it->second.engine);
   const size_t each = report.tokens.size() / report.digests.size();
   size_t left_out = 0;
-  bool full = false;  // stops asking after a refusal: it is slow, and many blocks may follow
+  bool full = false;  // after a refusal, which is slow, asks for no more places in this call
   for (size_t i = 0; i < report.digests.size(); ++i) {
     const Name name{report.variant, report.digests[i]};
     const bool had = it->second.has.contains(name);
@@ -117,9 +117,9 @@ void DeviceTable::Cleared(SessionId session) {
 
 // ---- the end of a session
 
-// A block is erased and its event appended under one hold of the lock; otherwise the block could
-// be stored again in between and the events be in the wrong order.  TellAnew needs no such care: it
-// reports every block that is left afterwards.
+// A block is erased and its event appended under one hold of the lock; otherwise the block could be
+// stored again in between, and the two events would be in the wrong order.  Before TellAnew no
+// events are appended for erased blocks, because it reports every remaining block afterwards.
 void DeviceTable::LetAllGo(SessionId session, uint32_t number, const Names& has) {
   if (LetEngineGo(number, has)) return;
   const bool anew = BetterToldAnew(number, has);
@@ -165,7 +165,7 @@ bool DeviceTable::BetterToldAnew(uint32_t number, const Names& has) const {
 }
 
 // Other sessions of the engine may store and remove blocks meanwhile.  Their events are interleaved
-// with these, and the last event of each block is right.
+// with those of TellAnew, and the last event of each block is right.
 void DeviceTable::TellAnew(uint32_t number) {
   Cursor left;
   left.engine_ = left.last_engine_ = number;

@@ -4,12 +4,12 @@
 // session ends.  A block counts once per engine, however many of the engine's sessions have it.
 // Ownership: Daemon owns it; the event ring outlives it.
 // Thread-safety: all methods from any thread.
-// Locks: the ring's lock, names_mu_ and what a refusal of Shares acquires may be acquired under
-// mu_, and nothing else.  A method that visits many blocks releases mu_ after every kSlice blocks;
+// Locks: under mu_, only the ring's lock, names_mu_ and the locks that Shares acquires to refuse a
+// charge may be acquired.  A method that visits many blocks releases mu_ after every kSlice blocks;
 // it visits a block that is present throughout exactly once.
-// Limits: Limits, and the share of each process and uid.  Blocks beyond them are left out, and
-// Stored returns how many.  If a session ends and leaves more removals than the ring keeps, while
-// its engine still has more blocks than that, watchers are cut off.
+// Limits: those of struct Limits, and the share of each process and uid.  Blocks beyond them are
+// left out, and Stored returns how many.  If the end of a session removes more blocks than the ring
+// keeps events, and its engine still has more blocks than that, watchers are cut off.
 // Memory: about 150 B per place, and the token ids of each block.
 #pragma once
 
@@ -58,7 +58,7 @@ class DeviceTable {
     VariantIndex variant = VariantIndex::kNone;
     std::span<const Digest> digests;
     Digest parent = {};                     // of the first block; only with tokens
-    std::span<const uint32_t> tokens = {};  // equally many per block, or none; the caller checks
+    std::span<const uint32_t> tokens = {};  // equally many per block (the caller checks), or none
   };
   // Adds blocks to those that the session has.  Returns how many were left out.
   size_t Stored(SessionId session, const Report& report) LARDER_EXCLUDES(mu_);
@@ -78,18 +78,19 @@ class DeviceTable {
               std::span<char> there) const LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool Has(std::string_view engine_id) const LARDER_EXCLUDES(mu_);
   using Name = std::pair<VariantIndex, Digest>;
-  // Calls hold(i, session) for each session, of one engine or (empty) of all engines, that has
-  // blocks[i].  `i` ascends for each session.  `hold` runs under mu_ and must not call this object.
+  // Calls hold(i, session) for each session that has blocks[i], of the named engine or, if the name
+  // is empty, of all engines.  For one session, `i` ascends.  `hold` runs under mu_ and must not
+  // call this object.
   void ForEachHolder(std::string_view engine_id, std::span<const Name> blocks,
                      absl::FunctionRef<void(size_t i, SessionId)> hold) const LARDER_EXCLUDES(mu_);
   // Returns the sessions that have at least one block.
   [[nodiscard]] std::vector<SessionId> Holders() const LARDER_EXCLUDES(mu_);
-  // Visits each block of one engine, or (empty) of all engines.  `parent` is null if it is not
-  // known.  `visit` runs under mu_ and must not call this object.
+  // Visits each block of the named engine or, if the name is empty, of all engines.  `parent` is
+  // null if it is not known.  `visit` runs under mu_ and must not call this object.
   using Visit = absl::FunctionRef<void(VariantIndex, const Digest&, const Digest* parent)>;
   void ForEach(std::string_view engine_id, Visit visit) const LARDER_EXCLUDES(mu_);
 
-  // ---- for watchers: an engine is known as long as the ring has an event of it
+  // ---- for watchers: an engine is known while it has a session or the ring has an event of it
 
   class Cursor {
    public:
@@ -110,7 +111,8 @@ class DeviceTable {
     Digest parent;
     std::vector<uint32_t> tokens;
   };
-  // Returns nullopt if the block has left device memory since, or its tokens are not known.
+  // Returns nullopt if the block has left device memory since the event, or its tokens are not
+  // known.
   [[nodiscard]] std::optional<Chain> ChainOf(const TierEvent& event) const LARDER_EXCLUDES(mu_);
 
   void CheckInvariants() const LARDER_EXCLUDES(mu_);  // O(n); tests
@@ -142,7 +144,7 @@ class DeviceTable {
   [[nodiscard]] uint32_t NumberOf(const std::string& engine_id) LARDER_REQUIRES(mu_);
   [[nodiscard]] const Engine* Find(std::string_view engine_id) const LARDER_REQUIRES(mu_);
   void ForgetEngines() LARDER_REQUIRES(mu_);
-  // Calls visit(engine) for one engine, or (empty) for all.
+  // Calls visit(engine) for the named engine or, if the name is empty, for all engines.
   template <class OnEngine>
   void ForEachEngine(std::string_view engine_id, OnEngine visit) const LARDER_REQUIRES(mu_);
   [[nodiscard]] bool HasPlace(const Engine& engine) const LARDER_REQUIRES(mu_) {
@@ -152,14 +154,14 @@ class DeviceTable {
   [[nodiscard]] static bool TakePlace(Session& session);
   void KeepChain(Engine& engine, Block& block, const Digest& parent,
                  std::span<const uint32_t> tokens) LARDER_REQUIRES(mu_);
-  // Removes all blocks of a session from its engine, which is the one with this number, and
-  // decrements the engine's `sessions`.
+  // Removes the blocks `has` of a session from its engine, which has this number, and decrements
+  // the engine's `sessions`.
   void LetAllGo(SessionId session, uint32_t number, const Names& has) LARDER_EXCLUDES(mu_);
-  // Removes all blocks of the engine with one event and returns true if `has` is all that the
-  // engine has; otherwise does nothing and returns false.
+  // If `has` is all that the engine has, removes all blocks of the engine with one event,
+  // decrements its `sessions` and returns true.  Otherwise does nothing and returns false.
   [[nodiscard]] bool LetEngineGo(uint32_t number, const Names& has) LARDER_EXCLUDES(mu_);
-  // Returns true if many blocks leave, and reporting the engine as cleared and what is left as
-  // stored again takes fewer events than reporting each block that leaves.
+  // Returns true if many blocks leave, and fewer events are needed to report the engine as cleared
+  // and its remaining blocks as stored than to report each block that leaves.
   [[nodiscard]] bool BetterToldAnew(uint32_t number, const Names& has) const LARDER_EXCLUDES(mu_);
   void TellAnew(uint32_t number) LARDER_EXCLUDES(mu_);
   // Visits up to `most` blocks that follow the cursor, and returns how many.
@@ -181,7 +183,7 @@ class DeviceTable {
   size_t places_ LARDER_GUARDED_BY(mu_) = 0;
   size_t tokens_ LARDER_GUARDED_BY(mu_) = 0;
   uint32_t last_number_ LARDER_GUARDED_BY(mu_) = 0;
-  size_t forget_at_ LARDER_GUARDED_BY(mu_) = 64;  // number of engines
+  size_t forget_at_ LARDER_GUARDED_BY(mu_) = 64;  // engines at which ForgetEngines runs
   absl::btree_map<uint32_t, Engine> engines_ LARDER_GUARDED_BY(mu_);
   absl::btree_map<std::string, uint32_t, std::less<>> numbers_ LARDER_GUARDED_BY(mu_);
   absl::flat_hash_map<SessionId, Session> sessions_ LARDER_GUARDED_BY(mu_);

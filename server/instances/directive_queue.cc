@@ -10,8 +10,8 @@ namespace {
 
 size_t OwedFor(size_t blocks) { return blocks + DirectiveQueue::kOwedOfDirective; }
 
-// Returns true if an engine may answer `said` for a block of such a directive (engine.proto,
-// DirectiveDone).
+// Returns true if an engine may answer `said` for a block of a directive of this kind
+// (engine.proto, DirectiveDone).
 bool MaySay(wire::DirectiveKind kind, BlockStatus said) {
   using Kind = wire::DirectiveKind;
   switch (said) {
@@ -118,7 +118,8 @@ void DirectiveQueue::Queue(std::vector<Part> parts) {
   for (const SessionId session : sessions) SendWaiting(session);
 }
 
-// A part may be answered, or its session may end, before the next part is sent.
+// Sends one part at a time, and looks the session up again for each: a part may be answered, or the
+// session may end, before the next part is sent.
 void DirectiveQueue::SendWaiting(SessionId session) {
   for (;;) {
     std::optional<wire::Directive> directive;

@@ -3,12 +3,13 @@
 //
 // The daemon keeps no pins of DEVICE: the engine keeps them until their deadline, and they end with
 // the engine.  An order is sent to every session that has one of its blocks, in directives of up to
-// wire::kKeysMax keys, and is answered once all of these are answered.  A session that ends answers
-// kMissing for its blocks, because its device memory ends with it.  A session is sent no more than
-// kOwedMax unanswered; the rest follows, in the order in which it was given, as the session
-// answers.  The queue waits for a directive kPatience from when it was sent, and for one that waits
-// for its turn kPatience from the session's last answer.  So the queue gives up on a session that
-// hangs after kPatience, and waits for a session that keeps answering, however many blocks it has.
+// wire::kKeysMax keys, and is answered once all of these are answered.  If a session ends, kMissing
+// is recorded for its blocks, because its device memory ends with it.  A session is sent directives
+// only up to kOwedMax unanswered; its other directives wait, and are sent, in the order in which
+// they were given, as the session answers.  The queue waits kPatience for the answer to a directive
+// that was sent.  It gives up on directives that wait to be sent kPatience after the session's last
+// answer, or after the first of them began to wait.  So it gives up on a session that hangs after
+// kPatience, and waits for a session that keeps answering, however many blocks that session has.
 // Ownership: Daemon owns it; the table and the counters outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: mu_ is not held while a session, the device table or an order's caller is called.
@@ -42,9 +43,9 @@ namespace larder {
 class DirectiveQueue {
  public:
   static constexpr std::chrono::seconds kPatience{5};
-  // The limit of what a session was sent and has not answered, however late: its keys, plus
-  // kOwedOfDirective for each directive.  It bounds the memory that a session which does not read
-  // can take.  A directive always fits if the session owes nothing.
+  // The limit of what a session owes, which is what it was sent and has not answered, however long
+  // ago: one for each key, plus kOwedOfDirective for each directive.  It bounds the memory that a
+  // session which does not read can take.  A directive always fits if the session owes nothing.
   static constexpr size_t kOwedMax = 65'536, kOwedOfDirective = 16;
   static_assert(wire::kKeysMax + kOwedOfDirective <= kOwedMax);
 
@@ -74,7 +75,7 @@ class DirectiveQueue {
   using Answer = std::function<void(std::vector<BlockStatus>)>;
   void Give(Order order, std::vector<Block> blocks, Answer answer) LARDER_EXCLUDES(mu_);
   // Gives an order without blocks to each of these sessions.  `answer` receives one status per
-  // session, kOk if the session did it.
+  // session, kOk if the session did what was ordered.
   void GiveAll(Order order, std::span<const SessionId> sessions, Answer answer)
       LARDER_EXCLUDES(mu_);
 
@@ -92,15 +93,15 @@ class DirectiveQueue {
     const Order order;
     const std::vector<Block> blocks;
     const Answer answer;
-    std::vector<BlockStatus> statuses;  // under mu_
-    size_t open = 0;                    // likewise: parts without an answer
+    std::vector<BlockStatus> statuses;  // used under mu_
+    size_t open = 0;                    // used under mu_: parts without an answer
   };
   // A directive: the part of a call that is for one session and variant.
   struct Part {
     SessionId session;
     VariantIndex variant = VariantIndex::kNone;
     std::vector<uint32_t> blocks;  // indices in the call's statuses
-    std::shared_ptr<Call> call;    // null if it was answered without the session, which owes it
+    std::shared_ptr<Call> call;    // null if the queue gave up on it; the session owes it
     TimePoint until = {};          // set when it is sent
   };
   using Parts = std::map<uint64_t, Part>;  // sent parts, by directive id
@@ -109,7 +110,7 @@ class DirectiveQueue {
   struct Line {
     size_t owed = 0;
     std::deque<Part> waiting = {};
-    TimePoint until = {};  // until when these wait if the session does not answer
+    TimePoint until = {};  // when `waiting` is given up if the session does not answer
   };
   using Lines = absl::flat_hash_map<SessionId, Line>;
   // Calls without open parts, to be answered when mu_ is released.
@@ -127,6 +128,7 @@ class DirectiveQueue {
       LARDER_REQUIRES(mu_);
   void End(std::shared_ptr<Call> call) LARDER_EXCLUDES(mu_);
   // Records `statuses`, one per block, or, if they are empty, `all` for every block of the part.
+  // If this was the call's last open part, appends the call to *answered.
   static void Close(Part& part, BlockStatus all, std::span<const BlockStatus> statuses,
                     Answered* answered);
   // Closes and removes the parts that wait in this line.
@@ -143,7 +145,7 @@ class DirectiveQueue {
   Mutex mu_;
   bool ended_ LARDER_GUARDED_BY(mu_) = false;
   uint64_t last_id_ LARDER_GUARDED_BY(mu_) = 1;       // 1 is the id of the drain directive
-  uint64_t waiting_from_ LARDER_GUARDED_BY(mu_) = 0;  // no directive before it has a call
+  uint64_t waiting_from_ LARDER_GUARDED_BY(mu_) = 0;  // directives with lower ids have no call
   Parts parts_ LARDER_GUARDED_BY(mu_);
   Lines lines_ LARDER_GUARDED_BY(mu_);
 };

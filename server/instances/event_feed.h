@@ -1,9 +1,9 @@
-// The stream of events of one watcher: first the blocks that are there, if the watcher asked for a
-// snapshot, then the events that happened since the snapshot began.
+// The stream of events of one watcher: first the blocks that are in the tiers, if the watcher asked
+// for a snapshot, then the events that happened since the snapshot began.
 //
 // The watcher sets the pace: nothing is read ahead or kept for it.  A watcher that falls behind the
-// event ring is cut off.  Blocks come and go while a snapshot is read; the events since it began
-// follow it and correct it.
+// event ring is cut off.  While a snapshot is read, blocks come and go; the events since the
+// snapshot began follow the snapshot and correct it.
 // Ownership: the watcher's stream owns it; store, disk and device table outlive it.
 // Thread-safety: none.
 // Blocking: Next reads from the disk if the watcher wants tokens and a block is only on disk.
@@ -51,10 +51,11 @@ class EventFeed {
   // Returns the next blocks of the snapshot: those of HOST and DISK, then those of DEVICE.
   [[nodiscard]] std::vector<TierEvent> SomeOfSnapshot();
   // Returns OutOfRange if an event is of an engine that DeviceTable has forgotten; the ring has
-  // dropped such an event since it was read.
+  // then dropped the event since it was read.
   [[nodiscard]] absl::StatusOr<std::vector<wire::BlockEvent>> Describe(
       std::span<const TierEvent> events) const;
-  // Add parent and tokens to the events that store a block, as far as they are known.
+  // Both add parent and tokens, as far as they are known, to the events that store a block:
+  // AddChainsOfDevice in DEVICE, AddChains in the other tiers.
   void AddChainsOfDevice(std::span<const TierEvent> events, std::span<wire::BlockEvent> to) const;
   void AddChains(std::span<const TierEvent> events, std::span<wire::BlockEvent> to) const;
 

@@ -18,9 +18,9 @@ namespace {
 constexpr size_t kEnginesMax = 4096;
 constexpr size_t kContentsMax = 64;
 constexpr size_t kVariantsMax = 1024;
-// Engines of one user that a Lookup answers for.  A user may register the content and variants of
-// other users' engines under thousands of ids; without this limit each Lookup of that content would
-// look up blocks for all of them.
+// The most engines of one user that a Lookup answers for.  A user may register the content and
+// variants of other users' engines under thousands of ids; without this limit each Lookup of that
+// content would look up blocks for all of them.
 constexpr size_t kCandidatesPerUser = 64;
 constexpr size_t kRegistrationBytesMax = KiB(128).value();  // in memory, and as many on disk
 
@@ -55,7 +55,8 @@ std::vector<TokenRange> Ranges(const std::vector<char>& steps) {
   return ranges;
 }
 
-// Returns the most contiguous tokens that the instance has in one of its tiers.
+// Returns the most contiguous tokens, from the first token on, that the instance has in one of its
+// tiers.
 TokenCount MostContiguous(const wire::InstanceHit& hit) {
   TokenCount most;
   for (const wire::TierHit& tier : hit.tiers) most = std::max(most, tier.contiguous);
@@ -67,7 +68,7 @@ TokenCount OnDevice(const wire::InstanceHit& hit) {
   return fastest.tier == Tier::kDevice ? fastest.contiguous : TokenCount();
 }
 
-// Returns about how many bytes it takes in a message.
+// Returns about how many bytes `info` takes in a message.
 size_t Weight(const wire::InstanceInfo& info) {
   constexpr size_t kEach = 96;  // for the numbers and tags of one part
   size_t bytes = info.engine_id.size() +
@@ -159,7 +160,7 @@ absl::StatusOr<InstanceTable::Extended> InstanceTable::Extend(const std::string&
   Part* const part = PartOf(engine, who);
   const Registration none;
   const Registration& before = part == nullptr ? none : *part->registration;
-  // A Register that adds nothing must copy nothing, because a message may hold 64 of them.
+  // A Register that adds nothing must copy nothing, because a message may have 64 Registers.
   if (part != nullptr && said.IsIn(before)) {
     return Extended{.registration = part->registration, .changed = false, .owner = {}};
   }
@@ -183,7 +184,8 @@ absl::StatusOr<InstanceTable::Extended> InstanceTable::Extend(const std::string&
       if (!answer->admitted()) return absl::ResourceExhaustedError(answer->why);
     }
   }
-  // Interned last: a refused registration must not use up numbers, which are never released.
+  // Variants are interned last: a refused registration must not use up numbers, which are never
+  // released.
   LARDER_RETURN_IF_ERROR(Intern(*next, who));
   if (part == nullptr) return extended;
   part->registration = next;
@@ -229,7 +231,7 @@ absl::StatusOr<VariantIndex> InstanceTable::NumberLocked(const VariantSpec& vari
     if (!number.admitted()) return absl::ResourceExhaustedError(number.why);
   }
   const absl::StatusOr<VariantIndex> index = store_.RegisterVariant(variant);
-  // The charge is permanent, so it is kept only if the variant got its number.
+  // The charge for a number is permanent, so it is kept only if the variant got its number.
   if (index.ok() && number.admitted()) numbers_.push_back(std::move(number.ticket));
   return index;
 }
@@ -494,7 +496,7 @@ wire::TierHit InstanceTable::Hit(const TierRate& rate, const Candidate& candidat
         shared ? found->Of(*this, rate.tier, variant, chain)
                : of_device.emplace_back(PresenceOf(rate.tier, candidate.engine_id, variant, chain));
     Intersect(rate.tier, presence, &steps);
-    // No step behind the last one that all variants so far have can be part of the answer.
+    // Steps behind the last one that all variants so far have cannot be part of the answer.
     while (!steps.empty() && steps.back() == 0) steps.pop_back();
     if (steps.empty()) return none;
     chain = chain.first(steps.size());

@@ -6,13 +6,13 @@
 // variants are stored.
 //
 // An engine id is a name, not a proof of identity: any process may attach under it, and its session
-// works.  The first caller that attaches owns the id; the owner is a uid, or all callers of which
-// no uid is known.  Ownership lasts while a session of the owner exists and kOwnerReturns after it,
-// also across a restart of the daemon.  Then the id passes to the caller of the oldest session that
-// is left, or of the next one.  Only the owner's statements about the engine count: what it
-// registers, and what it has in device memory.  What another caller registers serves only its own
-// sessions and is not reported, until that caller owns the id: then it replaces what the former
-// owner registered.
+// works.  The first caller that attaches owns the id; the owner is a uid, or all callers whose uid
+// is not known.  Ownership lasts while a session of the owner exists and for kOwnerReturns after
+// its end, also across a restart of the daemon.  Then the id passes to the caller of the oldest
+// remaining session, or, if there is none, of the next session that begins.  Only the owner's
+// statements about the engine count: what it registers, and what it has in device memory.  What
+// another caller registers serves only its own sessions and is not reported.  If that caller
+// becomes the owner, its registrations replace those of the former owner.
 // Ownership: Daemon owns it; the store and the device table outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: the locks of the store, of its index and of Shares may be acquired under mu_.  The device
@@ -73,15 +73,16 @@ class InstanceTable {
   void SetOnOther(OnOther on_other) { on_other_ = std::move(on_other); }
 
   // Adds to what the engine's other sessions registered, and returns the indices of the variants,
-  // in order.  Returns ResourceExhausted, with the limit, or InvalidArgument if a spec is not
-  // valid.  The share of `who` is charged; null charges no holder, for what a former daemon knew.
-  // REQUIRES: contents carry the authenticated tenant.
+  // in the order of `variants`.  Returns ResourceExhausted, with the limit, or InvalidArgument if a
+  // spec is not valid.  Charges the share of `who`, or no share if `who` is null, as for a
+  // registration that a former daemon left on disk.  REQUIRES: contents carry the authenticated
+  // tenant.
   [[nodiscard]] absl::StatusOr<std::vector<VariantIndex>> Register(
       const std::string& engine_id, std::span<const ContentSpec> contents,
       std::span<const VariantSpec> variants, const Shares::Account* who = nullptr)
       LARDER_EXCLUDES(mu_);
 
-  // Returns the index of a variant, which gets one if it has none.  `who` is as above.
+  // Returns the index of a variant, which gets one if it has none.  Charges `who` as Register does.
   [[nodiscard]] absl::StatusOr<VariantIndex> Number(const VariantSpec& variant,
                                                     const Shares::Account* who)
       LARDER_EXCLUDES(mu_);
@@ -94,8 +95,8 @@ class InstanceTable {
   // Makes the uid, which owned the engine when the former daemon ended, its owner.
   // REQUIRES: no session has begun.
   void ExpectOwner(const std::string& engine_id, uid_t uid) LARDER_EXCLUDES(mu_);
-  // Returns nullopt if the engine is not known, has no owner, or belongs to the callers of which no
-  // uid is known.
+  // Returns nullopt if the engine is not known, has no owner, or belongs to the callers whose uid
+  // is not known.
   [[nodiscard]] std::optional<uid_t> OwnerOf(const std::string& engine_id) const
       LARDER_EXCLUDES(mu_);
   // Returns true if `who` may report what the engine has in device memory.  Once true, it stays
@@ -104,8 +105,8 @@ class InstanceTable {
       LARDER_EXCLUDES(mu_);
   void SessionEnded(const std::string& engine_id, SessionId session) LARDER_EXCLUDES(mu_);
 
-  // Returns how much of the chain is stored for each engine that registered `content_id`, or for
-  // one engine; the best first.
+  // Returns, the best first, how much of the chain is stored for each engine that registered
+  // `content_id`, or only for engine `engine_id` if that is not empty.
   [[nodiscard]] std::vector<wire::InstanceHit> Lookup(const Digest& content_id,
                                                       std::span<const Digest> chain,
                                                       std::string_view engine_id) const
@@ -126,13 +127,13 @@ class InstanceTable {
   // Returns an empty engine_id if the engine is not known.
   [[nodiscard]] wire::InstanceInfo Find(const std::string& engine_id) const LARDER_EXCLUDES(mu_);
 
-  // Returns the variants of one engine, or, if `engine_id` is empty, all that are registered or
-  // stored; each once, ascending.
+  // Returns the variants of one engine, or, if `engine_id` is empty, all variants that are
+  // registered or stored; each variant once, ascending.
   [[nodiscard]] std::vector<VariantIndex> VariantsOf(const std::string& engine_id) const
       LARDER_EXCLUDES(mu_);
 
-  // Passes engines whose owners stay away to other owners, and forgets detached engines of which
-  // nothing is stored.
+  // Passes engines whose owners stay away to other callers that have sessions, and forgets detached
+  // engines of which nothing is stored.
   void Collect() LARDER_EXCLUDES(mu_);
 
  private:
@@ -154,7 +155,7 @@ class InstanceTable {
     std::vector<Digest> content_ids, variant_ids;
     [[nodiscard]] bool IsIn(const Registration& registration) const;
   };
-  // A uid, or (without one) all callers of which no uid is known.
+  // A uid, or, if it has none, all callers whose uid is not known.
   struct Claimant {
     std::optional<uid_t> uid;
     bool operator==(const Claimant&) const = default;
@@ -177,9 +178,9 @@ class InstanceTable {
   };
   struct Engine {
     std::optional<Claimant> owner;  // nullopt if no caller has attached and none is expected
-    TimePoint owner_left;           // when its last session ended, or the daemon started
+    TimePoint owner_left;           // when the owner's last session ended, or the daemon started
     Part own;                       // the owner's, or what a former daemon knew
-    Part former;                    // the former owner's, until this owner registers something
+    Part former;                    // the former owner's, until the new owner registers something
     std::vector<Live> sessions;     // the oldest first
     std::vector<std::pair<Claimant, Part>> others;  // other callers that have sessions
     [[nodiscard]] const std::shared_ptr<const Registration>& registration() const {
@@ -200,7 +201,8 @@ class InstanceTable {
   };
   // Sets to 0 the steps that the variant does not have in the tier.
   static void Intersect(Tier tier, const Presence& presence, std::vector<char>* steps);
-  // Returns the bytes of the blocks that lie wholly in `steps`, which all variants have.
+  // Returns the bytes of the variant's blocks that lie wholly in `steps`, the steps that all
+  // variants have.
   [[nodiscard]] static uint64_t BytesIn(const Presence& presence, const std::vector<char>& steps);
   [[nodiscard]] Presence PresenceOf(Tier tier, const std::string& engine_id, const Variant& variant,
                                     std::span<const Digest> chain) const;
@@ -210,7 +212,7 @@ class InstanceTable {
   struct Extended {
     std::shared_ptr<const Registration> registration;
     bool changed = false;           // what Lookup uses has changed
-    std::optional<Claimant> owner;  // set if another caller owns the id, so this did not count
+    std::optional<Claimant> owner;  // set if it is another caller; then this did not count
   };
   // Adds `said` to what the caller has registered for the engine.
   [[nodiscard]] absl::StatusOr<Extended> Extend(const std::string& engine_id, const Said& said,
@@ -232,8 +234,8 @@ class InstanceTable {
   // Returns the part that holds the caller's registrations, or null if another caller owns the
   // engine and this one has no session of it.
   [[nodiscard]] static Part* PartOf(Engine& engine, const Shares::Account* who);
-  // To be called when a session of `who` begins.  Returns ResourceExhausted if its share of engines
-  // is used up.
+  // To be called when a session of `who` begins.  Returns ResourceExhausted if the share of engines
+  // of `who` is used up.
   [[nodiscard]] absl::Status Join(Engine& engine, const Shares::Account& who) LARDER_REQUIRES(mu_);
   // Makes `to` the owner.  Returns true if this changes what Lookup uses.
   // REQUIRES: `to` is one of `others`, and the owner has no session.

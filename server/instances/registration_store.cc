@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "registration/";
 
-// A registration is stored as the Register message of a session.  No answer needs the message's id,
-// so the id holds the owner instead: kNobodys, or kOfUidZero plus the uid.
+// A registration is stored as the Register message of a session.  Nothing answers this message, so
+// its id is free to hold the owner: kOfUidZero plus the uid, or kNobodys if no uid is known.
 constexpr uint64_t kNobodys = 1;
 constexpr uint64_t kOfUidZero = 2;
 
@@ -104,8 +104,8 @@ void RegistrationStore::Write(const std::string& engine_id) {
     return breaker_.Succeeded();
   }
   ++counters_.registrations_failed;
-  // The disk works but has no space left for registrations: only this one waits, until another one
-  // is deleted.
+  // The disk works but has no space left for registrations, so only this registration waits, until
+  // another one is deleted.
   if (absl::IsResourceExhausted(status)) return Refuse(engine_id, status);
   breaker_.Failed(SteadyNow());
   if (!std::exchange(failing_, true) && warn_) {

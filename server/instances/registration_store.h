@@ -55,8 +55,8 @@ class RegistrationStore {
   Counters& counters_;
   const Warn warn_;
   DiskBreaker breaker_;                   // used by the thread only
-  bool failing_ = false;                  // likewise
-  absl::btree_set<std::string> refused_;  // likewise: engines for which the disk has no space left
+  bool failing_ = false;                  // used by the thread only: the last write failed
+  absl::btree_set<std::string> refused_;  // used by the thread only: engines without disk space
   Mutex mu_;
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;

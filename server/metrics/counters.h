@@ -59,19 +59,19 @@ class alignas(64) Histogram {
   std::atomic<uint64_t> sum_ns_{0};
 };
 
-// How long the daemon's own part took.  The time that a message waits on its way is not included.
+// How long the daemon itself took.  The time in which a message is on its way is not included.
 struct Latencies {
   Histogram lookup;
   Histogram write;      // the reserves and publishes of a message
   Histogram acquire;    // the acquires of a message
-  Histogram disk_read;  // from an acquire until a block of it was read from disk
+  Histogram disk_read;  // from an acquire until one of its blocks was read from disk
 };
 
 struct Counters {
   // Sessions.
   Counter sessions_attached;
-  Counter sessions_refused;  // at the limit, or because the daemon drains
-  Counter sessions_lost;     // their stream broke with work under way
+  Counter sessions_refused;  // refused at the limit, or because the daemon drains
+  Counter sessions_lost;     // ended uncleanly while they held leases or reservations
 
   // Requests, by kind.  A message of a session's stream counts as the requests that it contains.
   Counter requests_lookup;
@@ -97,7 +97,7 @@ struct Counters {
   Counter calls_at_wrong_socket;
   Counter registrations_refused;   // of sessions
   Counter unknown_releases;        // of leases that the session does not hold
-  Counter damage_reports_dropped;  // blocks, reported while too many waited to be checked
+  Counter damage_reports_dropped;  // reported blocks, while too many waited to be checked
 
   // Blocks.
   Counter blocks_published;
@@ -106,11 +106,11 @@ struct Counters {
   Counter blocks_hit;        // found in host memory
   Counter blocks_from_disk;  // read from disk for the acquire
   Counter blocks_missing;
-  Counter host_checks;  // reads checked against the blocks' hashes
+  Counter host_checks;  // blocks read that the daemon or the reader checks against their hashes
   Counter blocks_damaged_in_transit;
   Counter put_bytes;  // of published blocks
   Counter put_tokens;
-  Counter got_host_bytes;  // of blocks that readers were granted from this tier
+  Counter got_host_bytes;  // of blocks that readers were granted from host memory
   Counter got_host_tokens;
   Counter got_disk_bytes;
   Counter got_disk_tokens;
@@ -141,17 +141,17 @@ struct Counters {
   Counter directives_ended;
   Counter directives_unsent;  // given up while their session had too many unanswered
 
-  // Move: blocks moved to that tier.
+  // Move: blocks moved to host memory, and to disk.
   Counter blocks_moved_host;
   Counter blocks_moved_disk;
 
-  // Compress: copies that were encoded or decoded in that tier, and the bytes they took before and
-  // after.
+  // Compress: copies that were encoded or decoded in host memory and on disk, and the bytes they
+  // took before and after.
   Counter blocks_encoded_host;
   Counter blocks_encoded_disk;
   Counter blocks_decoded_host;
   Counter blocks_decoded_disk;
-  Counter blocks_decoded_for_lease;  // in HOST, for a session that does not accept the codec
+  Counter blocks_decoded_for_lease;  // for a session that does not accept the codec
   Counter recoded_bytes_before_host;
   Counter recoded_bytes_after_host;
   Counter recoded_bytes_before_disk;
@@ -160,7 +160,7 @@ struct Counters {
   // Pins.
   Counter pins_expired;       // including prefetches
   Counter pins_not_restored;  // beyond pins_max when the daemon started
-  Counter pin_writes_failed;  // batches that are in memory only
+  Counter pin_writes_failed;  // failed writes of pins to disk, which are then in memory only
 
   // Checks of the watchdog that found a part of the daemon which had not answered the check before.
   Counter stuck;

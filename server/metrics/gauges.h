@@ -47,7 +47,7 @@ struct Gauges {
   bool draining = false;
   std::optional<TierWorker::Stats> disk;  // nullopt if there is no disk
   HostVerifier::Stats host_verifier;
-  double host_verify_s = 0;  // time until damage in the pool is found; 0 if it is not verified
+  double host_verify_s = 0;  // time within which damage in the pool is found; 0 if not verified
   const SidebandCounters* sideband = nullptr;
   std::vector<Shares::Use> shares;  // by kind
   const SocketCounters* sockets = nullptr;

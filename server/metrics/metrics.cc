@@ -112,7 +112,7 @@ struct MetricsServer::Impl {
 MetricsServer::MetricsServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 // The library's listener checks only every 2 s, or when a client connects, whether it should stop.
-// Knocking spares every end of the daemon that time.
+// So the destructor connects again and again, and the daemon ends without this delay.
 MetricsServer::~MetricsServer() {
   auto ended = std::async(std::launch::async, [this] { impl_->exposer.reset(); });
   do {

@@ -2,7 +2,7 @@
 //
 // It collects the numbers when a reader requests them; between scrapes it costs nothing.
 // Ownership: the counters and everything that `gauges` reads outlive this object.  It owns its
-// threads, a listener and two workers.  A slow or hostile reader can delay other readers, by 5 s
+// threads: a listener and two workers.  A slow or hostile reader can delay other readers, by 5 s
 // per request, but never the daemon.
 // Thread-safety: one thread calls Start and destroys it; the workers call `gauges`.
 #pragma once

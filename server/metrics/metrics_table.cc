@@ -255,7 +255,7 @@ constexpr Metric kMetrics[] = {
      "which are not counted here); anonymous is the daemon's own."},
 };
 
-// Counters of seconds are left out of the whole counters, because seconds have fractions.
+// Returns true for counters except those of seconds, which have fractions.
 bool IsWholeCounter(const Metric& metric) { return metric.type == kC && metric.unit != "seconds"; }
 
 const char* TypeName(MetricType type) {

@@ -64,7 +64,8 @@ struct Metric {
 void VisitCounters(const Counters& counters, const MetricReadings& readings,
                    const std::function<void(const std::string&, uint64_t)>& visit);
 
-// Does the same for gauges and for counters of seconds; histograms are left out.
+// Calls `visit` in the same way for every sample of every gauge and of every counter of seconds;
+// histograms are left out.
 void VisitReadings(const MetricReadings& readings,
                    const std::function<void(const std::string&, double)>& visit);
 

@@ -1,5 +1,5 @@
-// Device memory that attached processes share with one another: it keeps a descriptor or handle
-// from the process that exported it, for the processes that have the ticket.
+// Device memory that attached processes share with one another.  DeviceShares keeps the descriptor
+// or handle that a process exported, for the processes of the same uid that have the ticket.
 //
 // It is a broker only: it calls no device driver, and does not know whether a descriptor or handle
 // is device memory.  The driver checks that when a process imports it.
@@ -59,7 +59,7 @@ class DeviceShares {
     uid_t uid = 0;
     Share share;
   };
-  struct TicketHash {  // takes the first bytes: tickets are random
+  struct TicketHash {  // the first bytes of the ticket, which is random
     size_t operator()(const ShareTicket& ticket) const;
   };
   const Options options_;

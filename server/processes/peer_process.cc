@@ -10,7 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-// Linux 6.5 has it; the C library's headers of the oldest host on which we build do not.
+// Linux 6.5 has this option, but the C library's headers of the oldest host on which we build do
+// not.
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif

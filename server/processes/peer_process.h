@@ -31,7 +31,7 @@ class PeerProcess {
   [[nodiscard]] uid_t uid() const { return uid_; }
   // The descriptor becomes readable when the process is dead.
   [[nodiscard]] int pidfd() const { return pidfd_.get(); }
-  // Returns false once the process is dead, whether or not its parent has reaped it.
+  // Returns false if the process is dead, whether or not its parent has reaped it.
   [[nodiscard]] bool alive() const;
 
  private:

@@ -1,21 +1,22 @@
 // The processes that attached over the sideband, their tokens, and the only proof of death that the
 // daemon accepts: the pidfd.
 //
-// It does not hold what belongs to a process (leases, reservations, staging segments); the owners
-// of those learn of a death from the callback.  A closed socket is not a death.  The table does not
-// see a process that shares the memory of an attached process without being its thread (vfork,
-// CLONE_VM).
+// The table does not own what belongs to a process (leases, reservations, staging segments); the
+// owners of those learn of a death from the callback.  A closed socket is not a death.  The table
+// does not see a process that shares the memory of an attached process without being its thread
+// (vfork, CLONE_VM).
 //
-// An entry, and its pidfd, live while the process has a sideband connection, a session or a
-// quarantine.  If the same process connects again, it gets the same ProcessId and another token.
-// Ids are never reused, so a process that reuses a pid gets another id: a pid stands for an entry
-// only while the entry's pidfd reports the process alive, and two live processes never share a pid.
+// An entry and its pidfd live until the process is dead, or has no sideband connection, no session
+// and no quarantine.  If the process connects again while its entry lives, it gets the same
+// ProcessId and another token; later it gets another id.  Ids are never reused, so a process that
+// reuses a pid gets another id: a pid stands for an entry only while the entry's pidfd reports the
+// process alive, and two live processes never share a pid.
 //
 // Ownership: Daemon creates it; it outlives the Sideband and the sessions.
-// Thread-safety: all methods may be called from any thread; Start and Stop once each, from one
-// thread.
-// Locks: mu_ is acquired before the lock of Shares, whose report of a refusal also runs under it.
-// The death callback runs without it.
+// Thread-safety: all methods may be called from any thread, except that one thread calls Start and
+// Stop, once each.
+// Locks: mu_ is acquired before the lock of Shares, and is held while Shares reports a refusal.
+// The death callback runs without mu_.
 // Lifecycle: Create -> Start -> ... -> Stop (joins; no callback after it) -> destroyed.
 // Limits: processes_max entries, of which each uid has a share, because entries may outlive
 // connections; tokens_per_process_max tokens for each entry.  It needs Linux 5.3.
@@ -41,8 +42,8 @@
 
 namespace larder {
 
-// The process that a token stands for.  The rights are those of the connection that issued the
-// token: a process may change its uid between two connections.
+// The process that a token stands for.  The uid and the right to write are those of the connection
+// for which the token was issued: a process may change its uid between two connections.
 struct AttachedProcess {
   ProcessId id;
   pid_t pid = 0;
@@ -58,8 +59,8 @@ class ProcessTable {
  public:
   struct Options {
     size_t processes_max = 1024;
-    // Tokens of connections, and of sessions that outlive their connection.  Beyond it the oldest
-    // token whose connection is closed becomes invalid.
+    // The limit of tokens, of connections and of sessions that outlive their connection.  Beyond it
+    // the oldest token whose connection is closed becomes invalid.
     size_t tokens_per_process_max = 64;
     Shares* shares = nullptr;  // limits the entries of each uid; borrowed; null disables that
     [[nodiscard]] absl::Status Validate() const;
@@ -73,8 +74,8 @@ class ProcessTable {
 
   // `on_death` runs on the reaper's thread, once for each entry whose process died.  By then no
   // thread of that process runs, and it maps no memory.  The call comes after every AddSession and
-  // AddQuarantine of that id that returned true.  It may call any method except Stop; a slow
-  // callback delays the report of the next death.
+  // AddQuarantine of that id that returned true.  The callback may call any method except Stop; a
+  // slow callback delays the report of the next death.
   void Start(DeathCallback on_death);
   void Stop();
 
@@ -85,8 +86,8 @@ class ProcessTable {
   // Adds a connection of this process.  Returns ResourceExhausted if a limit, or the share of its
   // uid, is reached; Unavailable if the process is dead.
   [[nodiscard]] absl::StatusOr<Attachment> Attach(PeerProcess peer, bool writable);
-  // Called when the connection that got the token is closed.  The token becomes invalid then, or
-  // with the last session of the process if there are sessions.
+  // Called when the connection that got the token is closed.  The token becomes invalid at once,
+  // or, if the process has sessions, when the last of them is removed.
   void Detach(const SidebandToken& token);
 
   // Returns nullopt if the token is invalid or its process is dead.
@@ -99,7 +100,7 @@ class ProcessTable {
   // be called.
   [[nodiscard]] bool AddSession(ProcessId process);
   [[nodiscard]] bool AddQuarantine(ProcessId process);
-  // Each undoes one Add.  They are no-ops if the process has died since.
+  // Each undoes one AddSession or AddQuarantine.  They are no-ops if the process has died since.
   void RemoveSession(ProcessId process);
   void RemoveQuarantine(ProcessId process);
 

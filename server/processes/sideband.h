@@ -1,14 +1,14 @@
 // The sideband: the socket file at which processes of this host attach and receive descriptors.
 //
-// It listens, accepts within limits, and runs all SidebandConnections on one thread.  It does not
-// create directories, and it does not keep two daemons apart, except that it refuses a path at
-// which a program listens.  The mode of the file decides which users may connect, and it is set
-// before the first connection is possible.  If the socket breaks or its file is removed, it is
-// opened again (server/connections/doorkeeper.h).
+// The sideband listens, accepts within limits, and runs all SidebandConnections on one thread.  It
+// does not create directories, and it does not keep two daemons apart, except that it refuses a
+// path at which a program listens.  The mode of the file decides which users may connect, and it is
+// set before the first connection is possible.  If the socket breaks or its file is removed, the
+// sideband opens a new one (server/connections/doorkeeper.h).
 //
-// Ownership: it owns the socket file (and unlinks it at the end if it is still there), unless it
-// was handed a listener; the connections; and the thread.  It borrows host, processes and staging,
-// which outlive it.
+// Ownership: it owns the socket file (and unlinks it at the end if the file is still in place),
+// unless it was handed a listener; the connections; and the thread.  It borrows host, processes and
+// staging, which outlive it.
 // Thread-safety: one thread calls Create and Start and destroys it; any thread may call the other
 // methods.
 // Locks: mu_ is a leaf.
@@ -50,8 +50,8 @@ class Sideband {
   struct Options {
     std::string path;
     mode_t mode = 0660;
-    // A descriptor that already listens at the path, or -1.  It is borrowed, and its file and mode
-    // are not ours.
+    // A descriptor that already listens at the path, or -1.  It is borrowed.  The service manager
+    // owns the socket file and chose its mode.
     int listener = -1;
     std::vector<uid_t> trusted_uids = {geteuid()};  // uids that may map slabs writable
     ConnectionShares::Limits connections{.all = 1024, .per_uid = 256, .per_process = 64};
@@ -71,11 +71,11 @@ class Sideband {
 
   void Start();
 
-  // Drops the staging segments and the shares of the process before it returns, and closes its
-  // connections, which a forked child may keep open, soon after.
+  // Drops the staging segments and the shares of the process before it returns.  Soon after, the
+  // sideband's thread closes the connections of the process, which a forked child may keep open.
   void OnProcessDeath(ProcessId process);
 
-  // Returns false while its socket is broken and could not be opened again.
+  // Returns false while the sideband's socket is broken and could not be opened again.
   [[nodiscard]] bool Accepting() const { return counters_.door.broken == 0; }
 
   // Asks the thread for a sign of progress, and wakes it; see Heartbeat.
@@ -83,7 +83,7 @@ class Sideband {
   [[nodiscard]] bool Answered() const { return heartbeat_.Answered(); }
 
   [[nodiscard]] const SidebandCounters& counters() const { return counters_; }
-  // How many pieces of device memory processes share now.
+  // Returns how many pieces of device memory the processes share now.
   [[nodiscard]] size_t device_shares() const { return shares_.count(); }
 
  private:
@@ -124,10 +124,10 @@ class Sideband {
   // Used by the thread only.
   uint64_t last_id_ = 0;
   int watched_ = -1;      // the listening socket that epoll reports, or -1
-  uint64_t door_id_ = 0;  // its id in epoll; a new one each time
+  uint64_t door_id_ = 0;  // the id of watched_ in epoll; each socket gets a new one
   absl::flat_hash_map<uint64_t, Connection> connections_;
   ConnectionShares places_;
-  std::deque<Handshake> handshakes_;  // by deadline; some have ended already
+  std::deque<Handshake> handshakes_;  // by deadline; some of them may be complete already
 
   Mutex mu_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;

@@ -20,15 +20,15 @@
 namespace larder {
 namespace {
 
-// The daemon's own parts opened `fd`.  A writable one would defeat every other check, so it is a
-// bug.
+// CHECKs that `fd`, which a part of the daemon opened, is read-only: a writable one would defeat
+// every other check.
 void CheckReadOnly(int fd) {
   const int flags = fcntl(fd, F_GETFL);
   LARDER_CHECK(flags >= 0 && (flags & O_ACCMODE) == O_RDONLY);
 }
 
-// Returns true for a memfd, a dma-buf, or an export of NVIDIA's driver.  Neither system call can
-// wait for a file system.
+// Returns true for a memfd, a dma-buf, or an export of NVIDIA's driver.  The two system calls that
+// it makes cannot wait for a file system.
 bool IsMemory(int fd) {
   if (fcntl(fd, F_GET_SEALS) >= 0) return true;  // a memfd
   std::array<char, 64> target{};
@@ -251,7 +251,7 @@ absl::Status SidebandConnection::On(const OpenSessionFrame&) {
   return Answer(SessionSocketFrame{}, socket->get());
 }
 
-// The client's descriptor is closed with its packet.
+// Refuses a segment that an older client created.  OnReadable closes the descriptor of the packet.
 absl::Status SidebandConnection::On(const StagingFrame&) {
   return Fail(absl::FailedPreconditionError(
                   "this larderd creates staging segments itself (MAKE_STAGING): update the client "

@@ -1,22 +1,22 @@
 // One connection of the sideband: HELLO, CHALLENGE, CHALLENGE_REPLY, WELCOME, then requests.
 //
-// It does not listen or wait, and it does not know other connections (Sideband does).  Everything
-// that it reads may be hostile.  If a request cannot be granted, it answers ERROR and the
-// connection continues; if a packet breaks the protocol, it answers ERROR and the connection ends.
+// A connection does not listen or wait, and it does not know other connections (Sideband does).
+// Everything that it reads may be hostile.  If a request cannot be granted, the connection answers
+// ERROR and continues; if a packet breaks the protocol, it answers ERROR and ends.
 //
 // It accepts descriptors only from processes of trusted uids, after WELCOME, and keeps them only if
 // they are memory: a memfd, a dma-buf or an export of NVIDIA's driver.  A thread that serves no
-// client closes all others (server/connections/passed_rights.h).
+// client closes all other descriptors (server/connections/passed_rights.h).
 //
 // Ownership: it owns the socket, its token in the ProcessTable, the staging segments that it
 // created and the shares that arrived over it; its destructor releases them.  It borrows the
 // Context.
 // Thread-safety: none; only the Sideband's thread calls it.
 // Limits: a client should send one request at a time.  The connection ends when more than
-// kUnreadBytesMax of its answers are unread.  It also ends instead of sending an answer with a
-// descriptor while more than kUnreadBesideMax are unread: until the client reads it, such a
-// descriptor counts toward the daemon's user, who may have as many descriptors in all sockets as it
-// may have open files.
+// kUnreadBytesMax of its answers are unread.  It also ends, instead of sending an answer with a
+// descriptor, if more than kUnreadBesideMax are unread: a descriptor in an unread answer counts
+// toward the daemon's user, who may have as many descriptors in all sockets as it may have open
+// files.
 #pragma once
 
 #include <atomic>
@@ -46,8 +46,8 @@ namespace larder {
 class SidebandHost {
  public:
   virtual ~SidebandHost() = default;
-  // Returns a descriptor that the caller owns.  It is called only for trusted processes, or if
-  // slabs are sealed against writers; with `writable` only for trusted processes.  Without
+  // Returns a descriptor that the caller owns.  The sideband calls it only for trusted processes,
+  // or if slabs are sealed against writers; with `writable` only for trusted processes.  Without
   // `writable` the descriptor must be read-only (CHECKed).
   [[nodiscard]] virtual absl::StatusOr<int> OpenSlab(ProcessId process, uint32_t slab,
                                                      bool writable) = 0;
@@ -58,11 +58,12 @@ class SidebandHost {
   // Returns a session socket for a new session of the process with this token.  Returns
   // Unimplemented if the daemon serves no session sockets.
   [[nodiscard]] virtual absl::StatusOr<FileDescriptor> OpenSession(const SidebandToken& token) = 0;
-  // Called when the process reports that it has unmapped all memory of this session, which it owns
-  // and which then ends.  Returns how many bytes were in quarantine.
+  // Called when the process reports that it has unmapped all memory of this session.  If the
+  // process owns the session, the session ends.  Returns how many bytes left quarantine.
   [[nodiscard]] virtual ByteCount ReleaseClean(ProcessId process, SessionId session) = 0;
   [[nodiscard]] virtual ByteCount slab_bytes() = 0;
-  // Returns true if no process can write a slab through a descriptor of it, or obtain one that can.
+  // Returns true if no process can write a slab through a descriptor of it, or through one that it
+  // obtains from that descriptor.
   [[nodiscard]] virtual bool slabs_sealed() = 0;
   [[nodiscard]] virtual std::string boot_id() = 0;  // kBootIdBytes printable characters
 };
@@ -81,7 +82,7 @@ struct SidebandCounters {
   Counter bad_descriptors = 0;  // too many, lost, missing or not expected
   Counter unread_answers = 0;   // connections ended because the client left answers unread
   Counter slabs_read = 0;       // read-only descriptors of slabs that were handed out
-  Counter slabs_write = 0;      // writable ones
+  Counter slabs_write = 0;      // writable descriptors of slabs that were handed out
   Counter writes_denied = 0;    // requests of untrusted processes for writable slabs
   Counter slabs_denied = 0;     // requests of untrusted processes for slabs that are not sealed
   Counter session_pages = 0;
@@ -91,14 +92,14 @@ struct SidebandCounters {
   Counter shared_memory = 0;  // device memory shared by descriptor
   Counter shared_handle = 0;  // device memory shared by handle
   Counter opened_memory = 0;  // shared device memory opened, by descriptor
-  Counter opened_handle = 0;  // and by handle
+  Counter opened_handle = 0;  // shared device memory opened, by handle
   Counter cleans = 0;
   Counter requests_failed = 0;  // requests answered with ERROR for any other reason
 };
 
 class SidebandConnection {
  public:
-  // In bytes as the kernel counts them: a short packet is 768 bytes.
+  // In bytes as the kernel counts them: a short packet counts as 768 bytes.
   static constexpr int kUnreadBytesMax = 16 * 1024;
   static constexpr int kUnreadBesideMax = 2 * 1024;
 
@@ -110,7 +111,8 @@ class SidebandConnection {
     SidebandCounters& counters;
     std::span<const uid_t> trusted_uids;
   };
-  // `kernel_refuses`: whether the kernel refuses descriptors until the connection allows them.
+  // `kernel_refuses`: whether the kernel refuses descriptors at the socket until the connection
+  // allows them.
   SidebandConnection(const Context& context, FileDescriptor socket, bool kernel_refuses);
   ~SidebandConnection();
   SidebandConnection(const SidebandConnection&) = delete;
@@ -119,11 +121,12 @@ class SidebandConnection {
   // Reads and answers one packet, if there is one.  Returns false if the connection has ended and
   // the caller must destroy it.
   [[nodiscard]] bool OnReadable();
-  // Sends the reason to the client, if it reads.  The caller must then destroy the connection.
+  // Sends the reason to the client, unless the client does not read.  The caller must then destroy
+  // the connection.
   void Refuse(const absl::Status& why);
 
   [[nodiscard]] bool welcomed() const { return state_ == State::kReady; }
-  [[nodiscard]] ProcessId process() const { return attachment_.process; }  // once welcomed
+  [[nodiscard]] ProcessId process() const { return attachment_.process; }  // REQUIRES: welcomed()
   [[nodiscard]] int socket() const { return socket_.get(); }
 
  private:

@@ -46,11 +46,11 @@ absl::StatusOr<FreshSegment> MakeSegment(uid_t uid, ByteCount bytes) {
   if (madvise(base, size, MADV_DONTFORK) != 0 || madvise(base, size, MADV_DONTDUMP) != 0) {
     return NoSegment(errno, "madvise");
   }
-  // Checked here: if it did not work, a client that keeps its descriptor would keep the pages of a
-  // dropped segment.
+  // Fails now if the kernel cannot remove pages: a client that keeps its descriptor would otherwise
+  // keep the pages of a dropped segment.
   if (!fresh.segment->RemovePages()) return NoSegment(errno, "MADV_REMOVE");
-  // Sealed before the client gets the descriptor: if it shrank the file, an access here would raise
-  // SIGBUS.
+  // Sealed before the client gets the descriptor: if the client shrank the file, an access by the
+  // daemon would raise SIGBUS.
   if (fcntl(fresh.descriptor.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return NoSegment(errno, "sealing");
   }
@@ -77,8 +77,8 @@ bool StagingSegment::RemovePages() const {
   return madvise(mapping_.data(), mapping_.size(), MADV_REMOVE) == 0;
 }
 
-// The accounts of all users, and the segments that were dropped and are not freed yet.  The
-// segments share it, because it must outlive them.
+// The accounts of all users, and the segments that were dropped and are not freed yet.  The table
+// and every segment share the ledger, because it must outlive the segments.
 // Thread-safety: all methods may be called from any thread.
 class StagingTable::Ledger : public std::enable_shared_from_this<Ledger> {
  public:
@@ -86,8 +86,8 @@ class StagingTable::Ledger : public std::enable_shared_from_this<Ledger> {
 
   [[nodiscard]] absl::Status Charge(uid_t uid, ByteCount bytes) LARDER_EXCLUDES(mu_);
   void Uncharge(uid_t uid, ByteCount bytes) LARDER_EXCLUDES(mu_);
-  // Frees a dropped segment, soon or before it returns (Options::frees_aside).  The segment stays
-  // charged until it is freed.
+  // Frees a dropped segment, on the user's thread or before it returns (Options::frees_aside).  The
+  // segment stays charged until it is freed.
   void Free(std::unique_ptr<const StagingSegment> segment) LARDER_EXCLUDES(mu_);
   [[nodiscard]] ByteCount total() const LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
@@ -162,7 +162,7 @@ void StagingTable::Ledger::FreeNow(std::unique_ptr<const StagingSegment> segment
   const ByteCount bytes(segment->bytes().size());
   const bool removed = segment->RemovePages();
   segment.reset();
-  // Otherwise a client may keep the pages, so they stay charged to its user.
+  // If the pages were not removed, a client may keep them, so they stay charged to its user.
   if (removed) Uncharge(uid, bytes);
 }
 
@@ -174,12 +174,12 @@ void StagingTable::Ledger::Free(std::unique_ptr<const StagingSegment> segment) {
   MutexLock lock(mu_);
   User& user = users_[uid];
   user.dropped.push_back(std::move(segment));
-  // If no thread can be started, the segment stays queued, and charged, until the user's next one
-  // is dropped.
+  // If no thread can be started, the segment stays queued, and charged, until the user's next
+  // segment is dropped.
   if (!user.freeing) user.freeing = StartThread(uid);
 }
 
-// The thread is detached: the end of the daemon must not wait for a client that delays it.
+// The thread is detached: the end of the daemon must not wait for a client that delays this thread.
 bool StagingTable::Ledger::StartThread(uid_t uid) {
   struct Start {
     std::shared_ptr<Ledger> ledger;

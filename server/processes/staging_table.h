@@ -1,25 +1,26 @@
 // The staging segments of attached processes: memory that the daemon creates and shares with one
-// process that may not map slabs.  The process writes into it what it puts, and the daemon copies
-// into it what the process reads.
+// process that may not map slabs.  The process writes into a segment the blocks that it puts, and
+// the daemon copies into a segment the blocks that the process reads.
 //
 // The table does not copy and does not check content: the client may change the bytes at any
 // moment.  So a copy out of a segment is hashed at its destination, never in the segment, and the
 // daemon reads nothing back from a segment that it needs later.
 // No access by the daemon can fault: a segment is a memfd that the daemon created and sealed
 // against shrinking before the client got its descriptor, and it does not use hugetlb pages.  (A
-// client may punch holes; the next access to one takes a page again, within what was charged for
-// the segment.)
+// client may punch holes; the next access to a hole allocates a page again, within what was charged
+// for the segment.)
 // The kernel charges pages to the daemon if the daemon touches them first, so there are limits on
 // what a process, the processes of a uid, and all processes may request.  A descriptor or a mapping
 // that the client keeps does not keep the pages: when a segment is dropped, its pages are removed
-// from the file, and it stays charged until that is done.  (Pages that a client writes afterwards
-// are charged to the client.)
+// from the file, and the segment stays charged until they are removed.  (Pages that a client writes
+// afterwards are charged to the client.)
 //
-// Ownership: it shares the mapping with the copies under way: a dropped segment is freed when the
-// last of them releases it.  The client owns the descriptor; the daemon keeps none.
+// Ownership: the table shares each mapping with the copies under way: a dropped segment is freed
+// when the last of these copies releases it.  The client owns the descriptor; the daemon keeps
+// none.
 // Thread-safety: all methods may be called from any thread.  Freeing a segment takes a kernel lock
 // that its client may hold for as long as it likes (by a write to the file from memory whose pages
-// do not arrive): see Options.
+// do not arrive), which is why Options::frees_aside exists.
 // Locks: mu_ is acquired before the lock of the Ledger.  Neither is held while a segment is freed.
 // Lifecycle: Make -> Get ... -> Drop or DropProcess.
 // Limits: see Options.
@@ -52,8 +53,8 @@ class StagingSegment {
   // Memory that a hostile process may read and write at the same time.
   [[nodiscard]] std::span<std::byte> bytes() const { return mapping_; }
   [[nodiscard]] uid_t uid() const { return uid_; }  // the uid that is charged
-  // Removes all pages from the file, even if a process has it open or mapped; it then reads as
-  // zeros.  Returns false, with the reason in errno, if the kernel did not.
+  // Removes all pages from the file, even if a process has the file open or mapped; the file then
+  // reads as zeros.  Returns false, with the reason in errno, if the kernel did not remove them.
   [[nodiscard]] bool RemovePages() const;
 
  private:
@@ -69,12 +70,13 @@ class StagingTable {
     ByteCount uid_bytes_max = MiB(512);
     ByteCount total_bytes_max = GiB(1);
     uint32_t uid_segments_max = 1024;  // including dropped ones that are not freed yet
-    // If true, a thread of its own frees dropped segments soon; there is one such thread per user.
-    // Otherwise the thread that releases the last reference frees the segment, which may take long.
+    // If true, a separate thread for each user frees the user's dropped segments soon.  Otherwise
+    // the thread that releases the last reference frees the segment, which may take long.
     bool frees_aside = false;
   };
-  // A larger segment may take at most half of what is left of a limit.  A client that is refused
-  // and halves its request finds a segment that fits, as long as this much is left.
+  // A segment larger than kSmallBytes may take at most half of what is left of a limit.  A client
+  // that is refused and halves its request finds a segment that fits, as long as kSmallBytes are
+  // left.
   static constexpr ByteCount kSmallBytes = MiB(4);
 
   explicit StagingTable(const Options& options);
@@ -88,8 +90,8 @@ class StagingTable {
   };
   // Creates a segment of a process.  Returns InvalidArgument if `bytes` is 0 or not a multiple of
   // 4,096.  Returns ResourceExhausted if the segment exceeds a limit, which the message names; if
-  // it is larger than kSmallBytes and than half of what is left of a limit; or if the host has no
-  // memory.
+  // the segment is larger than kSmallBytes and larger than half of what is left of a limit; or if
+  // the host has no memory or descriptor.
   [[nodiscard]] absl::StatusOr<Made> Make(ProcessId process, uid_t uid, ByteCount bytes);
   // Returns nullptr if this process has no such segment.
   [[nodiscard]] std::shared_ptr<const StagingSegment> Get(ProcessId process, uint32_t id) const;

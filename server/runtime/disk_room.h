@@ -11,9 +11,9 @@
 
 namespace larder {
 
-// Returns by how much the space that the files in `directory` can ever occupy falls short of
-// `limit`; they occupy `taken` now.  Returns 0 if the space is sufficient, or if the file system
-// does not report it.
+// Returns how many bytes of free space are missing for the files in `directory`, which occupy
+// `taken` now, to grow to `limit`.  Returns 0 if nothing is missing, or if the file system does not
+// report its free space.
 [[nodiscard]] ByteCount DiskRoomLacking(const std::string& directory, ByteCount taken,
                                         ByteCount limit);
 

@@ -23,12 +23,13 @@ class InheritedSockets {
     std::string path;
     int type = 0;  // SOCK_STREAM or SOCK_SEQPACKET
   };
-  // Takes those of the `wanted` sockets that the service manager passed to this process; often
-  // there are none.  Returns FailedPrecondition, with what to do about it, if the manager passed
-  // another socket.
+  // Takes over the sockets that the service manager passed to this process; often there are none.
+  // Returns FailedPrecondition, with what to do about it, if one of them is not among the `wanted`
+  // sockets.
   [[nodiscard]] static absl::StatusOr<InheritedSockets> Take(const std::vector<Wanted>& wanted);
 
-  // Returns the descriptor of the socket, or -1 if it was not passed and the caller must bind it.
+  // Returns the descriptor of the socket at `path`, which this object still owns, or -1 if the
+  // service manager passed no such socket, so that the caller must bind its own.
   [[nodiscard]] int Find(const std::string& path) const;
 
  private:

@@ -38,7 +38,8 @@ absl::Status PrepareDirectory(const std::string& dir) {
   return absl::OkStatus();
 }
 
-// A user who may open the file can hold its lock forever, and then no daemon could start.
+// Returns an error if another user owns the lock file, and sets the mode of our own file to 0600: a
+// user who can open the file can hold its lock forever, and then no daemon could start.
 absl::Status KeepForOurselves(int fd, const struct stat& file, const std::string& path) {
   struct stat dir {};
   if (stat(path.substr(0, path.rfind('/')).c_str(), &dir) != 0) {
@@ -49,14 +50,15 @@ absl::Status KeepForOurselves(int fd, const struct stat& file, const std::string
         absl::StrCat(path, " belongs to uid ", file.st_uid,
                      ", which can lock it at any time: remove it or choose --socket-dir"));
   }
-  // Earlier versions made it readable by every user.
+  // Earlier versions of larderd made the file readable by every user.
   if (file.st_uid == geteuid() && (file.st_mode & 0177) != 0 && fchmod(fd, 0600) != 0) {
     return FromErrno(errno, "cannot chmod", path);
   }
   return absl::OkStatus();
 }
 
-// Reads the pid that the holder wrote.  It is for people only; the lock alone decides.
+// Returns the pid that the holder of the lock wrote into the file, as text for an error message.
+// The pid may be wrong: only the lock decides which daemon serves the directory.
 std::string HolderPid(int fd) {
   char text[24] = {};
   const ssize_t n = pread(fd, text, sizeof text - 1, 0);

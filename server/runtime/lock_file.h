@@ -1,18 +1,19 @@
-// The right to serve a socket directory: one daemon at a time, the one that starts first.
+// The right to serve a socket directory.  One daemon at a time has it: the one that started first.
 //
 // Only the holder may remove a socket file that a dead daemon left behind (RemoveStaleSocket in
 // listening_socket.h): without the lock a process cannot know that the daemon is dead.  Acquire
-// creates the directory (one level) if it is missing.  The lock file itself stays on disk forever;
-// removing it would let two daemons hold two files of the same name.  Its mode is 0600, because a
-// user who can open it can lock it and keep every daemon out.
+// creates the directory (one level) if it is missing.  The lock file itself stays on disk forever:
+// if a daemon removed it, two daemons could hold the locks of two files of the same name.  Its mode
+// is 0600, because a user who can open the file can lock it and keep every daemon out.
 //
-// The lock does not keep another program from binding a socket there; RemoveStaleSocket reports
-// such a program.
-// Ownership: the owner of the handle holds the lock.  The lock is released when the handle is
-// destroyed or the process ends, however it ends.  Forked children that do not exec hold it too.
+// The lock does not keep another program from binding a socket in the directory; RemoveStaleSocket
+// reports such a program.
+// Ownership: the owner of the handle holds the lock.  The kernel releases the lock when the handle
+// is destroyed or the process ends, however it ends.  If the process has forked children that did
+// not exec, they hold the lock as well, and the kernel releases it when the last of them ends.
 // Thread-safety: one thread at a time.
 // Lifecycle: Acquire -> RemoveStaleSocket for each path -> bind -> ... -> destroyed after the
-// sockets are gone.
+// sockets are closed.
 #pragma once
 
 #include <memory>
@@ -28,8 +29,9 @@ class LockFile {
   static constexpr const char* kName = "larderd.lock";
 
   // Returns FailedPrecondition, with what to do about it, if another larderd serves the directory,
-  // every user may write the directory, or another user owns the file.  Returns the kernel's error
-  // if the directory or the file cannot be used otherwise.
+  // if every user may replace files in it, if the directory or the lock file is of another type, or
+  // if the file belongs to neither this user nor the directory's owner.  Returns the kernel's error
+  // if the directory or the file cannot be used for another reason.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<LockFile>> Acquire(
       const std::string& socket_dir);
   ~LockFile();

@@ -91,15 +91,15 @@ class Log {
   const std::unique_ptr<spdlog::logger> logger_;
 };
 
-// Passes at most `lines_per_s` lines of one kind per second, and reports how many it suppressed.
-// Every place that hostile input can reach has a limiter of its own.
+// Lets at most `lines_per_s` lines of one kind per second into the log, and reports how many it
+// suppressed.  Every place that hostile input can reach has a limiter of its own.
 //
 //   if (const auto pass = limiter.Pass()) {
 //     log.Warning("frame_refused", {{"why", why}, {"suppressed", pass->suppressed}});
 //   }
 //
-// Lines that were suppressed at the very end of a flood are reported with the next line of this
-// kind, or never; the counters have the true number.
+// The lines that were suppressed at the very end of a flood are reported with the next line of this
+// kind, or never; the daemon's counters have the true number.
 class LogLimiter {
  public:
   struct Line {
@@ -115,15 +115,17 @@ class LogLimiter {
   const uint32_t lines_per_s_;
   Mutex mu_;
   TimePoint window_ LARDER_GUARDED_BY(mu_){};   // when the window of one second began
-  uint32_t passed_ LARDER_GUARDED_BY(mu_) = 0;  // lines in the window
+  uint32_t passed_ LARDER_GUARDED_BY(mu_) = 0;  // lines that passed in the window
   uint64_t suppressed_ LARDER_GUARDED_BY(mu_) = 0;
 };
 
-// Passes a line only if the same text has not passed for the time `quiet`.  It is for a condition
-// that is found again at every retry, such as a part of the disk that stays unavailable.
+// Lets a text into the log only if the same text was not logged within the last `quiet`.  It is for
+// a condition that the daemon finds again at every retry, such as a part of the disk that stays
+// unavailable.
 class LogRepeats {
  public:
-  // When more texts than this are known, the oldest is forgotten, and passes when it recurs.
+  // How many texts are remembered.  One more text replaces the text that was logged longest ago; a
+  // text that was replaced passes at once when it recurs.
   static constexpr size_t kTextsMax = 64;
   // REQUIRES: the clock outlives this.
   LogRepeats(const Clock& clock, Duration quiet) : clock_(clock), quiet_(quiet) {}

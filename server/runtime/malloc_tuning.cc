@@ -38,14 +38,14 @@ void KeepHeapWarm() {
   (void)mallopt(M_TRIM_THRESHOLD, kHeapKeptBytes);
 }
 
-// The growth of the process is not the criterion: the free memory that a burst of messages leaves
-// behind would then stay until the process grew beyond it.
+// Compares the unallocated bytes and not the size of the process: otherwise the free memory that a
+// burst of messages leaves behind would stay until the process grew beyond its size in the burst.
 void MallocTrimmer::Check() {
   const size_t now = UnallocatedBytes();
   least_ = std::min(least_, now);
   if (now < least_ + kHeapFreeBytes) return;
   (void)malloc_trim(0);
-  least_ = UnallocatedBytes();  // the trim could not return this much, so another could not either
+  least_ = UnallocatedBytes();  // this trim could not return so much, so another could not either
 }
 
 }  // namespace larder

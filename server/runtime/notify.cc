@@ -65,7 +65,7 @@ void ServiceManager::TellKept(const std::string& now) {
     if (!socket_) socket_ = FileDescriptor(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     told = socket_ && SendNow(socket_, path, text);
   } else if (path != nullptr) {
-    sd_notify(/*unset_environment=*/0, text.c_str());  // it supports other kinds of address
+    sd_notify(/*unset_environment=*/0, text.c_str());  // supports the other kinds of addresses
   }
   if (!told) return;
   events_.clear();

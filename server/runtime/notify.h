@@ -1,10 +1,11 @@
 // Reports the state of the daemon to the service manager (systemd): READY, STOPPING, STATUS,
 // WATCHDOG.
 //
-// All methods are no-ops without $NOTIFY_SOCKET, and none of them fails or waits: a manager that
-// does not listen must not stop the daemon.  If the manager's queue is full, the report is kept and
-// sent with the next one, at the latest with the StillAlive of the next pulse; of several statuses
-// only the newest is kept.
+// The methods that report are no-ops without $NOTIFY_SOCKET, and none of them fails.  None of them
+// waits either, because a manager that does not listen must not stop the daemon; only an address
+// that is neither a path nor abstract may wait (sd_notify).  If the manager's queue is full, the
+// report is kept and sent with the next one, usually with the StillAlive of the next pulse
+// (signals.h); of several statuses only the newest is kept.
 // Ownership: this object owns a socket, from the first report on.
 // Thread-safety: all methods may be called from any thread, as long as no thread changes the
 // environment.
@@ -34,9 +35,11 @@ class ServiceManager {
   [[nodiscard]] std::optional<Duration> WatchdogInterval() const;
 
  private:
-  // Sends an event and a status.  `event` consists of whole lines, or is empty.
+  // Sends an event and a status, after the events that are kept.  `event` consists of whole lines,
+  // or is empty.
   void Tell(const std::string& event, const std::string& status) LARDER_EXCLUDES(mu_);
-  // Sends `now`, which is not kept if the queue is full, and everything that is kept.
+  // Sends everything that is kept, and `now`.  If the queue is full, `now` is lost, and what was
+  // kept before stays kept.
   void TellKept(const std::string& now) LARDER_REQUIRES(mu_);
 
   Mutex mu_;

@@ -39,7 +39,7 @@ constexpr KindText kTexts[kShareKinds] = {
 const KindText& TextOf(ShareKind kind) { return kTexts[static_cast<size_t>(kind)]; }
 size_t Index(ShareKind kind) { return static_cast<size_t>(kind); }
 
-// Returns how much a holder may hold when `free` is left: `times` of that, or the floor if that is
+// Returns how much a holder may hold while `free` is free: `times` as much, or the floor if that is
 // more, and at most the cap `max`.
 uint64_t MostOf(const Shares::Limit& limit, uint64_t max, uint64_t times, uint64_t free) {
   const uint64_t ruled = free > UINT64_MAX / times ? UINT64_MAX : free * times;
@@ -87,8 +87,9 @@ Shares::Limits Shares::LimitsOf(const Sizes& sizes) {
   of(ShareKind::kProcesses) = {.all = sizes.sessions_max};
   of(ShareKind::kByteStreams) = {
       .all = std::max<uint64_t>(1, sizes.memory_limit.value() / kStream.value())};
-  // The other half is for messages that are still arriving (incoming_messages.h), for messages that
-  // wait, and for answers that are not read yet.
+  // Messages that are still arriving (incoming_messages.h), messages that wait (kWaitingBytes) and
+  // answers that are not read yet (kUnreadBytes) have limits of their own, in addition to this
+  // half.
   of(ShareKind::kMessageBytes) = {.all = std::max(sizes.memory_limit.value() / 2,
                                                   std::min(sizes.memory_limit, kMessage).value()),
                                   .floor = kMessage.value()};
@@ -199,7 +200,7 @@ uint64_t Shares::UidMax(const Limit& limit, const Book& uid) {
 }
 
 Shares::Answer Shares::Take(const std::shared_ptr<Book>& book, ShareKind kind, uint64_t amount) {
-  if (amount == 0) {  // admitted even if the holder has more than the rule would grant it now
+  if (amount == 0) {  // granted even if the holder already exceeds its share
     Answer nothing;
     nothing.ticket = Ticket(this, book, kind, 0);
     return nothing;
@@ -208,8 +209,8 @@ Shares::Answer Shares::Take(const std::shared_ptr<Book>& book, ShareKind kind, u
   const Limit& limit = state.limit;
   Book* const uid = book == nullptr || book->uid == nullptr ? book.get() : book->uid.get();
   Book* const process = uid == book.get() ? nullptr : book.get();
-  // The holder's own share is checked first: a request that it refuses must not be counted in the
-  // total even for a moment, as that could refuse other holders.
+  // The holder's own share is checked first: an amount that exceeds that share must not be added to
+  // the total even for a moment, as this could refuse other holders.
   const uint64_t before = state.held.load(std::memory_order_relaxed);
   const uint64_t left = limit.all - std::min(limit.all, before);
   if (amount > left) return Refuse(kind, amount, nullptr, book.get());

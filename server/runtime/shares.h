@@ -1,23 +1,25 @@
 // Limits how much of the daemon each process, and each user, may hold at once: one account for each
-// process and uid, one table of limits, and a ticket for everything that is held.  All requests
-// for the kinds below are granted or refused here.
+// process and uid, one table of limits, and a ticket for everything that is held.  Shares grants or
+// refuses every request for the kinds below.
 //
-// The rule: a process is granted more of a kind if it then holds no more than is still free; the
-// processes of a uid together, if they hold no more than three times what is still free.  So one
-// process alone gets half of a kind and one uid three quarters; the more holders there are, the
-// less each of them gets; and there is always something left for a new holder.  Up to the floor of
-// a kind (one; for bytes of messages 1 to 32 MiB) the rule does not apply.  Kinds that count bytes
-// of the pool have fixed caps instead.
+// The rule: a process is granted more of a kind if it then holds no more than stays free.  The
+// processes of a uid together are granted more if they then hold no more than three times what
+// stays free.  So one process alone gets half of a kind and one uid three quarters; the more
+// holders there are, the less each of them gets; and there is always something left for a new
+// holder.  Up to the floor of a kind (1; 1 MiB to 32 MiB for the bytes of messages) the rule does
+// not apply.  Kinds that count bytes of the pool have fixed caps instead.
 //
 // The total limit of a kind is exact: it is never exceeded, even when many threads take at once.
-// The other limits are as exact as the reading of what was free a moment ago.  A refused request
-// does not queue here, and nothing that was granted is taken back.  Shares does not know gRPC: a
-// service turns a refusal into RESOURCE_EXHAUSTED.
+// The limits of processes and uids may be exceeded a little, because what is free may change
+// between the check and the grant.  A refused request does not wait in Shares, and Shares never
+// takes back what it granted.  Shares does not know gRPC: a service turns a refusal into
+// RESOURCE_EXHAUSTED.
 // Ownership: the daemon creates it; it outlives every account and ticket.
 // Thread-safety: Shares and Account may be used from any thread; a ticket from one thread at a
 // time.
 // Locks: mu_ protects the table of accounts only; it is a leaf, and Take does not acquire it.
-// Lifecycle: Of -> Account -> Take -> the ticket lives as long as what it stands for -> destroyed.
+// Lifecycle: Of -> Account -> Take -> the ticket lives as long as what it accounts for ->
+// destroyed.
 // Memory: about 300 B for each process and uid that holds an account or a ticket.
 #pragma once
 
@@ -63,7 +65,7 @@ enum class ShareKind : uint8_t {
 };
 inline constexpr size_t kShareKinds = 17;
 
-// For metrics, status and messages: "sessions".
+// Returns the name of the kind in metrics, statistics and messages, such as "sessions".
 [[nodiscard]] std::string_view NameOf(ShareKind kind);
 
 // The holder of an account: a process that the sideband proved, a uid, all processes of a uid that
@@ -78,7 +80,7 @@ struct ShareHolder {
   // "uid 1000 pid 77"; "uid 1000"; "uid 1000 without a sideband"; "callers without a sideband".
   [[nodiscard]] std::string ToString() const;
 };
-// Returns the one holder that stands for all processes of a user that the sideband did not prove.
+// Returns the one holder that stands for all processes of a user that show no sideband token.
 [[nodiscard]] ShareHolder UnattachedOf(uid_t uid);
 
 class Shares {
@@ -96,7 +98,7 @@ class Shares {
     ByteCount memory_limit = MiB(256);  // of messages and byte streams under way
     ByteCount pool;                     // 0 disables the limits of pool bytes
     double lease_share = 0.25;          // of the pool, for one process
-    ByteCount registrations = MiB(64);  // their limit on disk, or in memory if there is no disk
+    ByteCount registrations = MiB(64);  // the limit of registrations, on disk if there is one
   };
   [[nodiscard]] static Limits LimitsOf(const Sizes& sizes);
 
@@ -104,7 +106,7 @@ class Shares {
   struct Book {
     explicit Book(ShareHolder whose) : holder(whose) {}
     const ShareHolder holder;
-    std::shared_ptr<Book> uid;  // the uid's book, if this is a process's; null if this is a uid's
+    std::shared_ptr<Book> uid;  // of a process's book: the uid's book; otherwise null
     std::array<std::atomic<uint64_t>, kShareKinds> held{};
   };
 
@@ -137,7 +139,7 @@ class Shares {
 
   struct Answer {
     Ticket ticket;           // empty if the request was refused
-    Duration retry_after{};  // if refused; zero: so much never fits, so a retry cannot succeed
+    Duration retry_after{};  // if refused; 0 if the limit itself is smaller: a retry cannot succeed
     bool own = false;        // if refused: the holder's own share was full, not the total
     std::string why;         // if refused: which share, whose, the limit and what to do
     [[nodiscard]] bool admitted() const { return static_cast<bool>(ticket); }
@@ -158,14 +160,14 @@ class Shares {
     // Counts a refusal that a caller decided from Room, without asking for a ticket.
     void CountRefused(ShareKind kind) const { shares_->CountRefused(kind, *book_); }
     [[nodiscard]] uint64_t held(ShareKind kind) const;
-    // Returns true if the account's uid holds at least an equal part of what all uids hold of the
-    // kind, and the account at least an equal part of what the processes of its uid hold.  When all
-    // holders wait for one another, this is true for at least one of them.
+    // Returns true if the account's uid holds at least as much of the kind as the average uid that
+    // holds some, and the account at least as much as the average process of its uid that holds
+    // some.  When all holders wait for one another, this is true for at least one of them.
     [[nodiscard]] bool HasItsPart(ShareKind kind) const {
       return shares_->HasItsPart(*book_, kind);
     }
     [[nodiscard]] const ShareHolder& holder() const { return book_->holder; }
-    // Returns the account of its uid, for things that outlive a process.
+    // Returns the account of this account's uid, for things that outlive a process.
     [[nodiscard]] Account OfUid() const;
 
    private:
@@ -183,8 +185,8 @@ class Shares {
   Shares& operator=(const Shares&) = delete;
 
   [[nodiscard]] Account Of(const ShareHolder& holder) LARDER_EXCLUDES(mu_);
-  // Returns the account for what an earlier daemon left on disk.  It is charged to no holder and
-  // counts only toward the total.
+  // Returns the account for what an earlier daemon left on disk.  What is taken from it is charged
+  // to no holder and counts only toward the total.
   [[nodiscard]] Account OfDaemon() { return {this, nullptr}; }
 
   [[nodiscard]] uint64_t held(ShareKind kind) const { return StateOf(kind).held.load(); }
@@ -222,12 +224,12 @@ class Shares {
   [[nodiscard]] uint64_t Free(ShareKind kind) const;
   // Returns how much more a book's own share allows, ignoring how much of the total is free.
   [[nodiscard]] uint64_t OwnRoom(const Book& book, ShareKind kind) const;
-  // Returns the one of the process's book, its uid's book and (null) the total that allows the
-  // least.
+  // Returns the one that allows the least: `book`, its uid's book, or (null) the total.
   [[nodiscard]] const Book* Tightest(const Book& book, ShareKind kind) const;
   void Tell(ShareKind kind, const Book* asker, const std::string& why) const;
   void Give(Book* book, ShareKind kind, uint64_t amount);
-  // The uid's cap.  Callers of which nothing is known share the cap of one process.
+  // Returns the cap of a uid's book.  Callers of which nothing is known share a book with the cap
+  // of one process.
   [[nodiscard]] static uint64_t UidMax(const Limit& limit, const Book& uid);
   [[nodiscard]] const State& StateOf(ShareKind kind) const {
     return states_[static_cast<size_t>(kind)];
@@ -238,7 +240,7 @@ class Shares {
   const OnRefused on_refused_;
   std::array<State, kShareKinds> states_;
   mutable Mutex mu_;
-  size_t sweep_at_ LARDER_GUARDED_BY(mu_) = 64;  // books
+  size_t sweep_at_ LARDER_GUARDED_BY(mu_) = 64;  // the number of books at which Sweep runs
   std::weak_ptr<Book> unnamed_ LARDER_GUARDED_BY(mu_);
   absl::flat_hash_map<uid_t, std::weak_ptr<Book>> uids_ LARDER_GUARDED_BY(mu_);
   absl::flat_hash_map<ProcessId, std::weak_ptr<Book>> processes_ LARDER_GUARDED_BY(mu_);

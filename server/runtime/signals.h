@@ -1,10 +1,10 @@
 // Turns signals into calls on a dedicated thread, where the handlers may do anything.
 //
 // The first SIGTERM or SIGINT calls `on_end`; the second one ends the process at once.  SIGHUP
-// calls `on_hangup`.  SIGPIPE is ignored: a write to a peer that went away returns an error
-// instead.
-// The thread also calls `on_pulse` periodically, for the watchdog of a service manager.  A handler
-// that does not return stops the pulse.
+// calls `on_hangup`.  SIGPIPE is ignored: a write to a peer that has closed its connection returns
+// an error instead.
+// The thread also calls `on_pulse` periodically, for the watchdog of a service manager.  While a
+// handler runs, the thread does not call `on_pulse`.
 //
 // Ownership: this object owns its thread.  Thread-safety: one thread creates and destroys it.
 // Lifecycle: BlockSignals before any thread of the process is started -> SignalThread -> destroyed

@@ -3,14 +3,14 @@
 //
 // Users take turns, and the processes of a user share the turns of that user: a user's next job
 // waits for at most one job of each other user, however many jobs and processes those have.  The
-// queue is shared as well: a process may queue another job while its waiting jobs do not exceed the
-// slots that are still free, so it gets at most half of the queue, and other processes always find
-// free slots.
+// queue is shared as well: a process that has waiting jobs may queue another one only if all of
+// them together then take no more slots than stay free.  So a process gets at most half of the
+// queue, and other processes always find free slots.
 // Ownership: the daemon creates it.  Its destructor joins the threads, after they have run all
 // accepted jobs.
 // Thread-safety: Submit and Help may be called from any thread.
-// Limits: at most `jobs_max` jobs wait, with at most `bytes_max` declared bytes.  Beyond that
-// Submit returns false, unless no job of that process waits.
+// Limits: at most `jobs_max` jobs wait, with at most `bytes_max` declared bytes.  Beyond either
+// limit Submit returns false.  One job of a process that has no waiting job is accepted even then.
 // Memory: an accepted job reuses the memory of a finished one.
 #pragma once
 
@@ -44,15 +44,16 @@ class WorkerPool {
 
   [[nodiscard]] size_t threads() const { return threads_.size(); }
   // Queues a job of the holder `who`; `bytes` is the memory that the job takes while it waits.
-  // Returns false if the queue, or the holder's part of it, is full, or the pool is being
+  // Returns false if the queue, or the holder's part of it, is full, or if the pool is being
   // destroyed; the caller then answers "full, retry after".
   [[nodiscard]] bool Submit(const ShareHolder& who, size_t bytes, std::function<void()> job)
       LARDER_EXCLUDES(mu_);
-  // For pools in which the queue is not divided among holders.
+  // Queues a job in a pool whose queue is not divided among holders.  Returns false if `jobs_max`
+  // jobs wait, or if the pool is being destroyed.
   [[nodiscard]] bool Submit(std::function<void()> job) LARDER_EXCLUDES(mu_);
 
-  // Queues a job that is worth running only if a thread has nothing else to do.  The job is dropped
-  // if many jobs wait.
+  // Queues a job that is worth running only if a thread has nothing else to do.  Drops the job
+  // unless more than twice as many slots are free as jobs of the holder's process wait.
   void Help(const ShareHolder& who, std::function<void()> job) LARDER_EXCLUDES(mu_);
 
  private:
@@ -61,14 +62,15 @@ class WorkerPool {
     std::function<void()> run;
   };
   using Jobs = std::list<Job>;
-  // The waiting jobs of a process.  lines_ has no entry for a process without any.
+  // The waiting jobs of a process.  A process without waiting jobs has no entry in lines_.
   struct Line {
     Jobs jobs;
     size_t bytes = 0;
   };
 
   void Run();
-  // Returns true if a holder of `held` may have `more`, when `all` of `max` are taken.
+  // Returns true if a process that holds `held` may take `more`, while all processes together hold
+  // `all` of `max`: it then holds no more than stays free.
   [[nodiscard]] static bool Fits(size_t held, size_t more, size_t all, size_t max) {
     return all + more <= max && held + more <= max - all - more;
   }
@@ -81,7 +83,7 @@ class WorkerPool {
   CondVar wake_;
   absl::flat_hash_map<ProcessId, Line> lines_ LARDER_GUARDED_BY(mu_);
   using User = std::optional<uid_t>;
-  // The processes in lines_ by user, and the users; the one whose turn is next is first.
+  // The processes in lines_ by user, and the users.  The first in each queue has the next turn.
   absl::flat_hash_map<User, std::deque<ProcessId>> processes_ LARDER_GUARDED_BY(mu_);
   std::deque<User> users_ LARDER_GUARDED_BY(mu_);
   Jobs spare_ LARDER_GUARDED_BY(mu_);        // nodes of finished jobs, emptied

@@ -23,7 +23,7 @@ class AdminService final : public ServedAt<AdminMethods> {
   struct Hooks {
     std::function<Gauges()> gauges;
     std::function<size_t(std::chrono::milliseconds)> drain;
-    // By metric name.
+    // These return values with their metric names.
     std::function<std::vector<std::pair<std::string, uint64_t>>(const Gauges&)> counters;
     std::function<std::vector<std::pair<std::string, double>>(const Gauges&)> readings;
     std::string version, boot_id, tenant, config;

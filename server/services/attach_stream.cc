@@ -36,7 +36,7 @@ void AttachStream::OnReadDone(bool ok) {
   if (!ok) {
     // The stream was half-closed or broke; the session knows which by whether it received `bye`.
     // The session ends before its stream, so that when a client sees the end of the stream, the
-    // daemon keeps nothing of the session any more.
+    // daemon has ended the session already.
     EndSession();
     MutexLock lock(mu_);
     if (!finish_) finish_ = absl::OkStatus();
@@ -133,10 +133,11 @@ std::optional<absl::StatusOr<Shares::Ticket>> AttachStream::TakeRoom() {
     if (!place.admitted()) return absl::ResourceExhaustedError(place.why);
     waits_ = std::move(place.ticket);
   }
-  // As on a session socket, messages that wait for one another's capacity must end at some time.
+  // Messages that wait for one another's capacity must not wait forever, so after kWaitMax a
+  // message is refused if its process holds its part of the capacity.
   bool over = false;
   if (now >= std::max(*waits_from_ + kWaitMax, asked_ + kAskAgain)) {
-    asked_ = now;  // HasItsPart looks at all accounts
+    asked_ = now;  // not at each try, because HasItsPart looks at all accounts
     over = account_.HasItsPart(ShareKind::kMessageBytes);
   }
   if (answer.retry_after != Duration::zero() && !over) return std::nullopt;

@@ -1,16 +1,16 @@
 // The gRPC side of a session: reads Up and writes Down, one message of each at a time.
 //
 // Ownership: deletes itself in OnDone, as gRPC's callback API requires.
-// Thread-safety: as SessionSink.
+// Thread-safety: Send, Finish and Abort from any thread.  gRPC calls the reactor's methods.
 // Locks: mu_ is held while gRPC is asked to read, write or finish, and while a share is taken.  The
 // session is called without it, and calls this object under the session's locks.
 // Limits: reading stops while more than kQueuedMax bytes of answers wait to be written, so that a
 // client which does not read cannot make the daemon's memory grow.
-// Memory: gRPC delivers a message as bytes.  One beyond kSmallBytes is charged to its process's
-// share before it is parsed, and until it is handled.  If the share is full, the message waits
-// unparsed, and its bytes are charged to kWaitingBytes; if that is full too, the session ends.
-// Answers that wait are charged (ChargeAnswers).  Between two messages the stream keeps about
-// SessionCodec::kKeptBytes of memory of each direction, to reuse it.
+// Memory: gRPC delivers a message as bytes.  A message longer than kSmallBytes is charged to its
+// process's share before it is parsed, until it has been handled.  If the share is full, the
+// message waits unparsed, and its bytes are charged to kWaitingBytes; if that is full too, the
+// session ends.  Answers that wait are charged (ChargeAnswers).  Between two messages the stream
+// keeps about SessionCodec::kKeptBytes of memory for each direction, to reuse it.
 #pragma once
 
 #include <chrono>
@@ -49,9 +49,9 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
 
  private:
   static constexpr size_t kSmallBytes = 32 << 10;         // a longer message is charged
-  static constexpr std::chrono::seconds kWaitMax{60};     // for capacity, if HasItsPart
+  static constexpr std::chrono::seconds kWaitMax{60};     // for capacity, if its process HasItsPart
   static constexpr std::chrono::seconds kAskAgain{1};     // between two calls of HasItsPart
-  static constexpr std::chrono::milliseconds kRetry{10};  // if there is no capacity for a message
+  static constexpr std::chrono::milliseconds kRetry{10};  // pause if no capacity or worker is free
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -73,7 +73,8 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   // there never is, or was not in time.
   [[nodiscard]] std::optional<absl::StatusOr<Shares::Ticket>> TakeRoom();
   void WriteNext() LARDER_REQUIRES(mu_);
-  // Returns true, once, if nothing is left to do but to finish the call; the caller must do that.
+  // Returns true if nothing is left to do except to call gRPC's Finish, which the caller must then
+  // do.  Returns true at most once.
   [[nodiscard]] bool TakeEnd() LARDER_REQUIRES(mu_);
   void FinishIfDone() LARDER_REQUIRES(mu_);
   void DropQueue() LARDER_REQUIRES(mu_);
@@ -94,7 +95,7 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   Shares::Ticket waits_;                      // charges up_ while it waits for capacity
   std::optional<TimePoint> waits_from_;       // since when up_ waits for capacity
   TimePoint asked_;                           // when HasItsPart was last called
-  std::optional<grpc::Alarm> retry_;          // continues with up_
+  std::optional<grpc::Alarm> retry_;          // tries again to handle up_
 
   Mutex mu_;
   std::deque<wire::Down> queue_ LARDER_GUARDED_BY(mu_);

@@ -29,7 +29,7 @@ std::span<const std::byte> AsBytes(std::string_view s) {
 
 }  // namespace
 
-// ---- shares of both
+// ---- shares of both kinds of streams
 
 absl::StatusOr<StreamShare> StreamShare::Enter(grpc::CallbackServerContext& context,
                                                const Shares::Account& account) {

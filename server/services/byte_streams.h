@@ -6,11 +6,12 @@
 // the next stream must not be counted twice.  What gRPC itself may keep of the call stays charged
 // until OnDone.
 // Ownership: each reactor deletes itself in OnDone.
-// Thread-safety: none; gRPC and the retry alarm call one at a time.
-// Memory: one message at a time.  Its bytes, and the parsed message, are charged to the caller's
-// share while it is under way.  If the share is full, the message waits; a received one waits
-// unparsed.  An idle stream takes little beyond its base charge.
-// Limits: an idle stream ends after half a minute, every stream after an hour.
+// Thread-safety: none; gRPC and the retry alarm call a stream one at a time.
+// Memory: one message at a time.  Its bytes and the parsed message are charged to the caller's
+// share while the message is under way.  If the share is full, the message waits; a received
+// message waits unparsed.  An idle stream takes little beyond its base charge.
+// Limits: an idle stream ends after 30 s.  Every stream ends at the deadline that its caller sets,
+// at most one hour after it began, or after 30 s if the caller sets none.
 #pragma once
 
 #include <optional>
@@ -32,12 +33,12 @@ class StreamShare {
   // Returns ResourceExhausted, with the retry hint in the trailing metadata, if a share is full.
   [[nodiscard]] static absl::StatusOr<StreamShare> Enter(grpc::CallbackServerContext& context,
                                                          const Shares::Account& account);
-  // Charges `memory` bytes for a message instead of those for the message before.  Returns false if
-  // the share does not allow them now.
+  // Charges `memory` bytes for a message, in place of the charge for the previous one.  Returns
+  // false if the share does not allow them now.
   [[nodiscard]] bool ChargeMessage(size_t memory);
   void EndMessage() { message_.Reset(); }
-  // Releases the place.  The base charge, for what gRPC may keep until OnDone, stays, and so does
-  // the charge for a message unless EndMessage was called.
+  // Releases the stream's place in kByteStreams.  The base charge, for what gRPC may keep until
+  // OnDone, stays, and so does the charge for a message unless EndMessage was called.
   void End();
   [[nodiscard]] const Shares::Account& account() const { return account_; }
 

@@ -2,9 +2,9 @@
 // Clear (clear_calls.cc), Move (move_calls.cc), Compress (compress_calls.cc), WatchEvents
 // (watch_call.cc).
 //
-// Short requests are answered from memory on gRPC's thread, long ones on threads of their own
-// (charged_request.h), and the verbs of many blocks on further threads (LongCalls).  Pin and Unpin
-// answer when the change is on disk.
+// Short requests are answered from memory on gRPC's thread, long ones on threads for long requests
+// (charged_request.h), and the verbs of many blocks on threads of their own (LongCalls).  Pin and
+// Unpin answer when the change is on disk.
 //
 // There is one CacheService at each socket that serves a method of Cache (method_table.h).  The one
 // at data.sock does not reveal the salts of contents, and keeps pins apart by user.
@@ -84,22 +84,23 @@ class CacheService final : public ChargedAt<CacheMethods> {
   [[nodiscard]] absl::StatusOr<Shares::Ticket> Admit(grpc::CallbackServerContext& context,
                                                      const Shares::Account& account,
                                                      Draining draining = Draining::kRefused);
-  // Returns ResourceExhausted, for a call for which no thread of LongCalls is free.
+  // Counts a call and returns ResourceExhausted for it, because too many calls of its verb wait.
   [[nodiscard]] absl::Status TooManyLongCalls(grpc::CallbackServerContext* context);
-  // As Admit.  Returns false if the call was refused and finished.
+  // Admits a unary call, as Admit does.  Returns false if it was refused, and therefore finished.
   [[nodiscard]] bool Begin(UnaryCall& call, Draining draining = Draining::kRefused);
   void RunClear(const ClearVerb::What& what, v1::ClearReply* reply,
                 std::function<void(const absl::Status&)> done);
   void RunCompress(const CompressVerb::What& what, ProgressStream<v1::CompressProgress>* stream);
-  // If the status is not OK, the call has not begun, and the caller must end the stream.
+  // Returns an error if the work has not begun; the caller must then end the stream.
   [[nodiscard]] absl::Status BeginMove(grpc::CallbackServerContext* context,
                                        const v1::MoveRequest& request,
                                        ProgressStream<v1::MoveProgress>* stream);
   [[nodiscard]] absl::Status BeginCompress(grpc::CallbackServerContext* context,
                                            const v1::CompressRequest& request,
                                            ProgressStream<v1::CompressProgress>* stream);
-  // Completes the owner of the pins: at data.sock it is prefixed with the caller's user, elsewhere
-  // it stays as it is.  Returns PermissionDenied if the call does not prove its user.
+  // Completes the owner of the pins: at data.sock it gets a prefix for the caller's user, elsewhere
+  // it stays as it is.  Returns PermissionDenied if the call has no token that proves its user,
+  // Unauthenticated if the token is not valid, InvalidArgument if the owner becomes too long.
   [[nodiscard]] absl::Status BindOwner(const grpc::CallbackServerContext& context,
                                        std::string* owner) const;
   // Returns PermissionDenied for DEVICE at data.sock, where no caller may direct engines, and
@@ -110,7 +111,7 @@ class CacheService final : public ChargedAt<CacheMethods> {
   using Selected = std::shared_ptr<const SelectedBlocks>;
   static constexpr size_t kInlineBlocks = 2'048;  // pinning or prefetching them takes about 1 ms
   void InTurn(UnaryCall& call, SelectedBlocks selected, std::function<void(const Selected&)> work);
-  // Ends all pins of the order's owner, in all tiers.
+  // Ends all pins of the order's owner, in all tiers; at data.sock an owner has none in DEVICE.
   void UnpinAll(const DirectiveQueue::Order& order, v1::UnpinReply* reply,
                 std::function<void(const absl::Status&)> done);
   // `selection` is the decoded `request`, except the tokens, which are read from `request`.

@@ -1,8 +1,9 @@
 // Ends a call that takes too long: what a stalled call holds (a lease, a reservation, a share) must
 // be released without the caller's help.
 //
-// A call without a deadline ends kDefault after it began.  A deadline that the caller names is kept
-// up to Limits::most.  With an idle limit, a call also ends if Moved was not called for that long.
+// A call for which the caller sets no deadline ends kDefault after it began.  A deadline that the
+// caller sets is limited to Limits::most.  With an idle limit, a call also ends if Moved was not
+// called for that long.
 // Ownership: a member of the call's reactor; the context outlives it.
 // Thread-safety: constructed and destroyed on any thread; Moved from any thread.  It may cancel the
 // call on a thread of gRPC meanwhile.
@@ -34,7 +35,7 @@ class CallDeadline {
   static constexpr Limits kWork{.most = std::chrono::hours(24),
                                 .idle = {}};  // verbs of many blocks
   static constexpr Limits kBytes{.most = std::chrono::hours(1), .idle = kDefault};  // byte streams
-  // For the client to read the end of its call.
+  // For a call that only waits for its client to read the end.
   static constexpr Limits kLinger{.most = kDefault, .idle = {}};
 
   CallDeadline(grpc::CallbackServerContext& context, const Limits& limits)
@@ -54,7 +55,8 @@ class CallDeadline {
     Check(call_, now);
   }
   ~CallDeadline() {
-    std::shared_ptr<grpc::Alarm> alarm;  // cancelled after the unlock: that may run its callback
+    // Cancelled after the unlock, because cancelling may run the alarm's callback.
+    std::shared_ptr<grpc::Alarm> alarm;
     MutexLock lock(call_->mu);
     call_->context = nullptr;
     alarm.swap(call_->alarm);

@@ -11,7 +11,8 @@
 namespace larder {
 namespace {
 
-// In Debian, absl::string_view is not std::string_view, so absl functions need their own.
+// In Debian, absl::string_view is not std::string_view, so absl functions need an
+// absl::string_view.
 bool ParseToken(absl::string_view hex, SidebandToken* token) {
   if (hex.size() != 2 * token->size()) return false;
   for (const char c : hex) {

@@ -1,5 +1,5 @@
-// The caller of a call: the process behind its sideband token, the tenant that it may name, and
-// what its call holds of its shares.
+// The caller of a call: the process behind its sideband token, the tenant that it may name, and the
+// shares that its call uses.
 //
 // Ownership: none, except UnaryCall below.
 // Thread-safety: any thread, except UnaryCall below.
@@ -53,9 +53,9 @@ inline constexpr char kRetryMetadata[] =
 
 // The reactor of a unary call, with the call's share of kCalls.  The share is released before the
 // answer is sent, so that a caller that makes one call at a time never finds its own share in use.
-// The answer is charged to the caller until it has read it; it has 30 s to read a long answer.  A
-// short answer that cannot be charged is sent nevertheless; the call then keeps its share of kCalls
-// until the answer is read, for which there are 30 s too.
+// The answer is charged to the caller until the caller has read it, which must happen within 30 s
+// for a long answer.  A short answer that cannot be charged is sent nevertheless; the call then
+// keeps its share of kCalls until the answer is read, which must happen within 30 s too.
 // Ownership: deletes itself when gRPC is done with it, which is after Finish.
 // Thread-safety: one thread at a time.
 class UnaryCall final : public grpc::ServerUnaryReactor {
@@ -68,7 +68,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   // The caller's account when the call began; its token may become invalid meanwhile.
   [[nodiscard]] const Shares::Account& account() const { return account_; }
   void Hold(Shares::Ticket place) { place_ = std::move(place); }
-  // Charges an answer of about so many bytes in advance, so that no work is done whose answer
+  // Charges an answer of about `bytes` bytes in advance, so that no work is done whose answer
   // cannot be sent.  Returns ResourceExhausted, with which the caller must finish the call, if the
   // share does not allow it.
   [[nodiscard]] absl::Status ReserveAnswer(size_t bytes);
@@ -80,7 +80,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
  private:
   void OnDone() override { delete this; }
   // Lets gRPC call OnDone on the current thread, as it does for its own reactor, because OnDone
-  // never waits.  Calling it on another thread would cost a short call a quarter of its time.
+  // never waits.  Handing OnDone to another thread would take a quarter of the time of a short
+  // call.
   bool InternalInlineable() override { return true; }
   // Returns nullopt if the answer is charged, otherwise the refusal.
   [[nodiscard]] std::optional<Shares::Answer> ChargeAnswer(size_t bytes);

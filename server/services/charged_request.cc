@@ -24,7 +24,8 @@ absl::StatusOr<Shares::Ticket> Charge(grpc::CallbackServerContext& context, cons
   return Overloaded(context, room.retry_after, room.why);
 }
 
-// `request` may be charged for its bytes already; if it is not small, it is then charged for all.
+// Answers a request, which may be charged for its bytes already.  Unless the request is small,
+// charges it first for the rest of its memory.
 void AnswerNow(UnaryCall& call, const SessionDeps& deps, const google::protobuf::Descriptor& type,
                ChargedRequest& request, const AnswerBytes& answer) {
   const size_t length = request.bytes.Length();

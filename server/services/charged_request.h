@@ -1,9 +1,9 @@
 // Weighs requests and charges them to their callers before it parses them.
 //
-// gRPC parses a request before its service hears of it, and keeps the message until the caller has
-// read the answer: 16 MiB can become half a GiB, for as long as the caller likes.  So the methods
-// of data.sock and control.sock get bytes from gRPC, and each request is parsed here.  The parsed
-// request lives while its method runs; the method copies what the call needs later.
+// By default gRPC parses a request before it calls the service, and keeps the message until the
+// caller has read the answer: 16 MiB can become half a GiB, for as long as the caller likes.  So
+// the methods of data.sock and control.sock get bytes from gRPC, and each request is parsed here.
+// The parsed request lives while its method runs; the method copies what the call needs later.
 //
 // A request beyond kSmallRequestBytes is charged for its bytes, once all have arrived, and for the
 // parsed message, before it is parsed.  A unary call with a request beyond kInlineRequestBytes is
@@ -35,39 +35,40 @@ namespace larder {
 inline constexpr size_t kSmallRequestBytes = 32 << 10;
 inline constexpr size_t kInlineRequestBytes = 128 << 10;
 
-// Returns the memory of the bytes and the parsed message together.  Returns InvalidArgument if the
-// parsed message would take many times the length of the bytes.
+// Returns how much memory the bytes and the parsed message take together.  Returns InvalidArgument
+// if the parsed message would take more than a message of this length may (ParsedWeightMax).
 [[nodiscard]] absl::StatusOr<size_t> MemoryOf(const grpc::ByteBuffer& bytes,
                                               const google::protobuf::Descriptor& type);
-// Parses and frees the bytes.  Returns InvalidArgument if they are not such a message.
-// REQUIRES: MemoryOf returned OK for them.
+// Parses the bytes into *message and frees them.  Returns InvalidArgument if they are not a valid
+// message of its type.  REQUIRES: MemoryOf returned OK for them.
 [[nodiscard]] absl::Status Parse(grpc::ByteBuffer* bytes, google::protobuf::Message* message);
 
 // Weighs, charges and parses a request.  The ticket is empty if the request is at most
 // kSmallRequestBytes long.  Returns ResourceExhausted, with the retry hint in the trailing
-// metadata, if the share is full.  Returns InvalidArgument, and counts it, if the bytes are not
-// such a message, or longer than `length_max`.
+// metadata, if the share is full.  Returns InvalidArgument, and counts it, if the bytes are not a
+// valid message of this type, or are longer than `length_max`.
 [[nodiscard]] absl::StatusOr<Shares::Ticket> ParseCharged(grpc::CallbackServerContext& context,
                                                           const SessionDeps& deps,
                                                           grpc::ByteBuffer bytes, size_t length_max,
                                                           google::protobuf::Message* request);
 
-// Weighs and charges a request, then calls `answer`, which parses the bytes and finishes `call`: at
-// once, or on one of `long_requests`.  If the request is refused, finishes `call`.  If the bytes
-// are not such a message, `answer` returns InvalidArgument and must not have finished the call.
+// Weighs and charges a request, then calls `answer`, which parses the bytes and finishes `call`: on
+// this thread, or for a long request on a thread of `long_requests`.  If the request is refused,
+// finishes `call`.  If the bytes are not a valid message, `answer` returns InvalidArgument and must
+// not have finished the call.
 using AnswerBytes = std::function<absl::Status(grpc::ByteBuffer)>;
 void AnswerCharged(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_requests,
                    grpc::ByteBuffer bytes, const google::protobuf::Descriptor& type,
                    AnswerBytes answer);
 
-// Runs `work`, which finishes `call`, on one of `long_requests` when it is the caller's turn.
-// `bytes` is what the work holds while it waits.  If too many requests wait, or the caller has
-// ended the call by then, finishes `call` with an error instead.
+// Runs `work`, which finishes `call`, on a thread of `long_requests` when it is the caller's turn.
+// `bytes` says how much memory the work takes while it waits.  If too many requests wait, or the
+// caller has ended the call by the time of its turn, finishes `call` with an error instead.
 void OnLongThread(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_requests, size_t bytes,
                   std::function<void()> work);
 
-// The base of a service with such requests.  The constructor of the service must call Charge for
-// each of its methods that gets its requests this way.
+// The base class of a service whose requests are charged before they are parsed.  The service's
+// constructor must call Charge for each method whose requests are to be charged.
 template <class Table>
 class ChargedAt : public ServedAt<Table> {
  protected:
@@ -92,7 +93,7 @@ class ChargedAt : public ServedAt<Table> {
           return call;
         }));
   }
-  // For a call with a stream of answers, whose request is at most `length_max` long.
+  // For a call with a stream of answers, whose request has at most `length_max` bytes.
   template <template <class> class Method, class Service, class Request, class Reply>
   void Charge(grpc::ServerWriteReactor<Reply>* (Service::*method)(grpc::CallbackServerContext*,
                                                                   const Request*),

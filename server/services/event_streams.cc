@@ -17,7 +17,8 @@ namespace {
 // How long an event may wait before it is sent.
 constexpr Duration kPollEvery = std::chrono::milliseconds(10);
 constexpr Duration kRetryAfterWatchers = std::chrono::seconds(10);
-// After so many events of other tiers, the watcher gets a message with the number reached.
+// After this many events of tiers that a watcher does not watch, it gets a message with the number
+// of the latest event.
 constexpr uint64_t kUntold = 4096;
 
 absl::Status Ending() {
@@ -44,8 +45,8 @@ class EventStreams::Stream final : public Reactor {
     if (writing_ || !feed_.ready()) return Told::kNothing;
     absl::StatusOr<wire::WatchReply> reply = feed_.Next();
     if (!reply.ok()) return CutOff();
-    // Events of tiers that it does not watch are reported only by a number every kUntold events, so
-    // that the watcher can continue from there.
+    // Events of tiers that the watcher does not watch are reported only by a number every kUntold
+    // events, so that it can continue from there.
     if (reply->events.empty() && !reply->snapshot_end && reply->sequence < told_ + kUntold)
       return Told::kMore;
     told_ = reply->sequence;
@@ -85,7 +86,7 @@ class EventStreams::Stream final : public Reactor {
   EventFeed feed_;
   uint64_t told_ = 0;
   EventStreams& streams_;
-  v1::WatchEventsReply message_;  // which is being written
+  v1::WatchEventsReply message_;  // the message that is being written
   bool first_ = true;
   const Shares::Ticket place_;
   std::atomic<bool> writing_{false}, cancelled_{false};
@@ -143,7 +144,8 @@ void EventStreams::Wake() {
   wake_.NotifyOne();
 }
 
-// Sleeps while there is no watcher; otherwise it polls, because an event does not wake the thread.
+// The thread sleeps while there is no watcher.  Otherwise it polls, because an event does not wake
+// it.
 void EventStreams::Run() {
   pthread_setname_np(pthread_self(), "events");
   std::vector<Stream*> streams;

@@ -1,8 +1,8 @@
 // WatchEvents: the streams of all watchers, and the one thread that sends events to them.
 //
 // Each watcher gets events as fast as it reads.  A watcher that does not read slows down no other
-// one; it is cut off when its next event is no longer kept (EventFeed), and if it does not read
-// that error either, its call is cancelled.
+// watcher: it is cut off when its next event is no longer kept (EventFeed), and its call is
+// cancelled if it does not read that error either.
 // Ownership: Daemon owns EventStreams, which outlives its streams.  A stream deletes itself when
 // gRPC is done with the call.
 // Thread-safety: all methods from any thread.
@@ -63,7 +63,7 @@ class EventStreams {
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
   bool woken_ LARDER_GUARDED_BY(mu_) = false;
-  std::vector<Stream*> new_ LARDER_GUARDED_BY(mu_);  // which the thread has not taken yet
+  std::vector<Stream*> new_ LARDER_GUARDED_BY(mu_);  // streams that the thread has not taken yet
   std::thread thread_;
 };
 

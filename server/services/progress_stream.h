@@ -51,7 +51,7 @@ class ProgressStream final : public grpc::ServerWriteReactor<Message> {
       end_ = status;
       now = TakeEnd();
     }
-    if (now) this->Finish(ToRpcStatus(*now));  // without the lock: this may delete it
+    if (now) this->Finish(ToRpcStatus(*now));  // without the lock: Finish may delete this
   }
 
   void OnWriteDone(bool ok) override LARDER_EXCLUDES(mu_) {
@@ -74,7 +74,8 @@ class ProgressStream final : public grpc::ServerWriteReactor<Message> {
     writing_ = true;
     this->StartWrite(&sent_);
   }
-  // Returns, once, the status to finish the call with, if nothing is left to be written.
+  // Returns the status to finish the call with, at most once; nullopt if a report is still to be
+  // written or End was not called.
   [[nodiscard]] std::optional<absl::Status> TakeEnd() LARDER_REQUIRES(mu_) {
     if (writing_ || (next_ && !cancelled_)) return std::nullopt;
     if (end_) ticket_.Reset();  // before the caller sees the end: OnDone may come much later
@@ -84,7 +85,7 @@ class ProgressStream final : public grpc::ServerWriteReactor<Message> {
   const CallDeadline deadline_;
   Mutex mu_;
   Shares::Ticket ticket_ LARDER_GUARDED_BY(mu_);
-  Message sent_ LARDER_GUARDED_BY(mu_);  // which is being written
+  Message sent_ LARDER_GUARDED_BY(mu_);  // the report that is being written
   std::optional<Message> next_ LARDER_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ LARDER_GUARDED_BY(mu_);
   bool writing_ LARDER_GUARDED_BY(mu_) = false;

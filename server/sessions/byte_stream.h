@@ -3,8 +3,8 @@
 //
 // Both check every byte: received bytes are hashed in their extent, which only the daemon writes,
 // and bytes to be sent are checked before they leave.
-// Ownership: one object per call.  It holds store handles, which release what they hold when they
-// are destroyed.
+// Ownership: one object per call.  The object holds store handles, which release their blocks and
+// extents when they are destroyed.
 // Thread-safety: none; one call at a time.
 // Limits: a receiver reserves the extent of one block at a time, from the block's first byte to its
 // last.  A sender leases kWindow keys at a time and reserves one extent for a block that it
@@ -36,7 +36,8 @@ class BlockReceiver {
   [[nodiscard]] absl::Status Open(ContentSpec content, const VariantSpec& variant,
                                   const std::string& engine_id);
   // Begins the next block.  Returns InvalidArgument, which ends the stream, if the message is not
-  // valid or the previous block is incomplete.  A block that cannot be stored gets a status.
+  // valid or the previous block is incomplete.  A block that cannot be stored gets a status that
+  // says why, and its bytes are discarded.
   [[nodiscard]] absl::Status Begin(wire::StoreBlock block);
   // Adds bytes to the current block.  Returns InvalidArgument if its segment table states fewer
   // bytes, or if no block has begun.
@@ -65,12 +66,12 @@ class BlockReceiver {
   // The current block.
   std::optional<wire::StoreBlock> block_;
   ExtentReservation reservation_;  // if empty, the block's bytes are read and discarded
-  Shares::Ticket charged_;         // for reservation_
-  bool begun_ = false;             // its first byte has arrived, or it has failed
-  uint64_t missing_bytes_ = 0;     // of the block that are still to come
-  size_t segment_ = 0;             // the next one
+  Shares::Ticket charged_;         // charges reservation_
+  bool begun_ = false;             // the current block's first byte has arrived, or it has failed
+  uint64_t missing_bytes_ = 0;     // of the current block, not received yet
+  size_t segment_ = 0;             // the next segment to be received
   std::optional<PayloadWriter> out_;
-  std::span<std::byte> missing_of_segment_;  // where the rest of segment_ - 1 goes
+  std::span<std::byte> missing_of_segment_;  // the part of segment_ - 1 to be filled
 
   std::vector<BlockStatus> status_;
   std::vector<Digest> digests_;
@@ -85,7 +86,7 @@ class BlockSender {
 
   // One message of the answer.
   struct Piece {
-    bool start = false;  // begins a new key; the fields up to `segments` are then set
+    bool start = false;  // begins a new key; only then are the fields up to `segments` set
     uint32_t key = 0;
     BlockStatus status = BlockStatus::kMissing;
     std::string record_header;
@@ -93,7 +94,7 @@ class BlockSender {
     uint32_t segments = 0;
     std::span<const std::byte> data;  // valid until the next call
   };
-  // Returns false if all keys are answered.
+  // Sets *piece to the next message.  Returns false if all keys are answered.
   [[nodiscard]] bool Next(Piece* piece);
 
  private:
@@ -114,7 +115,7 @@ class BlockSender {
   std::optional<VariantIndex> index_;
 
   BlockStore::AcquireResult window_;
-  Shares::Ticket leased_;  // for window_
+  Shares::Ticket leased_;  // charges window_
   size_t window_begin_ = 0;
   size_t next_key_ = 0;
   // The segments of the current key that are still to be sent.
@@ -123,10 +124,10 @@ class BlockSender {
   ExtentReservation raw_;  // the extent that a block was decoded into
   Shares::Ticket raw_charged_;
   PayloadCodec codec_;
-  uint32_t segment_ = 0;  // the next one
+  uint32_t segment_ = 0;  // the next segment to be sent
   uint32_t segments_end_ = 0;
   SegmentCursor at_;
-  std::span<const std::byte> left_of_segment_;  // of segment_ - 1, to be sent
+  std::span<const std::byte> left_of_segment_;  // the part of segment_ - 1 to be sent
 };
 
 }  // namespace larder

@@ -1,6 +1,6 @@
-// Checks blocks that readers report as damaged.  The daemon reads a block itself before it drops
-// it: on a thread of its own, one block at a time, the reporting processes in turn, at a bounded
-// rate.
+// Checks blocks that readers report as damaged.  The daemon drops a block only after it has read
+// the block itself and found it damaged.  A thread of this object checks one block at a time, at a
+// bounded rate, and takes the blocks of the reporting processes in turn.
 //
 // A report proves nothing and may be dropped: a damaged block is found again when it is sampled.
 // Ownership: owns its thread; store and counters outlive it.
@@ -70,7 +70,7 @@ class DamageChecks {
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
   absl::flat_hash_map<ProcessId, Waiting> waiting_ LARDER_GUARDED_BY(mu_);
-  absl::flat_hash_map<User, size_t> processes_ LARDER_GUARDED_BY(mu_);  // of waiting_, by uid
+  absl::flat_hash_map<User, size_t> processes_ LARDER_GUARDED_BY(mu_);  // in waiting_, by uid
   std::deque<ProcessId> turns_ LARDER_GUARDED_BY(mu_);  // keys of waiting_, the next one first
   std::thread thread_;
 };

@@ -1,8 +1,9 @@
-// Keeps what lost sessions held until their process cannot access it any more.
+// Keeps the leases and reservations of lost sessions until their processes cannot access them any
+// more.
 //
-// When a stream closes, its process may be alive, with the pool mapped and a copy under way, so the
-// session's extents must not be reused.  The handles wait here, by process, until the process is
-// proven dead (pidfd) or has reported that it unmapped the pool (CLEAN).
+// When a stream closes without a `bye`, its process may still be alive, with the pool mapped and a
+// copy under way, so the session's extents must not be reused.  The handles wait here, by process,
+// until the process is proven dead (pidfd) or has reported that it unmapped the pool (CLEAN).
 // Ownership: owns the handles that are put in.
 // Thread-safety: all methods from any thread.
 // Locks: mu_ is a leaf; handles are destroyed without it.
@@ -23,17 +24,18 @@ namespace larder {
 
 class Quarantine {
  public:
-  // Keeps what one lost session held, and `beside` for as long.  Returns false if there is nothing
-  // to keep.  REQUIRES: called at most once for each session.
+  // Keeps the handles of one lost session, and `beside` with them, until one of the Release methods
+  // is called for them.  Returns false if there is nothing to keep.  REQUIRES: called at most once
+  // for each session.
   bool Put(ProcessId process, SessionId session, std::vector<BlockLease> leases,
            std::vector<ExtentReservation> reservations, std::shared_ptr<const void> beside = {})
       LARDER_EXCLUDES(mu_);
 
-  // To be called when the process is proven dead.  Returns everything of it to the store, and
-  // returns how many bytes that was.
+  // To be called when the process is proven dead.  Returns all handles of the process to the store,
+  // and returns how many bytes they held.
   ByteCount Release(ProcessId process) LARDER_EXCLUDES(mu_);
-  // To be called when the process has unmapped a session.  Returns what the session held to the
-  // store, and returns its bytes, or nullopt if nothing of it is here.
+  // To be called when the process has unmapped a session.  Returns the session's handles to the
+  // store, and returns how many bytes they held, or nullopt if no handle of the session is kept.
   std::optional<ByteCount> Release(ProcessId process, SessionId session) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] ByteCount bytes() const LARDER_EXCLUDES(mu_);

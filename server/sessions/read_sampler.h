@@ -1,9 +1,9 @@
 // Chooses which reads of a session are checked: each one independently, one in `one_in` on average.
 //
-// Counting reads would coincide with the windows in which clients ask: with windows of 16 keys and
-// every 64th key checked, only the first key of a window would ever be checked.  So the gap between
-// two checks is drawn at random, such that every read has the same probability, whatever came
-// before it.
+// Checking every n-th read would coincide with the windows in which clients ask: with windows of 16
+// keys and every 64th key checked, only the first key of a window would ever be checked.  So the
+// gap between two checks is drawn at random, such that every read has the same probability of being
+// checked, whatever reads came before it.
 // Thread-safety: none; the session's lock protects it.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace larder {
 
 class ReadSampler {
  public:
-  // `one_in` 0 checks no read, 1 checks all.  Each session has another `seed`.
+  // `one_in` 0 checks no read, 1 checks all.  Each session needs a different `seed`.
   ReadSampler(uint32_t one_in, uint64_t seed) : one_in_(one_in), state_(seed) { Draw(); }
 
   [[nodiscard]] bool Next() {

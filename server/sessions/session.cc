@@ -12,8 +12,8 @@
 namespace larder {
 namespace {
 
-constexpr size_t kEvictionsMax = 4096;  // ahead, after one message
-// So many tables of one grant fit into a message with other grants.
+constexpr size_t kEvictionsMax = 4096;  // blocks evicted in advance after one message
+// A grant with more segment tables than this is sent in a message of its own.
 constexpr int64_t kTablesBesideOthers = 64;
 
 bool IsShort(const wire::Grant& grant) {
@@ -27,7 +27,8 @@ bool HasAnswers(const wire::Down& down) {
          !down.grants.empty();
 }
 
-// A message must not cause an answer of any size.
+// Limits the size of the answers that one message can cause.  Returns InvalidArgument if its
+// acquires have too many keys, or want too many segment tables.
 absl::Status CheckAnswerSize(const wire::Up& up) {
   size_t keys = 0;
   size_t tables = 0;
@@ -91,8 +92,8 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     answering_ = true;
     for (const wire::Register& r : up.registers)
       down.registered.push_back(registrations_.Register(r));
-    // No client waits for a release.  So with acquires alone, releases come after their answer,
-    // unless an acquire lacks what they give back.
+    // No client waits for a release.  So if a message has acquires but no reserves, its releases
+    // are handled after the grants are sent, unless an acquire needs the memory that they free.
     released = up.releases.empty() || up.acquires.empty() || !up.reserves.empty();
     if (released) leases_.Release(up.releases);
     if (up.revoke_ack) {
@@ -100,11 +101,11 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
       for (const ReservationId r : up.revoke_ack->reservations) reservations_.Close(r);
     }
     for (const wire::Abort& a : up.aborts) reservations_.Abort(a);
-    // A released lease also ends what was still to be read for it.
+    // A cancel is for a lease that the client keeps; releasing a lease ends its reads too.
     leases_.Cancel(up.cancels);
     promised = HandleWrites(up, &down);
     HandleAcquires(up, &released, &down);
-    // A reader's report alone drops nothing: the daemon checks the bytes itself.
+    // A reader's report alone drops no block: the daemon checks the bytes itself.
     for (const wire::DamageReport& d : up.damaged) {
       if (const auto variant = registrations_.Find(d.variant))
         deps_.damage_checks.Report(context_.account.holder(), variant->index, d.digests);
@@ -116,7 +117,8 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     MutexLock lock(mu_);
     answering_ = false;
   }
-  // What an engine dropped is gone before the caller of a directive hears that it was.
+  // Device reports are handled before answers to directives, so that a caller that learns that an
+  // engine has dropped a block does not find the block in the device table any more.
   absl::Status reported;
   for (const wire::DeviceBlocks& d : up.device_blocks) {
     if (reported.ok()) reported = device_.Report(d);
@@ -125,9 +127,9 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     for (const wire::DirectiveDone& d : up.directives_done) deps_.directives.Done(id(), d);
   }
   leases_.StartReads();
-  LARDER_RETURN_IF_ERROR(reported);  // the end of the session returns what was granted
-  // As many blocks are evicted as extents were promised, before the writer asks again, and on this
-  // thread: another one would compete for the store's lock.
+  LARDER_RETURN_IF_ERROR(reported);  // the session ends, which returns what was granted
+  // Evicts as many blocks as extents were reserved, so that the writer's next reserve finds free
+  // memory.  This thread does it, because another thread would compete for the store's lock.
   if (promised > 0) deps_.store.EvictToWatermark(std::min(promised, kEvictionsMax));
   MutexLock lock(mu_);
   if (!released && !closed_) leases_.Release(up.releases);
@@ -156,7 +158,8 @@ size_t AttachedSession::HandleWrites(wire::Up& up, wire::Down* down) {
   if (up.publishes.empty() && up.reserves.empty()) return 0;
   const TimePoint begun = deps_.clock.Now();
   for (wire::Publish& p : up.publishes) reservations_.Publish(std::move(p), down);
-  // A writer waits for what became of its blocks, and not yet for memory for its next ones.
+  // A writer waits for the statuses of the blocks that it published, but not yet for memory for its
+  // next blocks, so the statuses are sent first.
   if (!down->published.empty() && !up.reserves.empty())
     context_.outlet.Send(std::exchange(*down, {}));
   size_t promised = 0;
@@ -253,8 +256,8 @@ wire::WriteMode AttachedSession::ChooseWriteMode(wire::WriteMode wanted,
   return wanted;
 }
 
-// A session that may not map slabs reads by copies, and one whose client does not know staging
-// segments has byte streams.
+// A session that may not map slabs reads by copies.  A session that needs staging segments, but
+// whose client does not support them, uses byte streams.
 void AttachedSession::ChooseModes(const wire::Hello& hello, wire::Attached* attached) {
   constexpr uint64_t kNeeded = wire::kFeatureTiers | wire::kFeatureCopiedReads;
   wire::WriteMode write = ChooseWriteMode(hello.write_mode, &attached->write_mode_reason);
@@ -296,7 +299,7 @@ void AttachedSession::Tick(TimePoint now) {
                            : TimePoint::max();
     if (!attached_) {
       if (!due) return;
-      // A stream that says nothing must not count among the sessions.
+      // A stream that sends no hello must not keep its place among the sessions.
       return context_.outlet.Finish(
           draining_ ? absl::OkStatus()
                     : absl::DeadlineExceededError(
@@ -323,7 +326,7 @@ BlockStatus AttachedSession::Direct(VariantIndex variant, wire::Directive direct
 
 void AttachedSession::OnDurable(VariantIndex variant, std::span<const Digest> digests) {
   {
-    MutexLock lock(mu_);  // after the answers of a message that is being handled
+    MutexLock lock(mu_);  // waits while a message is being handled
     if (closed_ || !context_.tiers) return;
   }
   const std::optional<uint32_t> number = registrations_.NumberOf(variant);
@@ -379,7 +382,7 @@ void AttachedSession::OnClosed() {
   bool clean = false;
   {
     MutexLock lock(mu_);
-    if (std::exchange(closed_, true)) return;  // from here on the parts get nothing new
+    if (std::exchange(closed_, true)) return;  // from now on no message reaches the parts
     clean = bye_;
     attached = attached_;
   }
@@ -388,7 +391,7 @@ void AttachedSession::OnClosed() {
     deps_.devices.SessionEnded(id());
     deps_.directives.SessionEnded(id());
   }
-  // Before anything of it may be given to another holder.
+  // Before an extent of the session can be given to another holder.
   if (context_.page) context_.page->ClearAll();
   leases_.End(&touchable);
   reservations_.End(clean, &touchable);
@@ -398,9 +401,9 @@ void AttachedSession::OnClosed() {
 }
 
 void AttachedSession::PutInQuarantine(SessionHoldings holdings) {
-  // What is charged for them stays charged.
+  // The process stays charged for as long as the quarantine keeps the handles.
   const auto charges = std::make_shared<std::vector<Shares::Ticket>>(std::move(holdings.charges));
-  // Counted first: a CLEAN that comes right after the Put takes the count back.
+  // Counted before Put, because a CLEAN that comes right after Put decrements the count.
   const bool counted = deps_.processes.AddQuarantine(process());
   if (!deps_.quarantine.Put(process(), id(), std::move(holdings.leases),
                             std::move(holdings.extents), charges)) {
@@ -408,7 +411,8 @@ void AttachedSession::PutInQuarantine(SessionHoldings holdings) {
     return;
   }
   ++deps_.counters.sessions_lost;
-  // A process that is dead already will not be reported again.
+  // If the process has died already, its death is not reported again, so nothing else would release
+  // these handles.
   if (!deps_.processes.Contains(process())) deps_.quarantine.Release(process(), id());
 }
 

@@ -1,11 +1,12 @@
 // One attached process of an engine: the state machine behind an Attach stream.  Knows messages,
 // not gRPC.
 //
-// A session is its parts, which share a SessionContext: what it registered (SessionRegistrations),
-// may write (SessionReservations), reads (SessionLeases) and has in device memory (SessionDevice).
-// This class does what concerns all of them: the hello, the order in which the parts of a message
-// are handled, deadlines, drain and the end.  When it ends, everything that it holds goes back: at
-// once after a `bye`, and through the quarantine if the stream broke and the process may live on.
+// A session consists of parts, which share a SessionContext: what it registered
+// (SessionRegistrations), may write (SessionReservations), reads (SessionLeases) and has in device
+// memory (SessionDevice).  This class does what concerns all parts: the hello, the order in which
+// the parts of a message are handled, deadlines, drain and the end.  When a session ends, its
+// leases and reservations are returned to the store: at once after a `bye`, and through the
+// quarantine if the stream broke and the process may still be alive.
 //
 // Ownership: shared by its stream, the SessionTable, and jobs.  The sink must stay valid until
 // OnClosed returns.
@@ -13,9 +14,9 @@
 // thread.
 // Locks: mu_ is held while a message is handled, and acquired before the locks of the parts.  The
 // parts' jobs do not acquire it, except to ask whether the session has finished draining.
-// Lifecycle: Create -> OnUp... -> OnClosed (exactly once).  Without a hello it ends after
+// Lifecycle: Create -> OnUp... -> OnClosed (exactly once).  A session that gets no hello ends after
 // kHelloDeadline.
-// Limits: those of the parts, and engine.proto.
+// Limits: those of the parts and of engine.proto.
 #pragma once
 
 #include <memory>
@@ -37,9 +38,10 @@ namespace larder {
 class AttachedSession {
  public:
   static constexpr std::chrono::seconds kHelloDeadline{5};
-  // After the client was told to finish, what was on its way is still served for so long.
+  // How long a drained session still serves requests, which its client may have sent before it was
+  // told to finish.
   static constexpr std::chrono::milliseconds kDrainGrace{100};
-  static constexpr size_t kKeysPerMessageMax = 4 * wire::kKeysMax;  // of all acquires of one Up
+  static constexpr size_t kKeysPerMessageMax = 4 * wire::kKeysMax;  // in all acquires of one Up
 
   // `process` is empty for a caller without a sideband token, which has byte streams only.
   // `holder` says whose shares the session uses.
@@ -49,26 +51,30 @@ class AttachedSession {
       SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process,
       const ShareHolder& holder, std::string peer, SessionSink& sink);
 
-  // Handles a message.  Takes what it keeps out of `up`.  An error ends the stream: InvalidArgument
-  // if the hello is missing or repeated, PermissionDenied for another tenant.
+  // Handles a message and moves what it keeps out of `up`.  Returns an error, which ends the
+  // stream: InvalidArgument if the hello is missing or repeated, the acquires ask for too much, or
+  // a device report is not valid; PermissionDenied if the hello names another tenant;
+  // ResourceExhausted if there are too many engines.
   [[nodiscard]] absl::Status OnUp(wire::Up& up) LARDER_EXCLUDES(mu_);
-  // To be called when the stream has ended.  After `bye` everything goes back to the store;
-  // otherwise what the process may still touch goes to the quarantine.
+  // To be called when the stream has ended.  After a `bye` all leases and reservations are returned
+  // to the store; otherwise those whose memory the process may still access go to the quarantine.
   void OnClosed() LARDER_EXCLUDES(mu_);
-  // To be called when the process is proven dead, although a forked child may keep the stream open,
-  // or when it has reported that it unmapped everything of this session.  Everything goes back to
-  // the store at once, and the stream ends.
+  // To be called when the process is proven dead (a forked child may keep the stream open), or when
+  // it has reported that it unmapped everything of this session.  Returns all leases and
+  // reservations to the store at once, and ends the stream.
   void OnUnmapped() LARDER_EXCLUDES(mu_);
-  // Ends leases and reservations whose deadline has passed.
+  // To be called several times per second.  Ends leases and reservations whose deadline has passed,
+  // a session whose hello is late, and a drained session that has no lease or reservation left.
   void Tick(TimePoint now) LARDER_EXCLUDES(mu_);
   // Tells the client to finish.  After kDrainGrace the session begins nothing new, and its stream
-  // ends OK after its last release.
+  // ends with OK once it has no lease, no reservation and no publish under way.
   void Drain() LARDER_EXCLUDES(mu_);
-  // Ends the stream now, Unavailable.
+  // Ends the stream now, with Unavailable, because the daemon stops.
   void Abandon();
-  // Asks the engine to do something with blocks in its device memory; `directive` lacks its
-  // variant.  Returns kOk if it is on its way, kUnsupported if the client takes no directives,
-  // kMissing if the session has ended or has not registered the variant.
+  // Asks the engine to do something with blocks in its device memory.  The session sets the variant
+  // in `directive`.  Returns kOk if the directive was handed to the stream, kUnsupported if the
+  // client takes no directives, kMissing if the session has had no hello, has ended, or has not
+  // registered the variant.
   [[nodiscard]] BlockStatus Direct(VariantIndex variant, wire::Directive directive)
       LARDER_EXCLUDES(mu_);
   // Tells the client that blocks which it published are on disk, and survive a crash.
@@ -86,21 +92,21 @@ class AttachedSession {
   [[nodiscard]] wire::ReadMode read_mode() const { return context_.read_mode; }
   [[nodiscard]] const std::string& engine_id() const {
     return context_.engine_id;
-  }  // once attached
+  }  // empty before the hello
 
  private:
   AttachedSession(SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process,
                   const ShareHolder& holder, std::string peer, SessionSink& sink);
 
-  // Checks a message before anything of it is done, and attaches at the hello.
+  // Checks a message before any part of it is handled, and attaches the session at the hello.
   [[nodiscard]] absl::Status Admit(const wire::Up& up) LARDER_REQUIRES(mu_);
   [[nodiscard]] absl::Status Attach(const wire::Hello& hello) LARDER_REQUIRES(mu_);
   [[nodiscard]] wire::WriteMode ChooseWriteMode(wire::WriteMode wanted, std::string* reason) const;
   void ChooseModes(const wire::Hello& hello, wire::Attached* attached);
-  // Returns how many extents it promised.
+  // Handles the publishes and reserves of a message.  Returns how many extents it reserved.
   size_t HandleWrites(wire::Up& up, wire::Down* down) LARDER_REQUIRES(mu_);
-  // *released: the message's releases are done.  If an acquire lacks what they give back, they are
-  // done before it is tried again.
+  // Answers the acquires of a message.  If an acquire does not get enough memory and *released is
+  // false, handles the message's releases, sets *released, and tries the acquire again.
   void HandleAcquires(const wire::Up& up, bool* released, wire::Down* down) LARDER_REQUIRES(mu_);
   void CountRequests(const wire::Up& up);
   void FinishIfDrained() LARDER_REQUIRES(mu_);
@@ -115,10 +121,11 @@ class AttachedSession {
   bool draining_ LARDER_GUARDED_BY(mu_) = false;
   bool closed_ LARDER_GUARDED_BY(mu_) = false;
   bool bye_ LARDER_GUARDED_BY(mu_) = false;  // the client uses nothing of this session any more
-  // The answers of a message are not sent yet: the stream must not end before them.
+  // A message is being handled and its answers are not sent yet; the stream must not end before
+  // they are.
   bool answering_ LARDER_GUARDED_BY(mu_) = false;
-  // When Tick must act for the session itself: the deadline of the hello, later the end of the
-  // drain's grace period; max if there is neither.
+  // When Tick must act for the session itself: at the deadline of the hello, and at the end of the
+  // drain's grace period; max if neither lies ahead.
   TimePoint next_deadline_ LARDER_GUARDED_BY(mu_);
 
   SessionRegistrations registrations_;

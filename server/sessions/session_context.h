@@ -1,8 +1,8 @@
-// What the parts of one session share: whose session it is, the daemon's parts, the modes that its
-// hello chose, and the way to its client.
+// What the parts of one session share: whose session it is, the daemon's parts, the modes that were
+// chosen at the hello, and the outlet to the client.
 //
 // The parts are SessionRegistrations, SessionReservations, SessionLeases, SessionFillings and
-// SessionDevice.  AttachedSession (server/sessions/session.h) owns them and this.
+// SessionDevice.  AttachedSession (server/sessions/session.h) owns the parts and this context.
 // Thread-safety: all methods from any thread.  Members that are neither atomic nor classes with a
 // lock are const after Create, or after the hello where the comment says so.
 // Locks: the outlet's lock is held while the sink is called, and is acquired last.
@@ -41,10 +41,11 @@ class DeviceTable;     // server/instances/device_table.h
 class DirectiveQueue;  // server/instances/directive_queue.h
 class TierWorker;      // storage/tiering/tier_worker.h
 
-// Where a session's answers go.
+// Where a session sends its answers.  Its methods are called from any thread, under the session's
+// locks.
 class SessionSink {
  public:
-  // Bytes of answers that may wait for the client to read them without a charge.
+  // How many bytes of answers may wait, uncharged, for the client to read them.
   static constexpr size_t kFreeAnswerBytes = 64 << 10;
   // Bytes of waiting answers beyond which the stream reads no further message.
   static constexpr size_t kQueuedMax = 1 << 20;
@@ -81,7 +82,8 @@ class SessionOutlet {
   }
 
  private:
-  // Not the session's lock, so that a copy that ends can answer while a message is handled.
+  // A lock of its own, not the session's, so that a job that has finished a copy can send its
+  // answer while another thread handles a message.
   Mutex mu_;
   SessionSink* sink_ LARDER_GUARDED_BY(mu_);
 };
@@ -124,8 +126,8 @@ struct SessionContext {
   [[nodiscard]] uint64_t NewId() {
     return (id.value << 32) | (ids.fetch_add(1, std::memory_order_relaxed) + 1);
   }
-  // Returns what a job holds so that the session outlives it.  REQUIRES: the caller holds the
-  // session.
+  // Returns a reference that a job keeps so that the session outlives the job.  REQUIRES: the
+  // caller keeps the session alive.
   [[nodiscard]] std::shared_ptr<const void> KeepAlive() const {
     std::shared_ptr<const void> session = self.lock();
     LARDER_CHECK(session != nullptr);
@@ -147,12 +149,12 @@ struct SessionContext {
 
   // Const after the hello.
   std::string engine_id;
-  BlockWriter writer;  // of what the session stores
+  BlockWriter writer;  // of the blocks that the session stores
   std::atomic<wire::WriteMode> write_mode = wire::WriteMode::kStream;
   std::atomic<wire::ReadMode> read_mode = wire::ReadMode::kStream;
   std::atomic<bool> tiers = false;  // the client understands PENDING and Durable
 
-  std::atomic<TimePoint> drained_from = TimePoint::max();  // max: the daemon does not drain
+  std::atomic<TimePoint> drained_from = TimePoint::max();  // max if the daemon does not drain
   std::atomic<uint64_t> ids = 0;
 };
 
@@ -163,7 +165,7 @@ struct SessionHoldings {
   std::vector<Shares::Ticket> charges;
 };
 
-// A variant that a session registered.  Its number in messages is its place among them.
+// A variant that a session registered.  Messages name it by its index among the session's variants.
 struct SessionVariant {
   VariantIndex index = VariantIndex::kNone;
   uint32_t block_tokens = 0;
@@ -181,14 +183,15 @@ struct SessionVariant {
   return static_cast<uint32_t>(std::chrono::ceil<std::chrono::milliseconds>(d).count());
 }
 
-// Returns InvalidArgument if what is kept beside a block's bytes (tokens, segment table) would take
-// more than half of the block's memory in the pool.  So all of it never takes more than half of the
+// Returns InvalidArgument if a block's tokens and segment table would take more than half as much
+// memory as the block takes in the pool.  So those of all blocks together never take more than half
+// of the pool's size.
 // pool.
 [[nodiscard]] absl::Status CheckMetadata(size_t tokens, const SegmentTable& segments);
 
 // Returns the writer that is kept with a block which the process behind `account` stores for an
-// engine.  The writer of a caller without a sideband token is unknown, although the call counts in
-// its user's share: the daemon knows its connection by a descriptor number alone, and another
+// engine.  A caller without a sideband token gets no uid there, although its call counts in its
+// user's share: the daemon knows its connection by a descriptor number alone, and another
 // connection may have had that number a moment ago.
 [[nodiscard]] BlockWriter WriterOf(const Shares::Account& account, std::string_view engine_id);
 

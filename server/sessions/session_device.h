@@ -1,5 +1,5 @@
-// A session's device memory: which blocks its engine reports there, and what the daemon asks the
-// engine to do with them.
+// The device memory of a session's engine: the blocks that the engine reports there, and the
+// directives that the daemon sends about them.
 //
 // The device table (server/instances/device_table.h) keeps the reports, and the directive queue
 // waits for the answers; this class checks reports and sends directives.
@@ -19,13 +19,15 @@ class SessionDevice {
   SessionDevice(SessionContext& context, const SessionRegistrations& registered)
       : context_(context), registered_(registered) {}
 
-  // The client takes directives other than DRAIN.  To be called at the hello.
+  // To be called at the hello if the client takes directives other than DRAIN.
   void TakeDirectives() { takes_directives_ = true; }
-  // Reports what an engine stored in device memory and removed from it.  Returns InvalidArgument if
-  // the variant is not registered, or if digests do not follow from parent and tokens.
+  // Handles an engine's report of what it stored in device memory and removed from it.  If another
+  // user owns the engine id, the report is only counted.  Returns InvalidArgument if the variant is
+  // not registered, or if digests do not follow from parent and tokens.
   [[nodiscard]] absl::Status Report(const wire::DeviceBlocks& report);
-  // Sends a directive, which lacks its variant.  Returns kOk if it is on its way, kUnsupported if
-  // the client takes none, kMissing if the session has not registered the variant.
+  // Sets the variant in a directive and sends it.  Returns kOk if the directive was handed to the
+  // stream, kUnsupported if the client takes no directives, kMissing if the session has not
+  // registered the variant.
   [[nodiscard]] BlockStatus Direct(VariantIndex variant, wire::Directive directive);
 
  private:

@@ -8,15 +8,17 @@
 namespace larder {
 namespace {
 
-// One message answers for so many bytes and blocks: enough that the cost of messages does not
-// matter, and few enough that the client's copy overlaps with the next one made here.
+// The answers for blocks are sent as a message after this many bytes or blocks: enough that the
+// cost of messages does not matter, and few enough that the client copies blocks while this thread
+// copies the next ones.
 constexpr uint64_t kAnswerBytes = 1 << 20;
 constexpr size_t kAnswerBlocks = 64;
-constexpr uint64_t kJobBytes = 16 << 20;  // after which a job gives its thread back
+constexpr uint64_t kJobBytes = 16 << 20;  // then a job gives its thread back
 constexpr size_t kWaitingMax = 64;
 
-// Copies a range of a payload.  Returns false if a segment does not have its hash.  A writer that
-// maps the pool may change it meanwhile, so what is hashed is what is copied.
+// Copies a range of a payload.  Returns false if a segment does not match its hash.  A writer that
+// maps the pool may change the payload meanwhile, so the bytes that are hashed are those that are
+// copied.
 bool CopyChecked(const CopyKernel& kernel, const BlockMetadata& metadata, const SegmentRange& range,
                  std::span<const std::byte> from, std::span<std::byte> to) {
   SegmentCursor at;
@@ -157,7 +159,7 @@ void SessionFillings::AnswerDecoded(const Filling& filling, size_t key, wire::Bl
                                     ExtentReservation extent) {
   const bool given = block.status == BlockStatus::kOk;
   if (given ? !leases_.Keep(filling.lease, &extent) : !leases_.Listens(filling.lease)) return;
-  extent.Reset();  // unless the lease has it now
+  extent.Reset();  // empty already if the lease has taken it
   if (given) {
     ++deps_.counters.blocks_hit;
     ++deps_.counters.blocks_decoded_for_lease;
@@ -229,11 +231,11 @@ wire::BlockGrant SessionFillings::CopyOne(const Filling& filling, const FillingB
     if (grant.status != BlockStatus::kOk) return grant;
     from = decoded->bytes().subspan(grant.extent.offset, grant.extent.bytes);
   }
-  if (filling.read_since) grant.tier = Tier::kDisk;  // where the acquire found it
+  if (filling.read_since) grant.tier = Tier::kDisk;  // where the acquire found the block
   const auto place = filling.window->Take(from.size());
   if (!place) {
     grant = RefusedBlock(BlockStatus::kFull);
-    grant.extent.bytes = from.size();  // what the client must have place for
+    grant.extent.bytes = from.size();  // what the window must have space for
     return grant;
   }
   if (!CopyTo(block, from, place->bytes)) {

@@ -1,10 +1,11 @@
-// What a session still owes for the blocks of an acquire that its grant called PENDING, and that
-// are in HOST: a block that HOST has encoded is decoded into an extent of the lease's own, and for
-// a session that reads by copies each block is copied into its staging segment.
+// The work that a grant leaves to be done for its PENDING blocks in HOST: a block that HOST has
+// encoded is decoded into an extent of the lease's own, and for a session that reads by copies each
+// block is copied into the client's staging segment.
 //
-// A Filling is the blocks of one acquire.  It is a job of the worker pool, which answers for each
-// block and gives its thread back after 16 MiB.  Of fillings by copies, one at a time is a job and
-// the others of the session wait for it, so that other sessions do not wait behind them.
+// A Filling has the blocks of one acquire.  It is a job of the worker pool, which answers for each
+// block and gives its thread back after 16 MiB.  Only one filling by copies of a session is a job
+// at a time, and the session's other fillings by copies wait for it, so that other sessions do not
+// wait behind all of them.
 //
 // Ownership: the session owns SessionFillings, and jobs keep the session alive.  A Filling is
 // shared by the session and the job that works on it, one thread at a time.
@@ -29,7 +30,8 @@
 
 namespace larder {
 
-// Holds of a filling on blocks that a lease holds too, each block once.
+// A filling's own holds on blocks that its lease holds too, each block once.  They keep the blocks
+// if the lease ends while the filling uses them.
 class BlockHolds {
  public:
   explicit BlockHolds(BlockStore& store) : store_(store) {}
@@ -53,15 +55,17 @@ class BlockHolds {
 
  private:
   BlockStore& store_;
-  absl::flat_hash_set<uint32_t> held_;  // as EntryRef
+  absl::flat_hash_set<uint32_t> held_;  // values of EntryRef
   std::vector<EntryRef> in_order_;
 };
 
-// The part of a staging segment that a client named in an acquire.  Places are taken from its
-// front.  The client may change its bytes at any moment, so they are written once and never read.
+// The part of a staging segment that a client named in an acquire.  Places in it are taken from
+// front to back.  The client may change the bytes at any moment, so the daemon writes each byte
+// once and never reads it.
 class CopyWindow {
  public:
-  // Returns null if there is no segment, or the window extends beyond its end.
+  // Returns null if there is no segment, the window extends beyond the segment's end, or `offset`
+  // is not a multiple of kSegmentAlign.
   [[nodiscard]] static std::shared_ptr<CopyWindow> Of(std::shared_ptr<const StagingSegment> segment,
                                                       uint64_t offset, uint64_t bytes);
 
@@ -69,7 +73,7 @@ class CopyWindow {
     uint64_t offset = 0;  // in the segment, a multiple of 64
     std::span<std::byte> bytes;
   };
-  // Returns nullopt if fewer bytes are left.
+  // Takes the next place.  Returns nullopt if the window has fewer than `bytes` bytes left.
   [[nodiscard]] std::optional<Place> Take(uint64_t bytes) LARDER_EXCLUDES(mu_);
 
  private:
@@ -82,7 +86,7 @@ class CopyWindow {
   uint64_t next_ LARDER_GUARDED_BY(mu_);
 };
 
-// Returns an answer that gives nothing of a block.
+// Returns an answer that has a status but no block.
 [[nodiscard]] inline wire::BlockGrant RefusedBlock(BlockStatus status) {
   wire::BlockGrant grant;
   grant.status = status;
@@ -90,7 +94,7 @@ class CopyWindow {
 }
 
 struct FillingBlock {
-  size_t key = 0;  // of the acquire
+  size_t key = 0;  // index of its key in the acquire
   BlockIndex::Held held;
   // The part of the payload to copy as it is in HOST; nullopt for a block to be decoded.
   std::optional<SegmentRange> as_it_is;
@@ -114,12 +118,13 @@ struct Filling {
   // The time of the acquire, for a block that had to be read from disk.
   std::optional<TimePoint> read_since;
   size_t next = 0;
-  Shares::Ticket waits;  // for its memory, while it waits for other fillings of its session
+  Shares::Ticket waits;  // charges its memory while it waits for another filling
 
   [[nodiscard]] size_t bytes() const {
     return sizeof(Filling) + blocks.capacity() * sizeof(FillingBlock);
   }
-  // To be called before the last block is answered: the client may reuse what it held by then.
+  // To be called before each answer.  Before the last answer it releases the holds: a client that
+  // has all answers may use what the filling held.
   void ReleaseAtEnd() {
     if (next == blocks.size()) holds.Release();
   }
@@ -133,10 +138,10 @@ class FillingHost {
   [[nodiscard]] virtual bool Listens(LeaseId lease) = 0;
   // Returns true while the client wants the bytes of the lease.
   [[nodiscard]] virtual bool Wants(LeaseId lease) = 0;
-  // Gives the lease a decoded block.  Returns false, and leaves *decoded as it is, if the client
-  // waits for no answer of the lease.
+  // Moves the extent of a decoded block into the lease.  Returns false, and leaves *decoded as it
+  // is, if the client waits for no answer of the lease.
   [[nodiscard]] virtual bool Keep(LeaseId lease, ExtentReservation* decoded) = 0;
-  // All copies of a filling are made.
+  // Called when all copies of a filling are made.
   virtual void OnCopied(LeaseId lease) = 0;
 };
 
@@ -145,8 +150,8 @@ class SessionFillings {
   SessionFillings(SessionContext& context, FillingHost& leases)
       : context_(context), deps_(context.deps), leases_(leases) {}
 
-  // Answers for each block of a filling, or says of those left that they are FULL if too much
-  // waits.
+  // Begins the work of a filling, which answers for each of its blocks.  If too much work waits,
+  // answers FULL for the blocks that have no answer yet.
   void Start(std::shared_ptr<Filling> filling) LARDER_EXCLUDES(mu_);
 
  private:
@@ -156,7 +161,8 @@ class SessionFillings {
 
   void Decode(const std::shared_ptr<Filling>& filling);
   void DecodeNext(Filling& filling, PayloadCodec& codec);
-  // Decodes a block into `to`, and returns the answer with the place in it, in slab 0.
+  // Decodes a block into `to`.  In the answer, the extent is in slab 0 and its offset is that in
+  // `to`.
   [[nodiscard]] wire::BlockGrant DecodeTo(const wire::Acquire& request,
                                           const BlockIndex::Held& held, std::span<std::byte> to,
                                           PayloadCodec& codec);

@@ -11,9 +11,9 @@
 namespace larder {
 namespace {
 
-// Keys of one acquire that name a block again, for a session that reads by copies.  The lease holds
-// and charges that block once, so without this limit a short message could queue any number of
-// copies free of charge.
+// The most keys of one acquire that name a block again, in a session that reads by copies.  The
+// lease holds and charges that block once, so without this limit a short message could queue any
+// number of copies free of charge.
 constexpr size_t kRepeatsMax = 128;
 
 bool Accepts(const wire::Acquire& request, const BlockMetadata& metadata) {
@@ -33,7 +33,7 @@ void RefuseAll(BlockStatus status, wire::Grant* grant) {
 
 }  // namespace
 
-// What is known of an acquire when its blocks arrive from disk.
+// What is kept of an acquire until its blocks arrive from disk.
 struct SessionLeases::Promotion {
   wire::Acquire request;  // without its digests
   SessionVariant variant;
@@ -75,7 +75,7 @@ wire::Grant SessionLeases::Acquire(const wire::Acquire& request) {
   BlockStore::AcquireResult held = Hold(request, variant->index, TiersToHold(), &crowded);
   Promoter::Prepared promotion;
   if (!PlanPromotion(request, *variant, held, id, &promotion)) {
-    // Too much waits for the disk: blocks that are there alone are treated as missing.
+    // Too many reads wait for the disk, so blocks that are only on disk are treated as missing.
     held = {};
     Uncrowd(std::exchange(crowded, {}));
     held = Hold(request, variant->index, HoldWhat::kHost, &crowded);
@@ -127,7 +127,7 @@ void SessionLeases::Grant(const wire::Acquire& request, const SessionVariant& va
     if (record.window == nullptr) return RefuseAll(BlockStatus::kInvalid, grant);
     record.copied = true;
   }
-  bool any = false;  // a block is given now, or will be
+  bool any = false;  // a block is given now or will be given later
   size_t tables = 0;
   for (size_t i = 0; i < held.blocks.size(); ++i) {
     grant->blocks[i] = GrantOne(request, variant, held.blocks[i], tables < kTablesPerMessageMax);
@@ -137,9 +137,9 @@ void SessionLeases::Grant(const wire::Acquire& request, const SessionVariant& va
     if (status == BlockStatus::kFull) grant->retry_after_ms = kRetryAfterFullMs;
   }
   if (grant->retry_after_ms > 0) context_.account.CountRefused(ShareKind::kLeasedBytes);
-  if (!any) return;  // `held` returns what was held but cannot be given
+  if (!any) return;  // destroying `held` returns its blocks
   const bool charged = Charge(held.lease.held_bytes(), &record);
-  // A session without a page reads nothing in place, so it has nothing to check.
+  // A session without a page reads nothing in place, so its lease needs no word.
   std::optional<uint32_t> word = 0;
   if (context_.page && charged) word = context_.page->AllocateWord(id.value);
   if (!charged || !word) {
@@ -228,8 +228,8 @@ wire::BlockGrant SessionLeases::GrantOne(const wire::Acquire& request,
   return grant;
 }
 
-// PENDING blocks are counted when they arrive, and a request that was refused as a whole is not one
-// for blocks.
+// PENDING blocks are counted when they arrive.  CANCELLED and UNSUPPORTED blocks are not counted:
+// the session has finished draining, or its client cannot read them this way.
 void SessionLeases::Count(const wire::Acquire& request, const wire::Grant& grant) {
   uint64_t hits = 0, missing = 0, bytes = 0;
   for (const wire::BlockGrant& block : grant.blocks) {
@@ -315,7 +315,7 @@ bool SessionLeases::AddToFilling(size_t key, const BlockIndex::Held& held,
   const uint64_t begin = grant.extent.offset - held.extent.offset();
   SegmentRange range{0, held.metadata->segment_count(), begin, begin + grant.extent.bytes};
   const bool whole = begin == 0 && grant.extent.bytes == held.metadata->payload_bytes().value();
-  if (!whole)  // GrantOne found the same range
+  if (!whole)  // cannot fail: GrantOne has found the same range
     (void)held.metadata->Table().Range(filling.request.first_layer, filling.request.layers, &range);
   block.as_it_is = range;
   block.check = sampler_.Next();
@@ -360,7 +360,7 @@ bool SessionLeases::Keep(LeaseId lease, ExtentReservation* decoded) {
 void SessionLeases::OnCopied(LeaseId lease) {
   MutexLock lock(mu_);
   const auto record = leases_.find(lease);
-  // More of it may still come from disk.
+  // Blocks that are still read from disk for the lease will be copied into its window.
   if (record != leases_.end() && !record->second.promotion) LetGo(record->second);
 }
 
@@ -416,8 +416,9 @@ void SessionLeases::OnPromoted(const Promotion& promotion, size_t key, BlockStat
       copy = PlanPromoted(promotion, key, held, lease->second.window, &block);
   }
   if (copy != nullptr) return fillings_.Start(std::move(copy));
-  if (block.status == BlockStatus::kPending) block.status = BlockStatus::kFull;  // ask again
-  block.tier = Tier::kDisk;  // where the acquire found it
+  // No job will decode the block for this lease, but the client may ask for it again.
+  if (block.status == BlockStatus::kPending) block.status = BlockStatus::kFull;
+  block.tier = Tier::kDisk;  // where the acquire found the block
   const auto number = static_cast<uint32_t>(key);
   wire::Down down;
   if (block.status == BlockStatus::kOk) {
@@ -476,7 +477,8 @@ void SessionLeases::ReleaseLocked(LeaseId id) {
 void SessionLeases::Acknowledge(std::span<const LeaseId> leases) {
   MutexLock lock(mu_);
   for (const LeaseId id : leases) {
-    if (leases_.contains(id)) ReleaseLocked(id);  // a promise ended at its deadline
+    // A promise is not there any more, because it ended at its deadline.
+    if (leases_.contains(id)) ReleaseLocked(id);
   }
 }
 
@@ -513,14 +515,15 @@ bool SessionLeases::Tick(TimePoint now, std::vector<LeaseId>* revoked) {
       LetGo(record);
       continue;
     }
-    // The process may still read, so the holds stay until it acknowledges, releases or dies.
+    // The process may still read in place, so the holds stay until it acknowledges or releases the
+    // lease, or dies.
     record.revoked = true;
     if (record.promise) promises.push_back(id);
     if (context_.page) context_.page->Clear(record.word, id.value);
     revoked->push_back(id);
     ++deps_.counters.leases_expired;
   }
-  for (const LeaseId id : promises) ReleaseLocked(id);  // the client reads nothing by them
+  for (const LeaseId id : promises) ReleaseLocked(id);  // the client reads no bytes for them
   return any;
 }
 
@@ -536,7 +539,7 @@ void SessionLeases::End(SessionHoldings* touchable) {
     ended = std::exchange(leases_, {});
   }
   for (auto& [id, record] : ended) {
-    if (record.copied) continue;  // nothing of the process can access its blocks
+    if (record.copied) continue;  // the process cannot access its blocks
     touchable->charges.push_back(std::move(record.place));
     touchable->charges.push_back(std::move(record.bytes));
     touchable->leases.push_back(std::move(record.lease));

@@ -2,13 +2,14 @@
 //
 // A lease holds the blocks of one acquire, charged to the session's process, from the grant until
 // the client releases it or its deadline passes.  At the deadline a lease whose blocks the client
-// may be reading in place is revoked, and keeps its holds until the client acknowledges; any other
-// lease ends.  Of a lease's blocks the grant gives those that the client can read at once.  The
-// others are PENDING: those that are on disk alone are read by the promoter, and what must be
-// decoded or copied first becomes a Filling (server/sessions/session_fillings.h).
+// may be reading in place is revoked, but keeps its holds until the client acknowledges or releases
+// it; any other lease returns its blocks.  A grant answers OK for the blocks that the client can
+// read at once, and PENDING for the other blocks that it can have: the promoter reads those that
+// are only on disk, and a Filling (server/sessions/session_fillings.h) decodes or copies the
+// others.
 //
-// Ownership: the session owns it.  Fillings that are jobs keep the session alive.  A read from disk
-// does not, and answers only if the session still exists.
+// Ownership: the session owns this object.  Fillings that are jobs keep the session alive.  A read
+// from disk does not, and answers only if the session still exists.
 // Thread-safety: all methods from any thread; the session calls Acquire under its own lock.
 // Locks: mu_ is held while blocks are acquired in the store, released and checked, and while the
 // shares, the staging table, the session's page and Promoter::Prepare are called.  Reads are
@@ -35,20 +36,21 @@ namespace larder {
 
 class SessionLeases final : private FillingHost {
  public:
-  // Segment tables that all acquires of one Up may want; each may have 1,024 segments.
+  // The most segment tables that all acquires of one Up may want; a table has up to 1,024 segments.
   static constexpr size_t kTablesPerMessageMax = 512;
   static constexpr uint32_t kRetryAfterFullMs = 20;
-  // Leases of one session on a block that many sessions hold (kCrowdedHolds).
+  // The most leases of one session on a block that many sessions hold (kCrowdedHolds).
   static constexpr uint32_t kCrowdedMax = 16;
 
   SessionLeases(SessionContext& context, const SessionRegistrations& registered);
 
-  // Grants a lease, if anything of it can be given.  What it left to be read, decoded or copied
-  // begins with StartReads.
+  // Grants a lease if at least one block can be given, now or later.  Reading, decoding and copying
+  // for the lease begin with StartReads.
   [[nodiscard]] wire::Grant Acquire(const wire::Acquire& request) LARDER_EXCLUDES(mu_);
-  // Counts what the client hears by a grant.
+  // Counts the hits and misses of a grant that is sent to the client.
   void Count(const wire::Acquire& request, const wire::Grant& grant);
-  // To be called after the grants have been sent, so that what becomes ready follows its grant.
+  // To be called after the grants have been sent, so that the client gets a grant before the later
+  // answers for its PENDING blocks.
   void StartReads() LARDER_EXCLUDES(mu_);
   void Release(std::span<const LeaseId> leases) LARDER_EXCLUDES(mu_);
   // Releases those of the leases that are still held: the client has stopped reading them.
@@ -59,8 +61,8 @@ class SessionLeases final : private FillingHost {
   // *revoked.  Returns true if any ended.
   bool Tick(TimePoint now, std::vector<LeaseId>* revoked) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool empty() const LARDER_EXCLUDES(mu_);
-  // Ends all leases, and answers for none any more.  Moves what the client may be reading in place
-  // to *touchable, and returns the rest to the store.
+  // Ends all leases; none of their PENDING blocks is answered any more.  Moves the blocks that the
+  // client may be reading in place to *touchable, and returns all others to the store.
   void End(SessionHoldings* touchable) LARDER_EXCLUDES(mu_);
 
  private:
@@ -77,13 +79,13 @@ class SessionLeases final : private FillingHost {
     uint64_t request = 0;  // the acquire's id
     bool revoked = false;
     bool cancelled = false;                  // nothing more is decoded or copied for it
-    bool promise = false;                    // the client reads nothing by it
-    bool copied = false;                     // the client reads copies, and nothing in the pool
-    std::shared_ptr<CopyWindow> window;      // for those, until they are made
-    std::vector<ExtentReservation> decoded;  // extents of its own, of blocks that HOST has encoded
-    Promoter::Prepared promotion;            // what is read from disk for it; may be null
-    Shares::Ticket place, bytes;             // what is charged for it
-    std::vector<EntryRef> crowded;           // blocks for which it is counted in crowded_
+    bool promise = false;                    // for a kPromise: the client reads no bytes
+    bool copied = false;                     // the client reads copies, not the pool
+    std::shared_ptr<CopyWindow> window;      // for the copies, until all are made
+    std::vector<ExtentReservation> decoded;  // the lease's own extents, with decoded blocks
+    Promoter::Prepared promotion;            // reads from disk for the lease; may be null
+    Shares::Ticket place, bytes;             // charges for the lease
+    std::vector<EntryRef> crowded;           // the lease's blocks that crowded_ counts
   };
   struct Promotion;
   using Records = absl::flat_hash_map<LeaseId, Record>;
@@ -96,19 +98,20 @@ class SessionLeases final : private FillingHost {
 
   [[nodiscard]] bool ByCopies(const wire::Acquire& request) const;
   [[nodiscard]] HoldWhat TiersToHold() const;
-  // Acquires in the store.  The blocks that this session counts in crowded_ now are in *crowded.
+  // Acquires the blocks of the request in the store.  *crowded gets the blocks whose counts in
+  // crowded_ this increments.
   [[nodiscard]] BlockStore::AcquireResult Hold(const wire::Acquire& request, VariantIndex variant,
                                                HoldWhat what, std::vector<EntryRef>* crowded)
       LARDER_REQUIRES(mu_);
   void Uncrowd(std::span<const EntryRef> blocks) LARDER_REQUIRES(mu_);
-  // Answers for what is held and records the lease, or gives nothing.
+  // Answers for the held blocks and records the lease; grants no lease if no block can be given.
   void Grant(const wire::Acquire& request, const SessionVariant& variant, LeaseId id,
              BlockStore::AcquireResult& held, Promoter::Prepared promotion, wire::Grant* grant)
       LARDER_REQUIRES(mu_);
-  // Returns false if the process or its uid has no share left.
+  // Charges a lease to the process.  Returns false if the process or its uid has no share left.
   [[nodiscard]] bool Charge(ByteCount bytes, Record* record) const;
-  // Answers for one held block.  `encoded`: an encoded block may be given as it is, where the
-  // client accepts that.  kPending: the block is on disk alone, or must be decoded.
+  // Answers for one held block.  With `encoded`, an encoded block is given as it is if the client
+  // accepts its codec.  The answer is kPending if the block is only on disk or must be decoded.
   [[nodiscard]] wire::BlockGrant GrantOne(const wire::Acquire& request,
                                           const SessionVariant& variant,
                                           const BlockIndex::Held& held, bool encoded)
@@ -122,25 +125,26 @@ class SessionLeases final : private FillingHost {
   void PlanCopies(const wire::Acquire& request, const SessionVariant& variant,
                   const BlockStore::AcquireResult& held, LeaseId lease, const Record& record,
                   wire::Grant* grant) LARDER_REQUIRES(mu_);
-  // Returns false if the block has too many holds.
+  // Adds a block to a filling.  Returns false if the block has too many holds.
   [[nodiscard]] bool AddToFilling(size_t key, const BlockIndex::Held& held,
                                   const wire::BlockGrant& grant, Filling& filling)
       LARDER_REQUIRES(mu_);
-  // Prepares the reading of held blocks that are on disk alone; *prepared is null if there are
-  // none.  Returns false if there are some, but too much waits for the disk already.
+  // Prepares the reading of held blocks that are only on disk; *prepared is null if there are none.
+  // Returns false if there are some, but too many reads wait for the disk already.
   [[nodiscard]] bool PlanPromotion(const wire::Acquire& request, const SessionVariant& variant,
                                    const BlockStore::AcquireResult& held, LeaseId lease,
                                    Promoter::Prepared* prepared);
-  // Answers for a block that was read from disk, or could not be.
+  // Answers for a block that was read from disk, or that could not be read.
   void OnPromoted(const Promotion& promotion, size_t key, BlockStatus status,
                   const BlockIndex::Held& held) LARDER_EXCLUDES(mu_);
-  // Makes a filling of such a block.  Returns null if there is nothing to copy: *block says why.
+  // Makes a filling of a block that was read from disk.  Returns null if there is nothing to copy;
+  // *block then says why.
   [[nodiscard]] std::shared_ptr<Filling> PlanPromoted(const Promotion& promotion, size_t key,
                                                       const BlockIndex::Held& held,
                                                       std::shared_ptr<CopyWindow> window,
                                                       wire::BlockGrant* block) LARDER_REQUIRES(mu_);
-  // Returns the lease's blocks to the store, and forgets its window; what is being copied is held
-  // for that.
+  // Returns the lease's blocks to the store, and forgets its window and its deadline.  Blocks that
+  // are still to be copied stay held by their filling.
   static void LetGo(Record& record);
   void ReleaseLocked(LeaseId id) LARDER_REQUIRES(mu_);
 
@@ -151,11 +155,11 @@ class SessionLeases final : private FillingHost {
 
   mutable Mutex mu_;
   Records leases_ LARDER_GUARDED_BY(mu_);
-  // How many of them hold a block that many sessions hold; by EntryRef.
+  // For each block that many sessions hold, by EntryRef: how many of this session's leases hold it.
   absl::flat_hash_map<uint32_t, uint32_t> crowded_ LARDER_GUARDED_BY(mu_);
   TimePoint next_deadline_ LARDER_GUARDED_BY(mu_) = TimePoint::max();
   ReadSampler sampler_ LARDER_GUARDED_BY(mu_);
-  // For StartReads.
+  // What the next StartReads begins.
   std::vector<Promoter::Prepared> promotions_to_start_ LARDER_GUARDED_BY(mu_);
   std::vector<std::shared_ptr<Filling>> fillings_to_start_ LARDER_GUARDED_BY(mu_);
 };

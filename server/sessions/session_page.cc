@@ -39,7 +39,8 @@ absl::StatusOr<std::unique_ptr<SessionPage>> SessionPage::Create() {
   if (base == MAP_FAILED) return absl::ErrnoToStatus(errno, "mmap of a session page");
   auto page = absl::WrapUnique(
       new SessionPage(std::move(memfd), std::span(static_cast<uint64_t*>(base), kWords)));
-  // A forked child of the daemon must not inherit it, and setting a word must not fault.
+  // A forked child of the daemon must not inherit the mapping, and setting a word must not cause a
+  // page fault.
   if (madvise(base, kBytes.value(), MADV_DONTFORK) != 0 ||
       madvise(base, kBytes.value(), MADV_POPULATE_WRITE) != 0) {
     return absl::ErrnoToStatus(errno, "madvise of a session page");

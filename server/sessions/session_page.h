@@ -2,20 +2,21 @@
 // lease or a reservation is still valid.
 //
 // A word holds the id of its lease or reservation while that is valid, and 0 or another id
-// afterwards.  A reader copies, then loads the word (acquire, after a fence), and discards the copy
-// if the word is not its id.  So Clear must come before the extent is given to another holder.
-// Extents change hands through locks and sockets, so a reader that has seen the new bytes also sees
-// the cleared word.  The page does not know leases, and does not wait for readers.
-// A freed word is reused at once, so a value is never used twice in one page, whether it is the id
-// of a lease or of a reservation.
+// afterwards.  A reader copies a block, then loads the word of its lease (acquire, after a fence),
+// and discards the copy if the word does not hold the lease's id.  So Clear must be called before
+// the extent is given to another holder.  Extents change hands through locks and sockets, so a
+// reader that has seen the new bytes also sees the cleared word.  The page does not know leases,
+// and does not wait for readers.
+// A freed word is reused at once, so its user never stores a value twice in one page, whether the
+// value is the id of a lease or of a reservation.
 //
 // Ownership: the session owns the page, which owns the memfd and the daemon's mapping of it.  A
-// client's mapping outlives it.  Only the daemon ever writes: clients get read-only descriptors,
-// and the memfd is sealed against later writable mappings.
+// client's mapping may outlive the page.  Only the daemon ever writes: clients get read-only
+// descriptors, and the memfd is sealed against later writable mappings.
 // Thread-safety: all methods from any thread.
 // Locks: mu_ is a leaf.
-// Lifecycle: Create -> AllocateWord -> Clear ... -> destroyed.  The words keep their last values in
-// a client's mapping, so the session calls ClearAll first.
+// Lifecycle: Create -> AllocateWord -> Clear ... -> ClearAll -> destroyed.  Without ClearAll, the
+// words would keep their last values in a client's mapping.
 // Limits: kWords words.  Needs Linux 5.1 (F_SEAL_FUTURE_WRITE) and /proc.
 #pragma once
 

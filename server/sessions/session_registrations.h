@@ -1,7 +1,7 @@
 // What a session has registered: its variants, which messages name by number, and the contents of
 // which it may publish blocks.
 //
-// Thread-safety: Register from one thread at a time, the others from any.
+// Thread-safety: Register from one thread at a time, the other methods from any thread.
 // Locks: mu_ is held while the block index is asked for the id of a variant.  The instance table is
 // called without it.
 // Limits: the shares of variants and contents (server/runtime/shares.h).
@@ -22,12 +22,13 @@ class SessionRegistrations {
 
   // Registers contents and variants for the session's engine.
   [[nodiscard]] wire::Registered Register(const wire::Register& request) LARDER_EXCLUDES(mu_);
-  // Returns the variant of this number, or nullopt if the session has not registered it.
+  // Returns the variant with this number, or nullopt if the session has not registered it.
   [[nodiscard]] std::optional<SessionVariant> Find(uint32_t number) const LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<uint32_t> NumberOf(VariantIndex variant) const LARDER_EXCLUDES(mu_);
-  // Sets the content of each block of a publish, where it follows from the block's parent or from
-  // what is registered.  Returns false if a block names a content that is not registered, or
-  // another one than its parent.
+  // Sets the content of each block of a publish: its parent if that is a registered content,
+  // otherwise the content that the block names, otherwise the registered content if there is only
+  // one.  Returns false if a block names a content that is not registered, or one that differs from
+  // such a parent.
   [[nodiscard]] bool SetContents(wire::Publish* request) const LARDER_EXCLUDES(mu_);
 
  private:

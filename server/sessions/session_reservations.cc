@@ -12,8 +12,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kRetryAfterNoWord{20};
 
-// Copies a payload that lies padded in staging into its extent, and hashes what is stored.  The
-// client may write to staging at any moment, so each byte is read from it once.
+// Copies a payload, which has padding in the staging segment, into its extent, and hashes the bytes
+// that are stored.  The client may write to the staging segment at any moment, so each byte is read
+// from there only once.
 void CopyStaged(const CopyKernel& kernel, std::span<const std::byte> from, std::span<std::byte> to,
                 SegmentTable* table) {
   SegmentCursor at;
@@ -24,7 +25,7 @@ void CopyStaged(const CopyKernel& kernel, std::span<const std::byte> from, std::
   StoreFence();
 }
 
-// Returns about how many bytes a publish takes while it waits.
+// Returns about how many bytes of memory a publish takes while it waits.
 size_t Weight(const wire::Publish& request) {
   size_t bytes = sizeof request;
   for (const wire::PublishBlock& block : request.blocks) {
@@ -72,7 +73,8 @@ wire::Reserved SessionReservations::Reserve(const wire::Reserve& request) {
     answer.message = "larderd is draining";
     return answer;
   }
-  // Charged first: a request that is refused must not have evicted anything.
+  // Charged before memory is reserved, because a request that is refused must not have evicted
+  // blocks.
   ByteCount total;
   for (const ByteCount bytes : request.bytes)
     total += ByteCount(RoundUp(bytes.value(), kPageBytes));
@@ -140,7 +142,8 @@ void SessionReservations::CloseLocked(ReservationId id) {
   Record& record = *it->second;
   context_.page->Clear(record.word, id.value);
   {
-    // Copies that wait in the queue find nothing held; those under way stay charged until they end.
+    // Copies that wait in the queue will find no extent; those under way stay charged until they
+    // end.
     MutexLock lock(record.mu);
     record.reservation.Reset();
     record.charged.ShrinkTo(record.copying.value());
@@ -265,8 +268,8 @@ BlockStatus SessionReservations::PublishStaged(Record& record, const SessionVari
     SetIfEmpty(message, "staging: no such segment, or the block extends beyond its end");
     return BlockStatus::kInvalid;
   }
-  // Split off while it is copied: other threads may copy into its neighbours, and the reservation
-  // may end meanwhile.
+  // The extent is split off the reservation while it is filled: other threads may fill other
+  // extents of the reservation, and the reservation may end meanwhile.
   ExtentReservation one;
   ByteCount held;
   {
@@ -337,7 +340,7 @@ void SessionReservations::Answer(Job& job) {
 
 bool SessionReservations::Submit(wire::Publish request, const SessionVariant& variant,
                                  std::shared_ptr<Record> record) {
-  constexpr uint64_t kBytesPerThread = 1 << 20;  // below, waking another costs more than it copies
+  constexpr uint64_t kBytesPerThread = 1 << 20;  // for less, waking a thread is not worth it
   const size_t weight = Weight(request);
   uint64_t bytes = 0;
   for (const wire::PublishBlock& block : request.blocks) {
@@ -356,7 +359,8 @@ bool SessionReservations::Submit(wire::Publish request, const SessionVariant& va
     --jobs_;
     return false;
   }
-  // Helpers that come too late, or not at all, leave the blocks to the others.
+  // The job does not need its helpers: blocks that a helper does not take are left to the other
+  // threads.
   for (size_t i = 1; i < threads; ++i) deps_.workers.Help(context_.account.holder(), run);
   return true;
 }
@@ -400,7 +404,7 @@ void SessionReservations::Recharge(ReservationId id, Record& record) {
     held = record.reservation.held_bytes() + record.copying;
     record.charged.ShrinkTo(held.value());
   }
-  if (held == ByteCount(0)) Close(id);  // unless that was done meanwhile
+  if (held == ByteCount(0)) Close(id);  // does nothing if it was closed meanwhile
 }
 
 void SessionReservations::OfferToDisk(VariantIndex variant, const Digest& digest) {

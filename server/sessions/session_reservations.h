@@ -1,16 +1,17 @@
 // What a session may write: its reservations, and the publishes that fill them.
 //
 // A reservation is open from Reserve until its extents are published or aborted, its deadline
-// passes, or the session ends.  Blocks of a mapped session lie in their extents already and are
-// published at once, unless the store asks the disk.  Otherwise a publish is a job of the worker
-// pool: each thread takes blocks from it, a staged block is copied out of the client's staging
-// segment, and the thread that ends the last block answers.
+// passes, or the session ends.  The client of a mapped session has written its blocks into their
+// extents before it publishes them, so they are published at once, unless the store must ask the
+// disk.  Otherwise a publish is a job of the worker pool: each of its threads takes one block after
+// another, copies a staged block out of the client's staging segment, and the thread that ends the
+// last block answers.
 //
 // Ownership: the session owns it; jobs keep the session alive.
 // Thread-safety: Reserve, Publish and Tick by the session, one at a time (its lock); everything
 // else from any thread.
-// Locks: a record's lock is acquired alone or after mu_, never before it.  It is held while a
-// mapped block is published into the store, which may wait for the disk.
+// Locks: a record's lock is acquired alone or after mu_, never before mu_.  A record's lock is held
+// while a mapped block is published into the store, which may wait for the disk.
 // Limits: SessionPage::kWords reservations and leases; the share of reserved bytes.
 #pragma once
 
@@ -47,28 +48,29 @@ class SessionReservations {
   bool Tick(TimePoint now, std::vector<ReservationId>* revoked) LARDER_EXCLUDES(mu_);
   // Returns true if nothing is reserved, and no publish is under way.
   [[nodiscard]] bool idle() const LARDER_EXCLUDES(mu_);
-  // Ends all reservations, and returns their extents to the store; those of publishes that are
-  // under way once these have ended.  But if the end is not `clean`, moves the extents that the
-  // client has mapped to *touchable, also those of publishes under way, which then fail.
+  // Ends all reservations.  Extents are returned to the store, those that a publish uses once it
+  // has ended.  But if the end is not `clean` and the client has the extents mapped, they are moved
+  // to *touchable, and publishes under way fail.
   void End(bool clean, SessionHoldings* touchable) LARDER_EXCLUDES(mu_);
 
  private:
-  // Shared with the jobs that copy into it; `mu` guards the handle.
+  // A reservation.  Shared with the jobs that copy into its extents; `mu` guards the handle.
   struct Record {
     Mutex mu;
     ExtentReservation reservation LARDER_GUARDED_BY(mu);
-    ByteCount copying LARDER_GUARDED_BY(mu);  // split off it, until their copies are done
+    ByteCount copying LARDER_GUARDED_BY(mu);  // in extents that are split off while they are filled
     Shares::Ticket charged LARDER_GUARDED_BY(mu);
     TimePoint deadline;
     uint32_t word = 0;
-    size_t slots = 0;  // extents as reserved
+    size_t slots = 0;  // the number of extents reserved
     std::atomic<bool> revoked = false;
   };
   struct Job;
 
   [[nodiscard]] std::shared_ptr<Record> Find(ReservationId id) const LARDER_EXCLUDES(mu_);
   void CloseLocked(ReservationId id) LARDER_REQUIRES(mu_);
-  // Charges what is left of a reservation after a publish, and closes it if that is nothing.
+  // Reduces the charge of a reservation to what it still holds after a publish or an abort, and
+  // closes it if it holds nothing.
   void Recharge(ReservationId id, Record& record) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] BlockStatus CheckBlock(const SessionVariant& variant,
@@ -79,7 +81,7 @@ class SessionReservations {
                                           wire::PublishBlock& block, std::string* message);
   [[nodiscard]] BlockStatus CopyInto(ExtentReservation& one, const StagingSegment& staging,
                                      const SessionVariant& variant, wire::PublishBlock& block);
-  // Makes a publish a job.  Returns false if too much waits in the worker pool.
+  // Makes a publish a job.  Returns false if too many jobs wait in the worker pool.
   [[nodiscard]] bool Submit(wire::Publish request, const SessionVariant& variant,
                             std::shared_ptr<Record> record) LARDER_EXCLUDES(mu_);
   void Run(Job& job) LARDER_EXCLUDES(mu_);
@@ -95,7 +97,7 @@ class SessionReservations {
   mutable Mutex mu_;
   absl::flat_hash_map<ReservationId, std::shared_ptr<Record>> reservations_ LARDER_GUARDED_BY(mu_);
   TimePoint next_deadline_ LARDER_GUARDED_BY(mu_) = TimePoint::max();
-  size_t jobs_ LARDER_GUARDED_BY(mu_) = 0;  // not answered yet
+  size_t jobs_ LARDER_GUARDED_BY(mu_) = 0;  // publishes as jobs, not answered yet
 };
 
 }  // namespace larder

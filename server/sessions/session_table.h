@@ -1,11 +1,11 @@
-// The sessions that exist.  Assigns their ids and tells all of them to drain.
+// All sessions of the daemon.  Assigns their ids and tells all of them to drain.
 //
 // Ownership: shares each session with its stream.
 // Thread-safety: all methods from any thread.
 // Locks: mu_ is held while a session is created.  Sessions are called, and removed ones destroyed,
 // without it.
-// Limits: the shares of each process and uid, and of all (server/runtime/shares.h); beyond them Add
-// returns ResourceExhausted.
+// Limits: the shares of each process, of each uid, and of all together (server/runtime/shares.h);
+// beyond them Add returns ResourceExhausted.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,7 @@ class SessionTable {
   size_t Drain(TimePoint now) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool draining() const { return draining_.load(std::memory_order_relaxed); }
   // Returns true if calls outside of sessions are to be refused.  Calls that were on their way when
-  // the drain began are still served, as in a session (AttachedSession::kDrainGrace).
+  // the drain began are still served, as requests in a session are (AttachedSession::kDrainGrace).
   [[nodiscard]] bool RefusesCalls(TimePoint now) const {
     return now >= refuses_from_.load(std::memory_order_relaxed);
   }

@@ -171,8 +171,9 @@ void SessionLoop::Erase(uint64_t id) {
 
 void SessionLoop::Watch(Served& served, const SessionSocket::Next& next, bool hung_up) {
   const uint32_t events = (next.read ? EPOLLIN : 0U) | (next.write ? EPOLLOUT : 0U);
-  // epoll reports a hang-up whatever events it is asked for, and again at once.  So a socket that
-  // waits for something else (a worker, capacity) is removed; it is woken or due later.
+  // epoll reports a hang-up whatever events it is asked for, and would do so again at once.  So a
+  // socket that has hung up but waits for something else (a worker, capacity) is removed from the
+  // epoll.  It is looked at again when it is woken or due.
   const bool watched = events != 0 || (served.watched && !hung_up);
   if (events == served.events && watched == served.watched) return;
   const int what = !watched ? EPOLL_CTL_DEL : served.watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;

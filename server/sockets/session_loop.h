@@ -1,15 +1,15 @@
 // One thread that serves many session sockets.
 //
-// After a message the thread polls for the next one for kSpin, yielding, before it sleeps: most of
-// a busy client's next messages arrive within that time, and waking a thread takes longer than
-// answering.  It sleeps at once if another thread wants its core, for example a client's copying
-// thread on a machine with few cores.
+// After a message the thread polls for the next one for up to kSpin, yielding, before it sleeps:
+// most of a busy client's next messages arrive within that time, and waking a thread takes longer
+// than answering.  The thread sleeps at once if another thread wants its core, for example a
+// client's copying thread on a machine with few cores.
 //
 // Ownership: owns the sockets that are added.
 // Thread-safety: NewId, Add and Wake from any thread; Ask and Answered from one thread.
 // Locks: mu_ is a leaf.  Sockets are called without it.
-// Lifecycle: Start -> Add, ... -> destroyed, which ends all sessions on it; clients have
-// SessionSocket::kLinger to read how their sessions ended.
+// Lifecycle: Start -> Add, ... -> destroyed, which ends the sessions of all its sockets; clients
+// have SessionSocket::kLinger to read how their sessions ended.
 #pragma once
 
 #include <array>
@@ -49,7 +49,8 @@ class SessionLoop final : public SessionSocket::Waker {
   void Add(std::unique_ptr<SessionSocket> socket) LARDER_EXCLUDES(mu_);
   void Wake(uint64_t id) override LARDER_EXCLUDES(mu_);
 
-  // Wakes the thread to answer.
+  // Asks the thread to show that it makes progress, and wakes it to answer
+  // (server/runtime/heartbeat.h).
   void Ask();
   [[nodiscard]] bool Answered() const { return heartbeat_.Answered(); }
 
@@ -57,7 +58,7 @@ class SessionLoop final : public SessionSocket::Waker {
   using Events = std::array<epoll_event, 64>;
   struct Served {
     std::unique_ptr<SessionSocket> socket;
-    uint32_t events = 0;  // which the epoll reports
+    uint32_t events = 0;  // the events that the epoll is to report
     bool watched = true;  // the epoll contains the socket
   };
   SessionLoop(FileDescriptor epoll, FileDescriptor wake);
@@ -86,7 +87,7 @@ class SessionLoop final : public SessionSocket::Waker {
   absl::flat_hash_map<uint64_t, Served> served_;
   std::set<uint64_t> lingering_;  // the oldest first
   TimePoint spin_until_;
-  TimePoint next_due_ = TimePoint::max();  // the first of all sockets; may be too early
+  TimePoint next_due_ = TimePoint::max();  // of all sockets; may be too early
 
   Mutex mu_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;

@@ -13,8 +13,8 @@ namespace larder {
 namespace {
 
 constexpr std::chrono::seconds kRetryAfter{1};  // if there are too many sessions
-// The turn of one session, after which the loop serves the others: a message of kSmallBodyBytes may
-// name 750 blocks.
+// The most frames, or bytes of frames, that the loop handles for one session before it serves the
+// others: a message of kSmallBodyBytes may name 750 blocks.
 constexpr size_t kTurnFrames = 16, kTurnBytes = SessionSocket::kSmallBodyBytes;
 
 }  // namespace
@@ -130,14 +130,14 @@ void SessionSocket::LookAtSession(TimePoint now, Next* next) {
   if (const auto end = WantedEnd()) return End(*end, now);
   // The socket was half-closed or broke; the session knows which by whether it received `bye`.
   if (input_->eof && !input_->stopped) return End(absl::OkStatus(), now);
-  // The client is gone, so its message must not wait for capacity that others hold.
+  // The client is gone, so its message must not wait for capacity that other processes hold.
   if (hung_up_ && input_->waits_from) End(absl::OkStatus(), now);
 }
 
 absl::Status SessionSocket::LookAtInput(TimePoint now, Next* next) {
   due_ = TimePoint::max();
   input_->stopped = false;
-  // First the frames that are left from when something stopped it.
+  // First handles frames that were received before but could not be handled then.
   LARDER_RETURN_IF_ERROR(HandleFrames(now, next));
   if (input_->working || input_->stopped || input_->more || input_->eof) return absl::OkStatus();
   LARDER_RETURN_IF_ERROR(MakeRoom(now));
@@ -154,7 +154,8 @@ absl::Status SessionSocket::LookAtInput(TimePoint now, Next* next) {
 absl::Status SessionSocket::MakeRoom(TimePoint now) {
   const size_t awaited = input_->reader.awaited_bytes();
   if (awaited <= kSmallBodyBytes) return absl::OkStatus();
-  // As far as the reader's buffer may grow for it, and as much again for the decoded message.
+  // What the reader's buffer may grow to for this message, and as much again for the decoded
+  // message.
   const size_t grown = 2 * input_->reader.buffer_bytes() + SessionFrameReader::kRoomBytes;
   const size_t wanted = 2 * std::min(awaited, grown);
   const uint64_t charged = input_->charged.amount();
@@ -169,12 +170,13 @@ absl::Status SessionSocket::MakeRoom(TimePoint now) {
     return absl::OkStatus();
   }
   if (!std::exchange(input_->refused, true)) ++context_.deps.counters.calls_overloaded;
-  // Messages that wait for one another's capacity must end at some time.  The message of a process
-  // that holds less than its part waits on, however long others hold the capacity.
+  // Messages that wait for one another's capacity must not wait forever.  So a message is refused
+  // after kMessageMax if its process holds its part of the capacity (HasItsPart).  The message of a
+  // process that holds less keeps waiting, however long other processes hold the capacity.
   if (!input_->waits_from) input_->waits_from = now;
   bool over = false;
   if (now >= std::max(*input_->waits_from + kMessageMax, input_->asked + kAskAgain)) {
-    input_->asked = now;  // HasItsPart looks at all accounts
+    input_->asked = now;  // not at each try, because HasItsPart looks at all accounts
     over = account_.HasItsPart(ShareKind::kMessageBytes);
   }
   if (answer.retry_after == Duration::zero() || over) {

@@ -1,11 +1,11 @@
 // The daemon's end of one session socket: reads Up, writes Down, and finally writes how the session
 // ended (docs/format.md, "Session socket").  AttachStream is its counterpart over gRPC.
 //
-// All input is untrusted.  The socket never blocks: answers that the client does not take are
-// queued, and a worker handles a long message, because other sessions share the loop.
+// All input is untrusted.  The socket never blocks, because other sessions share its loop: answers
+// that the client does not take are queued, and a worker handles a long message.
 // Ownership: owns the socket; shares the session.  Borrows Context and Waker.
-// Thread-safety: as SessionSink; Refuse and Begin before another thread knows this object; the
-// other methods from one thread, that of its loop.
+// Thread-safety: Send, Finish and Abort from any thread; Refuse and Begin before another thread
+// knows this object; the other methods from one thread, that of its loop.
 // Locks: mu_ may be held while Waker is called and a share is taken.  The session is called without
 // it, and calls this object under the session's locks.
 // Lifecycle: constructed -> Begin -> OnEvent ... until Next::over -> destroyed.  Or constructed ->
@@ -39,7 +39,7 @@ class SessionSocket final : public SessionSink {
   static constexpr size_t kSmallBodyBytes = 12 << 10;     // a longer message is charged
   static constexpr std::chrono::seconds kPauseMax{10};    // within a message
   static constexpr std::chrono::seconds kMessageMax{60};  // from its first byte to its last
-  static constexpr std::chrono::milliseconds kRetry{10};  // if there is no capacity for it
+  static constexpr std::chrono::milliseconds kRetry{10};  // pause if no capacity or worker is free
   static constexpr std::chrono::seconds kAskAgain{1};     // between two calls of HasItsPart
   static constexpr std::chrono::seconds kLinger{1};  // for the client to read how its session ended
 
@@ -91,14 +91,14 @@ class SessionSocket final : public SessionSink {
     SessionFrameReader reader{wire::kMessageBytesMax};
     SessionCodec parser;
     wire::Up up;
-    std::optional<SessionFrame> frame;    // complete, not handled yet; its bytes are the reader's
-    bool eof = false;                     // nothing more comes
-    bool carried = false;                 // descriptors came
+    std::optional<SessionFrame> frame;    // complete, not handled yet; its bytes are in reader
+    bool eof = false;                     // the client sends nothing more
+    bool carried = false;                 // the client sent file descriptors
     bool working = false;                 // a worker handles the frame and uses reader and session
     bool stopped = false;                 // not reading: unread answers, no capacity or no worker
     bool more = false;                    // its turn has ended, and complete frames are left
-    TimePoint begun, moved;               // of an incomplete message: its first and latest byte
-    Shares::Ticket charged;               // for the message's bytes; grows as it arrives
+    TimePoint begun, moved;               // first and latest byte of an incomplete message
+    Shares::Ticket charged;               // for a long message; grows as its bytes come
     bool refused = false;                 // the message has been refused capacity at least once
     std::optional<TimePoint> waits_from;  // since when the message waits for capacity
     TimePoint asked;                      // when HasItsPart was last called
@@ -114,7 +114,7 @@ class SessionSocket final : public SessionSink {
   [[nodiscard]] bool HandToWorker(const SessionFrame& frame) LARDER_EXCLUDES(mu_);
   void StopFor(TimePoint due);
   // Charges the next part of a long message that has begun, or stops reading for a while.  Returns
-  // ResourceExhausted if there is never enough capacity, or was not in time.
+  // ResourceExhausted if there can never be enough capacity, or if there was none in time.
   [[nodiscard]] absl::Status MakeRoom(TimePoint now);
   // Returns DeadlineExceeded if an incomplete message pauses or lasts too long.
   [[nodiscard]] absl::Status CheckBegun(TimePoint now, bool received);
@@ -124,8 +124,8 @@ class SessionSocket final : public SessionSink {
   [[nodiscard]] std::optional<absl::Status> WantedEnd() LARDER_EXCLUDES(mu_);
   // Ends the session because of what its client sent.
   void Fail(const absl::Status& why, TimePoint now) LARDER_EXCLUDES(mu_);
-  // Closes the session, then writes how it ended: when a client learns that its session has ended,
-  // the daemon keeps nothing of the session any more.
+  // Closes the session, then writes how it ended.  In this order, so that when a client learns that
+  // its session has ended, the daemon has ended it already.
   void End(const absl::Status& why, TimePoint now) LARDER_EXCLUDES(mu_);
   void Flush() LARDER_REQUIRES(mu_);
   // Charges the process for the answers in queue_.  If its share does not allow them, the next
@@ -149,7 +149,7 @@ class SessionSocket final : public SessionSink {
   Mutex mu_;
   SessionCodec writer_ LARDER_GUARDED_BY(mu_);
   SocketQueue queue_ LARDER_GUARDED_BY(mu_);
-  Shares::Ticket answers_ LARDER_GUARDED_BY(mu_);  // charges what waits in queue_
+  Shares::Ticket answers_ LARDER_GUARDED_BY(mu_);  // charges the answers in queue_
   bool deaf_ LARDER_GUARDED_BY(mu_) = false;       // the socket takes nothing any more
   bool looking_ LARDER_GUARDED_BY(mu_) = false;    // OnEvent runs, and sees what changes meanwhile
   bool woken_ LARDER_GUARDED_BY(mu_) = false;      // Wake was called since the last OnEvent

@@ -27,11 +27,11 @@ class SessionSockets {
   SessionSockets(const SessionSockets&) = delete;
   SessionSockets& operator=(const SessionSockets&) = delete;
 
-  // Returns the client's end.  If there can be no session, the client reads the reason from it, as
-  // gRPC would report it on the call.
+  // Creates a session and its socket, and returns the client's end of the socket.  If no session
+  // can be created, the client reads the reason from the socket, in the form of a session's end.
   [[nodiscard]] absl::StatusOr<FileDescriptor> Open(const AttachedProcess& process);
 
-  // For all loops, as in server/runtime/heartbeat.h; Ask also wakes them.
+  // As in server/runtime/heartbeat.h, for all loops; Ask also wakes them.
   void Ask();
   [[nodiscard]] bool Answered() const;
 

@@ -95,7 +95,8 @@ BlockRecoder::Outcome BlockRecoder::ReadDisk(const BlockIndex::Held& held, PageB
 // being written or has just been written again, the description that was read is out of date; that
 // is no damage.
 BlockRecoder::Outcome BlockRecoder::Damaged(const Copy& copy) const {
-  // In this order, because a block has its new location before its writing ends.
+  // IsWriting is called before LookAt, because a block has its new location before its writing
+  // ends.
   const bool writing = disk_.work->spiller().IsWriting(copy.variant, copy.digest);
   const BlockIndex::Held now = store_.index().LookAt(copy.ref);
   if (writing || now.disk_location != copy.location) return Outcome::kInUse;
@@ -205,13 +206,13 @@ void BlockRecoder::Replace(std::span<Copy* const> mine, PayloadCodec& codec) con
     copy.outcome = failed ? Outcome::kFailed : put ? Outcome::kMissing : Outcome::kNoRoom;
     if (written) copy.outcome = Outcome::kChanged;
   }
-  // A record that could not be erased keeps its space until a later call erases it; a start then
-  // finds one of the two.
+  // A record that could not be erased keeps its space until a later call erases it.  If the daemon
+  // restarts before that, it finds one of the two records.
   if (!gone.empty()) (void)disk_.tier->Erase(gone);
 }
 
-// On a full disk, other blocks are evicted to make space for the first ones; the rest get space
-// when the larger old records of the first are erased.
+// If the disk is too full for some of the blocks, evicts other blocks from it and writes these
+// again, once.
 void BlockRecoder::Put(std::span<const DiskTier::NewBlock> blocks,
                        std::span<DiskTier::PutResult> results) const {
   disk_.tier->Put(blocks, results);

@@ -1,9 +1,11 @@
-// Encodes or decodes copies of blocks where they lie: the steps of Compress for several blocks.
+// Encodes or decodes copies of blocks in the tier where they are: the steps of Compress for several
+// blocks at once.
 //
-// A copy is read and recoded while it is held, then replaces the old copy in one step: in HOST its
-// extent, on DISK its record, of which a crash leaves either the old or the new one.  A copy is
-// replaced only while the recoder's hold on the block is the only one, because other holders read
-// the old copy or wait for it.  Bytes are checked against their hashes before they are recoded.
+// A copy is read and recoded while its block is held.  Then the recoded copy replaces the old one
+// in one step: in HOST its extent, on DISK its record, where a crash leaves either the old or the
+// new record.  A copy is replaced only while the recoder's hold on the block is the only one,
+// because other holders read the old copy or wait for it.  Bytes are checked against their hashes
+// before they are recoded.
 // Ownership: CompressVerb owns it; the store and the disk outlive it.
 // Thread-safety: all methods from any thread, each on copies of its own.
 // Locks: none of its own.
@@ -27,11 +29,11 @@ class BlockRecoder {
   enum class Outcome : uint8_t {
     kReady,        // read and recoded, not written yet
     kChanged,      // written
-    kUnchanged,    // it is in that codec already, or would not become smaller
-    kMissing,      // it has left the tier, or was damaged
-    kInUse,        // another reader or writer holds it
-    kNoRoom,       // the tier has no space for it
-    kUnsupported,  // it is in a codec that cannot be converted here
+    kUnchanged,    // the copy is in that codec already, or would not get smaller
+    kMissing,      // the block has left the tier, or the copy was damaged
+    kInUse,        // another reader or writer holds the block
+    kNoRoom,       // the tier has no space for the new copy
+    kUnsupported,  // the copy is in a codec that cannot be converted here
     kFailed,       // the disk failed
   };
   // A copy of a block, from Prepare to Release.
@@ -55,7 +57,8 @@ class BlockRecoder {
 
   BlockRecoder(BlockStore& store, DiskParts disk) : store_(store), disk_(disk) {}
 
-  // Holds, reads and recodes one copy.  Sets its outcome, which is never kChanged.
+  // Holds the block of one copy, reads the copy and recodes it.  Sets its outcome, which is never
+  // kChanged.
   void Prepare(Codec to, PayloadCodec& codec, Copy* copy) const;
   // Writes the copies that are kReady, those of DISK with one sync.  A copy of a block that another
   // reader or writer holds stays kReady.  REQUIRES: all copies are of one tier.

@@ -76,7 +76,7 @@ absl::StatusOr<BlockScope> MakeScope(wire::SelectionScope scope,
     return made;
   }
   const std::vector<VariantIndex> variants = VariantsOf(selection, instances, store);
-  // Without variants and engine the scope has blocks of every variant that is stored.
+  // If the selection names neither variants nor an engine, the scope has blocks of every variant.
   if (!selection.variants.empty() || !selection.engine_id.empty())
     made.variants.emplace(variants.begin(), variants.end());
   if (scope == wire::SelectionScope::kPrefix) {
@@ -108,8 +108,8 @@ absl::Status ScopeMembers::Find(const BlockScope& scope, const BlockStore& store
   return absl::OkStatus();
 }
 
-// A chain is of one content.  The parent of its first block is the content; the first block behind
-// a hole has its content in its metadata, in HOST or on disk.
+// All blocks of a chain have one content.  For the first block of a chain it is the parent; for the
+// first block behind a hole it is in the block's metadata, in HOST or on disk.
 absl::Status ScopeMembers::FindContent(const Digest& content_id, const BlockStore& store,
                                        DiskTier* disk, const DeviceTable* devices) {
   const ChainForest forest(store.index(), LinksOf(devices));
@@ -144,8 +144,8 @@ absl::Status ScopeMembers::FindContent(const Digest& content_id, const BlockStor
                    status.message()));
 }
 
-// The records of blocks that are only on disk are read while the index is walked, not collected
-// first: they may be all blocks.
+// The records of blocks that are only on disk are read in batches while the index is walked.  These
+// blocks are not all collected first, because they may be most blocks of the index.
 absl::Status ScopeMembers::FindWritten(const BlockWriter& writer, const BlockStore& store,
                                        DiskTier* disk) {
   absl::Status status;

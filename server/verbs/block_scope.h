@@ -1,7 +1,7 @@
 // Finds the blocks that a verb of many blocks selects, however many they are: resolves a
 // wire::SelectionScope to what is stored.
 //
-// Values; the store, the disk and the device table are only read.
+// The types here are values.  They only read the store, the disk and the device table.
 // Thread-safety: as any value.
 // Blocking: Find takes seconds with millions of blocks, and may wait for the disk.
 #pragma once
@@ -33,10 +33,10 @@ struct BlockScope {
   std::optional<absl::flat_hash_set<VariantIndex>> variants;  // nullopt means every variant
   Digest content_id;                                          // for kContent
   BlockWriter writer;                                         // for kWriter
-  std::vector<uint64_t> ends;  // for kPrefix: IndexHash of its last whole block, per variant
+  std::vector<uint64_t> ends;  // for kPrefix: IndexHash of the last whole block, per variant
 };
 
-// Returns InvalidArgument as Select does, or if a prefix is shorter than a block of any variant.
+// Returns InvalidArgument as Select does, or if a prefix has no whole block of any variant.
 [[nodiscard]] absl::StatusOr<BlockScope> MakeScope(
     wire::SelectionScope scope, const wire::BlockSelection& selection, const Digest& content_id,
     std::span<const uint32_t> tokens, const InstanceTable& instances, const BlockStore& store);
@@ -44,14 +44,15 @@ struct BlockScope {
 // The stored blocks of a scope, as they were when Find ran.
 class ScopeMembers {
  public:
-  // `disk` may be null, and `devices` too if blocks of DEVICE do not matter.  Returns Unavailable
-  // if the content or the writer of some blocks could not be read from the disk; *members then has
-  // all other blocks.
+  // `disk` may be null.  `devices` may be null if blocks of DEVICE do not matter.  Returns
+  // Unavailable if the content or the writer of some blocks could not be read from the disk;
+  // *members then has all other blocks.
   static absl::Status Find(const BlockScope& scope, const BlockStore& store, DiskTier* disk,
                            const DeviceTable* devices, ScopeMembers* members);
 
   [[nodiscard]] bool Contains(VariantIndex variant, const Digest& digest) const;
-  // Returns the blocks that an engine of the scope has in device memory; each once.
+  // Returns the blocks that an engine of `scope` has in device memory and that are in the scope,
+  // each once.
   [[nodiscard]] std::vector<std::pair<VariantIndex, Digest>> OnDevice(
       const BlockScope& scope, const DeviceTable& devices) const;
   // Calls visit(variant, digest) for each block that is stored in HOST or DISK.
@@ -67,7 +68,8 @@ class ScopeMembers {
   [[nodiscard]] bool HasVariant(VariantIndex variant) const {
     return !variants_ || variants_->contains(variant);
   }
-  // Reads the record header of each block that is only on disk.
+  // Finds the blocks that `writer` stored.  For a block that is only on disk, reads the record
+  // header.
   absl::Status FindWritten(const BlockWriter& writer, const BlockStore& store, DiskTier* disk);
   absl::Status FindContent(const Digest& content_id, const BlockStore& store, DiskTier* disk,
                            const DeviceTable* devices);

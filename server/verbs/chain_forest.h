@@ -1,6 +1,7 @@
-// Which stored blocks continue which, as a snapshot of the time when this was constructed.
+// A snapshot of which stored blocks continue which other ones in their chains, taken at
+// construction.
 //
-// Names are known by their hashes (IndexHash), as parents are in the index.  Two names with the
+// A name is represented by its hash (IndexHash), as a parent is in the index.  Two names with the
 // same hash, which a client can construct, count as one.
 // Thread-safety: any thread; it does not change after construction.
 // Memory: about 32 B per block, and as much again during construction.
@@ -23,9 +24,10 @@ class ChainForest {
   using Links = std::vector<std::pair<uint64_t, uint64_t>>;
   explicit ChainForest(const BlockIndex& index, const Links& more = {});
 
-  // Returns these names, stored or not, and all blocks that continue them.
+  // Returns these names, stored or not, and all blocks that continue them directly or indirectly.
   [[nodiscard]] Names Below(std::vector<uint64_t> names) const;
-  // Returns true if its parent was not stored: it begins its chain, or follows a hole.
+  // Returns true if the block's parent was not stored: the block begins its chain, or follows a
+  // hole.
   [[nodiscard]] bool IsHead(const ChainLink& block) const { return !names_.contains(block.parent); }
 
  private:

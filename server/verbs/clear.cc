@@ -13,8 +13,8 @@
 namespace larder {
 namespace {
 
-// Passes over the blocks of a content.  During a pass a block may be stored, or may leave and take
-// with it what links the blocks behind it to the content.
+// The most passes over the blocks of a content.  More than one may be needed: during a pass a block
+// may be stored, or a block may leave that links the blocks behind it to the content.
 constexpr int kLooksMax = 8;
 constexpr Duration kWriteLimit = std::chrono::seconds(20);
 constexpr size_t kForgottenAtOnce = 1024;

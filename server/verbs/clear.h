@@ -1,4 +1,4 @@
-// Clear: removes the blocks of a scope from the chosen tiers, while other calls go on.
+// Clear: removes the blocks of a scope from the chosen tiers, while other calls continue to work.
 //
 // Ownership: Daemon owns it; the store, the disk, the pins and the counters outlive it.
 // Thread-safety: all methods from any thread.
@@ -35,20 +35,21 @@ class ClearVerb {
     bool pinned = false;  // clears pinned blocks too, and ends all their pins
     bool dry_run = false;
   };
-  // Returns OK if all blocks are cleared and no crash can bring one back.  Returns Unavailable if
-  // the disk failed or is not read completely yet; what `result` reports is done nevertheless, but
-  // a crash may bring it back.
+  // Returns OK if all blocks are cleared, except those that *result counts as kept, and no crash
+  // can bring one back.  Returns Unavailable if the disk failed or is not read completely yet; the
+  // blocks that *result counts as cleared are cleared nevertheless, but a crash may bring them
+  // back.
   [[nodiscard]] absl::Status Clear(const What& what, wire::ClearResult* result);
 
  private:
-  // Cleared blocks that are still leased, so that the disk may still have them.
+  // Cleared blocks that are still leased.  The disk may still have their records.
   struct Leased {
     std::vector<DiskAddress> on_disk;
     std::vector<EntryRef> held;  // one hold per address, so that its space is not reused before
                                  // the disk has forgotten the record
-    std::vector<std::pair<VariantIndex, Digest>> names;  // which may be on their way to the disk
+    std::vector<std::pair<VariantIndex, Digest>> names;  // blocks that the spiller may be writing
   };
-  // Passes over the blocks once; sets *cleared to the number of blocks that it cleared.
+  // Visits the blocks of the scope once; sets *cleared to the number of blocks that it cleared.
   [[nodiscard]] absl::Status ClearOnce(const What& what, wire::ClearResult* result, Leased* leased,
                                        uint64_t* cleared);
   [[nodiscard]] BlockStatus ClearOne(const What& what, VariantIndex variant, const Digest& digest,
@@ -63,8 +64,8 @@ class ClearVerb {
   const DiskParts disk_;
   PinVerb& pins_;
   Counters& counters_;
-  // Held while the disk is called, so that no call is answered before the blocks that other calls
-  // owe are forgotten.
+  // Held while the disk is called, so that no call is answered while the disk may still have the
+  // blocks that another call put into owed_.
   Mutex owed_mu_;
   Leased owed_ LARDER_GUARDED_BY(owed_mu_);
 };

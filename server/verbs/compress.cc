@@ -16,7 +16,8 @@
 namespace larder {
 namespace {
 
-// Most holds, of readers and of the daemon's own threads, end within this time.
+// How long the last try waits for blocks in use.  Most holds, of readers and of the daemon's own
+// threads, end within this time.
 constexpr Duration kHoldLimit = std::chrono::seconds(1);
 constexpr Duration kPollEvery = std::chrono::milliseconds(10);
 constexpr int kNice = 10;  // no reader or writer waits for this work
@@ -49,7 +50,7 @@ BlockStatus StatusOf(Outcome outcome) {
 struct CompressVerb::Run {
   const What& what;
   CallProgress<wire::CompressProgress> progress;
-  // For SELECTION_SCOPE_BLOCKS: a status for each copy.
+  // For SELECTION_SCOPE_BLOCKS: the copies and their statuses, and the indices of the names.
   SelectedBlocks answered;
   std::vector<BlockStatus> statuses;
   absl::flat_hash_map<std::pair<VariantIndex, Digest>, uint32_t> names;
@@ -57,7 +58,8 @@ struct CompressVerb::Run {
   std::optional<std::vector<Item>> held{std::in_place};
 };
 
-// Shared with the helpers, which may start when all is done.
+// Copies that are prepared together.  Shared with the helpers, which may start only after all
+// copies are prepared.
 struct CompressVerb::Window {
   Window(const BlockRecoder& the_recoder, Codec the_codec, std::span<Copy> the_copies)
       : recoder(the_recoder), to(the_codec), copies(the_copies) {}
@@ -204,7 +206,7 @@ void CompressVerb::Write(Run& run, std::span<Copy> copies, TimePoint until, Payl
   }
 }
 
-// Returns Unavailable if the disk failed, which ends the call.
+// Counts the outcomes of a window.  Returns Unavailable if the disk failed, which ends the call.
 absl::Status CompressVerb::Settle(Run& run, std::span<const Copy> copies) {
   wire::CompressProgress& progress = run.progress.done;
   absl::Status status;

@@ -1,14 +1,14 @@
-// Compress: encodes or decodes the blocks of a scope where they lie, in windows of several blocks
-// at once.
+// Compress: encodes or decodes the blocks of a scope in the tiers where they are, in windows of
+// several blocks at once.
 //
 // Each copy of a block is recoded independently: a copy that is done stays done, however the call
-// ends, and another call does the rest.
+// ends, and a later call recodes the copies that are not done.
 // Ownership: Daemon owns it; the store, the disk and the counters outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: each window has one, a leaf; it is not held while a copy is recoded or written.
-// Blocking: until all is done.
-// Limits: a window has kWindowBlocks and kWindowBytes of raw bytes, and up to one block more for
-// each thread.
+// Blocking: Compress waits for the disk, and returns when all copies are done.
+// Limits: a window has at most kWindowBlocks copies and kWindowBytes of recoded bytes, plus up to
+// one copy for each thread.
 #pragma once
 
 #include <memory>
@@ -46,9 +46,10 @@ class CompressVerb {
   };
   // Called between windows, several times per second.  Returns false if the call is to stop.
   using Report = CallProgress<wire::CompressProgress>::Report;
-  // Returns OK if every copy is done, except those that `report` counts as kept or without space.
-  // Returns Cancelled if `report` returned false, Unimplemented if the codec is not supported,
-  // FailedPrecondition if there is no disk, Unavailable if the disk failed or is not read yet.
+  // Returns OK if every copy is done, except those that the progress counts as missing, kept,
+  // unsupported or without space.  Returns Cancelled if `report` returned false, Unimplemented if
+  // the codec is not supported, FailedPrecondition if there is no disk, Unavailable if the disk
+  // failed or is not read yet.
   [[nodiscard]] absl::Status Compress(const What& what, const Report& report);
 
  private:
@@ -64,14 +65,16 @@ class CompressVerb {
   [[nodiscard]] absl::Status Check(const What& what) const;
   // Returns the copies of the scope, those of HOST first.
   [[nodiscard]] absl::StatusOr<std::vector<Item>> ItemsOf(const What& what) const;
-  // Recodes all of them in windows.  Waits until `until` for blocks that are in use.
+  // Recodes all items in windows.  Waits until `until` for blocks that are in use.
   [[nodiscard]] absl::Status DoAll(Run& run, std::span<const Item> items, TimePoint until);
   // Recodes one window from the front of *left and removes it from *left.
   [[nodiscard]] absl::Status DoWindow(Run& run, std::span<const Item>* left, TimePoint until,
                                       PayloadCodec& codec);
-  // Prepares copies from the front until they take kWindowBytes; returns how many it prepared.
+  // Prepares copies from the front until their recoded bytes reach kWindowBytes; returns how many
+  // it prepared.
   [[nodiscard]] size_t Prepare(Codec to, std::span<Copy> copies, PayloadCodec& codec);
-  // Writes the prepared copies.  Until `until` it retries those whose blocks are in use.
+  // Writes the prepared copies.  Until `until` it tries again to write those whose blocks are in
+  // use.
   void Write(Run& run, std::span<Copy> copies, TimePoint until, PayloadCodec& codec);
   [[nodiscard]] absl::Status Settle(Run& run, std::span<const Copy> copies);
   void Count(Codec to, const Copy& copy);
@@ -80,7 +83,7 @@ class CompressVerb {
   const DiskParts disk_;
   const BlockRecoder recoder_;
   Counters& counters_;
-  WorkerPool encoders_;  // the last member: it must end before what its jobs use
+  WorkerPool encoders_;  // the last member: it must end before the members that its jobs use
 };
 
 }  // namespace larder

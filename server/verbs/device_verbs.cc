@@ -19,7 +19,8 @@ Named NamedOf(const BlockScope& scope, const DeviceVerbs::Blocks& blocks) {
   return {scope.blocks.names, blocks};
 }
 
-// Adds the worst status of each name.  Names without a status stay as they are, or kMissing.
+// Adds to *answers the worst status of each name's blocks.  The answer for a name without blocks
+// stays as it is; it is kMissing if *answers was empty.
 void AddAnswers(const Named& named, const std::vector<BlockStatus>& statuses,
                 std::vector<wire::BlockAnswer>* answers) {
   if (named.names.empty()) return;

@@ -116,7 +116,8 @@ absl::StatusOr<std::vector<MoveVerb::Item>> MoveVerb::ItemsOf(const What& what) 
   return items;
 }
 
-// If they did not fit, the last blocks would evict the first ones.
+// Returns FailedPrecondition if the blocks do not fit into `to`: the last ones would evict the
+// first.
 absl::Status MoveVerb::CheckFits(const What& what, ByteCount bytes) const {
   const BlockStore::Stats stats = store_.stats();
   const bool to_host = what.to == Tier::kHost;
@@ -175,8 +176,8 @@ void MoveVerb::Settle(Run& run, const Item& item, BlockStatus status) {
   }
 }
 
-// Called at the end: until then moved blocks are in both tiers, so that later blocks evict at most
-// one copy of them.  A block that has left `to` meanwhile stays in `from`.
+// Called at the end of the call.  Until then moved blocks are in both tiers, so that later blocks
+// evict at most one copy of them.  A block that has left `to` meanwhile stays in `from`.
 void MoveVerb::LeaveFrom(Run& run) {
   wire::MoveProgress& progress = run.progress.done;
   const TimePoint until = SteadyNow() + kHoldLimit;

@@ -1,14 +1,14 @@
-// Move: brings the blocks of a scope from one tier into the other, in windows, on the threads that
-// move all blocks (Spiller, Promoter).
+// Move: brings the blocks of a scope from one tier (`from`) into another one (`to`), in windows, on
+// the threads that move blocks for all purposes (Spiller, Promoter).
 //
-// Blocks leave their tier when all blocks that can have arrived in the other one, or when the call
-// is cancelled, and only if their other copy still exists.  Another call moves the rest, also after
-// the daemon died.
+// Unless the call copies, blocks that have arrived in `to` are removed from `from` at its end, also
+// if it was cancelled or failed, and only if their copy in `to` still exists.  A later call moves
+// the blocks that were not moved, also after a crash of the daemon.
 // Ownership: Daemon owns it; the store, the disk and the counters outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: each window of promotions has one, a leaf.
-// Blocking: until all is moved.
-// Limits: each call has kWindowBlocks and kWindowBytes under way.
+// Blocking: Move waits for the disk, and returns when all blocks are moved.
+// Limits: each call has at most kWindowBlocks and kWindowBytes under way, or one larger block.
 #pragma once
 
 #include <memory>
@@ -53,18 +53,18 @@ class MoveVerb {
     uint32_t pages = 0;
   };
   struct Run;  // the state of one call
-  // Returns the blocks to be moved, those of a variant together.
+  // Returns the blocks to be moved, grouped by variant.
   [[nodiscard]] absl::StatusOr<std::vector<Item>> ItemsOf(const What& what) const;
   [[nodiscard]] absl::Status CheckFits(const What& what, ByteCount bytes) const;
-  // Returns how many items from the front are moved at once; at least 1.
+  // Returns how many items from the front are moved at once: at least 1, and all of one variant.
   [[nodiscard]] static size_t WindowOf(std::span<const Item> items);
   [[nodiscard]] absl::Status MoveWindow(Run& run, std::span<const Item> window);
   [[nodiscard]] bool IsIn(const Item& item, Tier tier) const;
   // Returns kOk if the block is on disk, kMissing if it is in no tier, otherwise kPending.
   [[nodiscard]] BlockStatus OnDisk(const Item& item) const;
-  // Both return a status for each block: kOk if it has arrived, kMissing if it has left `from`,
-  // kFull if `to` has no space for it, kPending if the call is to stop.  ToHost also returns the
-  // other statuses of a promotion.
+  // ToDisk and ToHost return a status for each block: kOk if it has arrived, kMissing if it has
+  // left `from`, kFull if `to` has no space for it, kPending if the call is to stop.  ToHost also
+  // returns the other statuses of a promotion.
   [[nodiscard]] std::vector<BlockStatus> ToDisk(Run& run, std::span<const Item> window,
                                                 absl::Status* status);
   [[nodiscard]] std::vector<BlockStatus> ToHost(Run& run, std::span<const Item> window);

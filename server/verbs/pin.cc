@@ -23,7 +23,7 @@ constexpr size_t kKeyBytes = 2 * sizeof(Digest) + 1;  // variant, digest, tier
 constexpr size_t kFactsAtOnce = 4096;
 constexpr size_t kExpiredAtOnce = 512;
 constexpr std::chrono::milliseconds kTtlMax = wire::kPinTtlMax;
-constexpr Duration kBetweenWrites = std::chrono::seconds(1);  // after one that the disk refused
+constexpr Duration kBetweenWrites = std::chrono::seconds(1);  // after a write that the disk refused
 constexpr Duration kSweepPeriodMin = std::chrono::seconds(1);
 constexpr Duration kSweepPeriodMax = std::chrono::seconds(16);
 
@@ -176,7 +176,7 @@ void PinVerb::Write(std::vector<Name> changed, Waiting waiting) {
     MutexLock lock(mu_);
     changed_.insert(std::make_move_iterator(changed.begin()),
                     std::make_move_iterator(changed.end()));
-    // Not empty also if the disk did not take what an earlier call changed.
+    // changed_ also has the changes of earlier calls that the disk did not accept.
     if (!changed_.empty()) {
       if (waiting.answer) waiting_.push_back(std::move(waiting));
       wake_.NotifyOne();
@@ -322,13 +322,14 @@ void PinVerb::Bring(std::span<const PinKey> keys) {
   for (const auto& [variant, digests] : promoted) Promote(variant, digests);
 }
 
-// Only while the spiller has little to do: a block that was just published is in its queue already.
+// Offers the block only while the spiller has little to do, because a block that was just published
+// is in its queue already.
 void PinVerb::Spill(const PinKey& key) {
   Spiller& spiller = disk_.work->spiller();
   if (spiller.stats().queued < kBroughtAtOnce) spiller.Offer(SessionId{}, key.variant, key.digest);
 }
 
-// The next sweep tries again to bring what failed or found no capacity.
+// If a promotion fails or finds no capacity, the next sweep tries it again.
 void PinVerb::Promote(VariantIndex variant, std::span<const Digest> digests) {
   under_way_->fetch_add(digests.size());
   const auto ready = [under_way = under_way_](size_t, BlockStatus) { under_way->fetch_sub(1); };

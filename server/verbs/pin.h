@@ -7,9 +7,9 @@
 // Ownership: Daemon owns it.  Store, disk and counters outlive it; jobs of the promoter may outlive
 // it.
 // Thread-safety: all methods from any thread.  Pin and Unpin do not wait for the disk: a thread of
-// this object writes the changes of all calls together, and answers the calls.  It writes each pin
-// as it is at the time of the write, so the order of calls does not matter.  It retries later what
-// the disk did not take.
+// this object, the writer, writes the changes of all calls together and answers the calls.  It
+// writes each pin as the pin is at the time of the write, so the order of calls does not matter.
+// If the disk does not accept a change, the writer tries again later.
 // Locks: mu_ is a leaf, held neither while the disk nor while an Answer is called.  sweep_mu_ is
 // held while the index is walked.
 // Lifecycle: constructed -> Load -> the disk's recovery -> ... -> destroyed, which answers the
@@ -62,9 +62,9 @@ class PinVerb {
   }
 
   // Receives OK when all that the call changed is on disk, or at once if there is no disk.
-  // Receives Unavailable if the disk did not take it: the change then holds in this daemon, which
-  // retries the write.  Also receives a status for each block.  Called once, on the calling thread
-  // or the writer's.
+  // Receives Unavailable if the disk did not accept the change: it then takes effect in this daemon
+  // only, which tries again to write it.  Also receives a status for each block.  Called once, on
+  // the calling thread or the writer's.
   using Answer = std::function<void(const absl::Status&, std::vector<BlockStatus>)>;
   // The status of each key is that of BlockPins::Add.  REQUIRES: owner has 1 to kOwnerBytesMax
   // bytes.
@@ -81,8 +81,8 @@ class PinVerb {
   [[nodiscard]] std::vector<BlockStatus> Prefetch(std::span<const PinKey> keys,
                                                   uint64_t deadline_ms);
 
-  // Ends pins at their deadline and, every kSweepPeriodMin to kSweepPeriodMax, brings pinned blocks
-  // into their tiers.  To be called several times per second.
+  // Ends pins at their deadline, and every 1 to 16 s brings pinned blocks into their tiers
+  // (kSweepPeriodMin, kSweepPeriodMax).  To be called several times per second.
   void Tick(TimePoint now) LARDER_EXCLUDES(mu_, sweep_mu_);
 
  private:
@@ -94,7 +94,7 @@ class PinVerb {
     Answer answer;
     std::vector<BlockStatus> statuses;
   };
-  // Has the writer write `changed`.  Answers `waiting` once this, and all that changed before, is
+  // Has the writer write `changed`.  Answers `waiting` once these changes and all earlier ones are
   // on disk.
   void Write(std::vector<Name> changed, Waiting waiting) LARDER_EXCLUDES(mu_);
   void Run() LARDER_EXCLUDES(mu_);
@@ -106,8 +106,8 @@ class PinVerb {
   [[nodiscard]] absl::Status WriteSome(std::span<const Name> names);
   void Expire() LARDER_EXCLUDES(mu_);
   void Sweep() LARDER_EXCLUDES(sweep_mu_);
-  // Returns up to kBroughtAtOnce pins whose blocks are not in their tier, each time the next ones,
-  // and sets *all to the number of all such pins.
+  // Returns up to kBroughtAtOnce pins whose blocks are not in their tier; the next call returns the
+  // next ones.  Sets *all to the number of all such pins.
   [[nodiscard]] std::vector<PinKey> Astray(size_t* all) LARDER_REQUIRES(sweep_mu_);
   void Bring(std::span<const PinKey> keys);
   void Spill(const PinKey& key);
@@ -123,13 +123,13 @@ class PinVerb {
   TimePoint next_sweep_ LARDER_GUARDED_BY(sweep_mu_);
   Duration sweep_period_ LARDER_GUARDED_BY(sweep_mu_);
   size_t astray_ LARDER_GUARDED_BY(sweep_mu_) = 0;  // pins out of their tier at the last sweep
-  size_t passed_ LARDER_GUARDED_BY(sweep_mu_) = 0;  // how many of them have had their turn
+  size_t passed_ LARDER_GUARDED_BY(sweep_mu_) = 0;  // how many of those have had their turn
 
   Mutex mu_;
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
   Names changed_ LARDER_GUARDED_BY(mu_);
-  TimePoint not_before_ LARDER_GUARDED_BY(mu_);  // of the next write, unless a call waits for it
+  TimePoint not_before_ LARDER_GUARDED_BY(mu_);  // for a write for which no call waits
   std::vector<Waiting> waiting_ LARDER_GUARDED_BY(mu_);
   // Hashes of the facts that a shard of the disk may have.  Used by the writer only, and by Load.
   absl::flat_hash_set<uint64_t> on_disk_;

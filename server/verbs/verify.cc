@@ -100,7 +100,7 @@ void VerifyVerb::VerifyOne(Run& run, const BlockIndex::View& block) {
      : status == Status::kMissing ? progress.missing
                                   : progress.unread);
   run.failures = status == Status::kFailed ? run.failures + 1 : 0;
-  // Blocks that were stored since they were counted are read too.
+  // Blocks that were stored since Count ran are read too.
   progress.blocks = std::max(progress.blocks, ++progress.blocks_done);
   progress.bytes_done += BytesOf(block.extent.pages);
   progress.bytes = std::max(progress.bytes, progress.bytes_done);
@@ -116,7 +116,8 @@ DiskTier::GetStatus VerifyVerb::CheckInHost(const BlockIndex::Held& held) {
   return store_.Check(held, all) ? DiskTier::GetStatus::kOk : DiskTier::GetStatus::kDamaged;
 }
 
-// A block that has left the disk meanwhile, or is being or has been written again, is not damaged.
+// A block that has left the disk meanwhile, or whose record is being or has been rewritten, is not
+// damaged.
 DiskTier::GetStatus VerifyVerb::CheckOnDisk(const BlockIndex::Held& held,
                                             const BlockIndex::View& block) {
   ByteCount bytes;
@@ -126,7 +127,8 @@ DiskTier::GetStatus VerifyVerb::CheckOnDisk(const BlockIndex::Held& held,
                            .location = DiskLocation{held.disk_location}},
                           &bytes);
   if (status == DiskTier::GetStatus::kOk || status == DiskTier::GetStatus::kFailed) return status;
-  // In this order, because a block has its new location before its writing ends.
+  // IsWriting is called before LookAt, because a block has its new location before its writing
+  // ends.
   const bool writing = disk_.work->spiller().IsWriting(block.variant, block.digest);
   const BlockIndex::Held now = store_.index().LookAt(held.ref);
   const bool same =

@@ -1,14 +1,14 @@
 // Verify: reads every block of a tier once, at an operator's request, and drops damaged blocks.
 //
-// It reads one block at a time, which it holds meanwhile, at a rate that the caller may limit.
-// Blocks that are stored while it runs may be read or not.  A disk that fails kFailuresMax reads in
-// a row ends the call.
+// It reads one block at a time, at a rate that the caller may limit, and holds the block while it
+// reads it.  Blocks that are stored while it runs may be read or not.  A disk that fails
+// kFailuresMax reads in a row ends the call.
 // Ownership: Daemon owns it; the store, the disk and the counters outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: none of its own.
-// Blocking: until all is read.
-// Limits: reads a block of HOST in place, and DiskVerifier::kPieceBytes, or one segment, of a block
-// on disk at a time.
+// Blocking: Verify waits for the disk, and returns when all blocks are read.
+// Limits: a block of HOST is read in place; a block on disk is read in pieces of
+// DiskVerifier::kPieceBytes, or of one segment if that is larger.
 #pragma once
 
 #include <functional>

@@ -18,12 +18,13 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "numbers are stored in memory order");
 
-// The fastest level.  What shrinks here does so by the frequency of its bytes, from which higher
-// levels gain little more (bench/codecs.cc).
+// zstd's fastest regular level.  Planes shrink because some byte values are more frequent than
+// others, and higher levels gain little more from that (bench/codecs.cc).
 constexpr int kZstdLevel = 1;
 constexpr uint8_t kPlanesVersion = 1;
 constexpr size_t kPlanesMax = 4, kPiecesMax = 2;
-// Planes shorter than this are not divided: it would not pay for the tables.
+// Planes of fewer bytes are not divided into pieces: zstd's tables for a second piece would cost
+// more bytes than the division saves.
 constexpr size_t kPiecesFrom = 4096;
 
 // Begins an encoded segment.  The lengths of the pieces of all planes follow, then those pieces,
@@ -81,15 +82,17 @@ class Planes final : public BlockCodec {
     void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
     void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
   };
-  // Returns scratch memory of that size.  What it held before is lost.
+  // Returns scratch memory of that size, with undefined contents.  Invalidates the result of the
+  // previous call.
   [[nodiscard]] std::span<std::byte> Scratch(size_t bytes) {
     if (scratch_.size() < bytes) scratch_.resize(bytes);
     return std::span(scratch_).first(bytes);
   }
   [[nodiscard]] size_t EncodeStream(std::span<const std::byte> from, std::span<std::byte> to);
   [[nodiscard]] static absl::StatusOr<PlanesHeader> HeaderOf(std::span<const std::byte> encoded);
-  // Sets *planes to the raw bytes of each plane, decoded where necessary, and *rest to the bytes
-  // that are not a whole element.
+  // Sets *planes to the raw bytes of each plane, which lie in the scratch memory or, if the plane
+  // is stored as it is, in `encoded`.  Sets *rest to the bytes at the end of the segment that are
+  // not a whole element.
   [[nodiscard]] absl::Status DecodePlanes(std::span<const std::byte> encoded,
                                           const PlanesHeader& header,
                                           std::array<const std::byte*, kPlanesMax>* planes,
@@ -100,7 +103,8 @@ class Planes final : public BlockCodec {
   std::vector<std::byte> scratch_;
 };
 
-// Numbers pass through a small array of their own type, so that the compiler vectorizes the loops.
+// This many numbers at a time are copied through an array of their own type, so that the compiler
+// can vectorize the loops.
 constexpr size_t kBatch = 256;
 
 template <class Element>
@@ -148,7 +152,8 @@ void Join(const std::array<const std::byte*, kPlanesMax>& planes, size_t element
   if (element_bytes == 4) JoinElements<uint32_t>(planes, raw);
 }
 
-// K lies before V, and each half has byte frequencies of its own.
+// Returns into how many pieces a plane is divided.  In a segment K lies before V, and each of these
+// two halves has byte frequencies of its own.
 size_t PiecesOf(size_t plane_bytes) { return plane_bytes < kPiecesFrom ? 1 : kPiecesMax; }
 
 // Returns {begin, bytes} of piece `i` of a plane.
@@ -190,8 +195,8 @@ std::optional<size_t> Planes::Encode(std::span<const std::byte> raw, size_t elem
   return at + rest.size();
 }
 
-// Copies the bytes as they are if zstd does not make them shorter.  Returns 0 if neither form fits
-// in `to`.
+// Encodes one piece into `to` with zstd, or copies it as it is if zstd does not make it shorter.
+// Returns the length written, or 0 if that does not fit in `to`.
 size_t Planes::EncodeStream(std::span<const std::byte> from, std::span<std::byte> to) {
   const size_t room = std::min(from.size() - 1, to.size());
   const size_t length =
@@ -232,7 +237,7 @@ absl::Status Planes::DecodePlanes(std::span<const std::byte> encoded, const Plan
   if (encoded.size() < at) return Damaged("it is cut short");
   std::memcpy(lengths.data(), encoded.data() + sizeof header, streams * sizeof(uint32_t));
   const std::span<std::byte> scratch = Scratch(plane_bytes * header.planes);
-  bool kept = false;  // all pieces of this plane are stored as they are
+  bool kept = false;  // whether all pieces of the current plane are stored as they are
   for (size_t stream = 0; stream < streams; ++stream) {
     const auto [begin, bytes] = PieceOf(plane_bytes, header.pieces, stream % header.pieces);
     const size_t plane = stream / header.pieces, length = lengths[stream];
@@ -240,7 +245,8 @@ absl::Status Planes::DecodePlanes(std::span<const std::byte> encoded, const Plan
       return Damaged("a piece is cut short or too long");
     const std::span<const std::byte> from = encoded.subspan(at, length);
     if (begin == 0) {
-      // A plane that is stored as it is, in all its pieces, is read in place, without a copy.
+      // If all pieces of a plane are stored as they are, the plane is read in place, without a
+      // copy.
       const uint32_t last = lengths[stream + header.pieces - 1];
       kept = uint64_t{length} + (header.pieces == 1 ? 0 : last) == plane_bytes;
       (*planes)[plane] = kept ? from.data() : scratch.data() + plane * plane_bytes;

@@ -48,8 +48,8 @@ absl::Status From(const rocksdb::Status& status) {
   return absl::UnavailableError(text);
 }
 
-// Passes on what RocksDB logs at WARN and above.  The rest is dropped: it would only fill a log
-// file that no one reads.
+// Passes messages of RocksDB on to `warn` if their level is WARN or above.  Other messages are
+// dropped: they would only fill a log file that no one reads.
 class WarningLogger final : public rocksdb::Logger {
  public:
   explicit WarningLogger(std::function<void(const std::string&)> warn)
@@ -99,11 +99,12 @@ struct BlockCatalog::Impl {
       if (db) (void)db->Close();
     }
   };
-  // A reference is counted in `uses` until it is destroyed: the database is not reopened meanwhile.
+  // A reference is counted in `uses` until it is destroyed; the database is not reopened before
+  // that.
   using DatabaseRef = std::shared_ptr<Database>;
   enum class Use : uint8_t {
     kShort,
-    kLong,  // lasts seconds; OpenAnew fails rather than wait for it
+    kLong,  // lasts seconds, so OpenAnew fails and does not wait for its end
   };
 
   Options options;
@@ -125,13 +126,14 @@ struct BlockCatalog::Impl {
   // (BlockCatalog::mu_).
   std::atomic<bool> failed{false};
 
-  // 1/n of the disk space that the catalog may take, within bounds.
+  // Returns 1/n of the disk space that the catalog may take, but at least `least` and at most
+  // `most`.
   [[nodiscard]] uint64_t Share(uint64_t n, ByteCount least, ByteCount most) const {
     return std::clamp(options.disk_bytes_max.value() / n, least.value(), most.value());
   }
 
-  // kFail when the database is reopened: a database that existed and is missing now is damaged, and
-  // an empty one must not replace it while the shard's blocks are in use.
+  // kFail is used when the database is reopened: a database that existed and is missing now is
+  // damaged, and an empty one must not replace it while the shard's blocks are in use.
   enum class IfMissing : uint8_t { kCreate, kFail };
   [[nodiscard]] rocksdb::Options DbOptions(IfMissing if_missing) const {
     rocksdb::Options out;
@@ -146,7 +148,7 @@ struct BlockCatalog::Impl {
     out.max_open_files = 128;
     out.max_background_jobs = 2;
     out.skip_stats_update_on_db_open = true;
-    out.avoid_flush_during_shutdown = true;  // the log has the data
+    out.avoid_flush_during_shutdown = true;  // the write-ahead log has the data
     return out;
   }
 
@@ -178,9 +180,11 @@ struct BlockCatalog::Impl {
   // Returns Unavailable if the database is closed and could not be reopened.
   [[nodiscard]] absl::StatusOr<DatabaseRef> ForReading(Use use = Use::kShort)
       LARDER_EXCLUDES(database_mu);
-  // The same, after making the database writable if a write has failed.  One writer at a time.
+  // As ForReading, but makes the database writable first if a write has failed.  REQUIRES: one
+  // writer at a time (BlockCatalog::mu_).
   [[nodiscard]] absl::StatusOr<DatabaseRef> ForWriting() LARDER_EXCLUDES(database_mu);
-  // After a failed write: whether RocksDB could resume writing.
+  // Called after a failed write.  Returns true if RocksDB could resume writing without being
+  // reopened.
   [[nodiscard]] bool GoesOn() LARDER_EXCLUDES(database_mu);
   [[nodiscard]] absl::Status OpenAnew() LARDER_EXCLUDES(database_mu);
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Database>> OpenToWrite(IfMissing if_missing) const;
@@ -191,8 +195,8 @@ struct BlockCatalog::Impl {
   void Opened(std::unique_ptr<Database> now) LARDER_EXCLUDES(database_mu);
   [[nodiscard]] absl::Status Write(Database& to, rocksdb::WriteBatch* batch, bool sync);
 
-  // What the catalog holds of a key.  An entry that exists without a place is damaged.  If `read`
-  // is an error, nothing is known of the key.
+  // What the catalog has stored for a key.  If `there` is true and `place` is nullopt, the entry is
+  // damaged.  If `read` is an error, nothing is known of the key.
   struct Found {
     absl::Status read;
     bool there = false;
@@ -264,7 +268,8 @@ absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForReading(U
           "catalog: could not be reopened after a failed write; the next attempt is within 1 s");
     opening = true;
   }
-  // Without this, a process that only reads would wait forever for a write to reopen the database.
+  // A reader reopens the database itself, because a process that only reads would otherwise wait
+  // forever for a write to do so.
   Opened(OpenToRead());
   MutexLock lock(database_mu);
   while (opening) changed.Wait(database_mu);
@@ -272,7 +277,8 @@ absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForReading(U
   return Lend(use);
 }
 
-// The reference ends with this call, since OpenAnew, which may follow, waits for all references.
+// The reference is destroyed before GoesOn returns, because OpenAnew, which may follow, waits until
+// there is no reference.
 bool BlockCatalog::Impl::GoesOn() {
   DatabaseRef now;
   {
@@ -294,10 +300,10 @@ absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForWriting()
   return ForReading();
 }
 
-// After a failed write to its log RocksDB never resumes, so it is closed and opened again.  On a
-// disk that accepts no writes that would fail, too, and would cost the blocks that can still be
-// read.  So the disk is probed first, and if the database cannot be opened for writing after it was
-// closed, it is opened read-only.
+// After a failed write to its log RocksDB never resumes, so the database is closed and opened
+// again.  On a disk that accepts no writes, opening it would fail too, and blocks that could be
+// read before would become unreadable.  So the disk is probed first, and if the database cannot be
+// opened for writing after it was closed, it is opened read-only.
 absl::Status BlockCatalog::Impl::OpenAnew() {
   LARDER_RETURN_IF_ERROR(TryToWriteIn(options.directory));
   std::unique_ptr<Database> last;
@@ -378,8 +384,8 @@ absl::Status BlockCatalog::Commit(std::span<const CatalogEntry> entries) {
   for (size_t i = 0; i < entries.size(); ++i) {
     (void)batch.Put(to->families[kPlaces], names[i], PlaceValue(entries[i].place));
     (void)batch.Put(to->families[kHeaders], names[i], HeaderValue(entries[i]));
-    // If the write fails, the key may or may not name the former extent still.  Either way the
-    // extent belongs to this key.
+    // If the write below fails, the key may or may not name its former extent any more.  Either way
+    // the former extent still belongs to this key.
     if (former[i].place) superseded_.insert({entries[i].key, former[i].place->extent});
     if (!former[i].read.ok()) ++impl_->unread_names;
   }
@@ -412,7 +418,8 @@ absl::Status BlockCatalog::Forget(std::span<const Room> rooms) {
   return status;
 }
 
-// Sets `named` to which of `rooms` their keys named; to none of them if that could not be read.
+// Sets (*named)[i] to whether the key of rooms[i] named its extent, and removes these keys; if a
+// key could not be read, sets all to false and removes none.
 absl::Status BlockCatalog::EraseNames(std::span<const Room> rooms, std::vector<bool>* named) {
   named->assign(rooms.size(), false);
   LARDER_RETURN_IF_ERROR(impl_->options.faults->StatusAt(FaultPoint::kCatalogErase));
@@ -427,7 +434,7 @@ absl::Status BlockCatalog::EraseNames(std::span<const Room> rooms, std::vector<b
   std::vector<BlockKey> keys;
   for (size_t i = 0; i < rooms.size(); ++i) {
     const auto& [read, there, place] = found[i];
-    // A damaged entry names no extent and is removed.
+    // A damaged entry names no extent; it is removed, and counts as naming this one.
     (*named)[i] = there && (!place || place->extent == rooms[i].extent);
     if (!(*named)[i]) continue;
     keys.push_back(rooms[i].key);

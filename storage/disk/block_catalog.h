@@ -1,9 +1,10 @@
 // What one shard stores about its blocks besides their bytes, in RocksDB: where each record lies,
-// its header and its token ids; and a few facts.  Only block_catalog.cc includes RocksDB.
+// its header and its token ids.  Also stores the tier's facts.  Only block_catalog.cc includes
+// RocksDB.
 //
 // There are three column families; the keys of the first two are variant id and digest
 // (docs/format.md, "Disk tier"):
-//   places   where a record lies: small, because a start reads this family only
+//   places   where a record lies; small, because a start reads all of this family
 //   headers  the record's header, byte for byte as in the data file, and the token ids
 //   facts    small values under text keys
 // RocksDB's default family holds the identity of the catalog.
@@ -11,17 +12,18 @@
 // prefix of the writes that were made.
 //
 // An extent is superseded when a newer record takes over its key.  The catalog remembers superseded
-// extents until they are erased, but not beyond the process: the next process starts with the
-// extents that the catalog names.
+// extents in memory until they are erased.  The next process finds only the extents that the
+// catalog names.
 // After a failed write RocksDB refuses all further writes until it is told to resume or, if the
-// failed write was one to its log, until it is reopened.  The next write does either, as soon as
-// the disk accepts writes and no thread scans the whole catalog (ForEachPlace, Compact).  Until
-// then the catalog can be read; a reader waits while it is being reopened.  If reopening for writes
-// fails, the catalog is opened read-only, and a write tries again a second later.
+// failed write was one to its log, until it is reopened.  The next write first does what is needed;
+// it fails if the disk accepts no writes or a thread scans the whole catalog (ForEachPlace,
+// Compact).  Until then the catalog can be read; a reader waits while it is being reopened.  If
+// reopening for writes fails, the catalog is opened read-only, and a write at least 1 s later tries
+// again.
 // Ownership: made by DiskShard.  Thread-safety: all methods from any thread.  Blocking: all methods
 // may wait for the disk, except MayComeBack, writable, unread_names and written_bytes.
-// Memory: within `memory`, which all shards share, plus 300 KiB (ErasedNames).  Disk: a multiple of
-// the live data until compaction; disk_bytes() returns how much.
+// Memory: within `memory`, which all shards share, plus 300 KiB (ErasedNames).  Disk: until a
+// compaction several times the live data; disk_bytes() returns how much.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +48,8 @@
 
 namespace larder {
 
-// Memory that the catalogs of all shards share: block cache and write buffers, one budget.
+// The memory that the catalogs of all shards share for block cache and write buffers, with one
+// budget.
 class CatalogMemory {
  public:
   explicit CatalogMemory(ByteCount budget);
@@ -65,13 +68,13 @@ class BlockCatalog {
  public:
   struct Options {
     std::string directory;                         // created if it does not exist
-    ByteCount disk_bytes_max;                      // determines the sizes of its log and buffers
+    ByteCount disk_bytes_max;                      // determines the sizes of log and buffers
     CatalogMemory* memory = nullptr;               // not null
     FaultPoints* faults = nullptr;                 // not null
     std::function<void(const std::string&)> warn;  // receives RocksDB's warnings; may be empty
   };
-  // Returns DataLoss if the catalog is damaged and cannot be opened as it is.  Any other error
-  // means that the disk fails now.
+  // Returns DataLoss if the catalog is damaged and cannot be opened; FailedPrecondition if RocksDB
+  // does not support its files.  Any other error means that the disk fails now.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<BlockCatalog>> Open(const Options& options);
   ~BlockCatalog();
   BlockCatalog(const BlockCatalog&) = delete;
@@ -82,13 +85,7 @@ class BlockCatalog {
   // If the disk fails to read whether a key existed (counted in unread_names), Commit assumes that
   // it did not: a former extent then stays allocated until the next start.
   [[nodiscard]] absl::Status Commit(std::span<const CatalogEntry> entries) LARDER_EXCLUDES(mu_);
-  // Removes each key that still names this extent; other keys stay.  On OK the removal survives the
-  // process; the next Commit, or any other durable write, makes it survive a loss of power
-  // (MayComeBack).
-  // If `erased` is not null, it is set to which of `rooms` were named by their key until now or
-  // were superseded, so that no record owns them any more; any other extent may belong to another
-  // record.  Fails as a whole if the disk fails to read what one of the keys names.
-  // Room: a record's extent and the key under which the record was put.
+  // A record's extent and the key under which the record was put.
   struct Room {
     BlockKey key;
     Extent extent;
@@ -98,24 +95,32 @@ class BlockCatalog {
       return H::combine(std::move(h), room.key, room.extent.slab, room.extent.page);
     }
   };
+  // Removes the key of each Room if the key still names the extent of the Room; a key that names
+  // another extent stays.  On OK the removal survives the process; the next Commit, or any other
+  // durable write, makes it survive a loss of power (MayComeBack).
+  // If `erased` is not null, (*erased)[i] is set to whether the key of rooms[i] named its extent
+  // until now or the extent was superseded, so that no record owns the extent any more.  If it is
+  // false, the extent may belong to another record.  If the disk fails to read what one of the keys
+  // names, Erase returns an error and removes no key.
   [[nodiscard]] absl::Status Erase(std::span<const Room> rooms, std::vector<bool>* erased = nullptr)
       LARDER_EXCLUDES(mu_);
-  // Removes keys ahead of their extents: a later Erase of such an extent reports it as erased.
+  // Removes keys as Erase does, but their extents stay in use and become superseded: a later Erase
+  // of such an extent reports it as erased.
   [[nodiscard]] absl::Status Forget(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);
 
   // On OK everything written so far, erasures included, is durable.
   [[nodiscard]] absl::Status Sync() LARDER_EXCLUDES(mu_);
-  // Which of these keys were erased or forgotten since the last durable write, so that a loss of
-  // power may bring them back.  Never waits for the disk.
+  // Returns, for each key, whether it was erased or forgotten since the last durable write, so that
+  // a loss of power may bring it back.  Never waits for the disk.
   [[nodiscard]] std::vector<bool> MayComeBack(std::span<const BlockKey> keys) const;
 
-  // Sets `out` to header and tokens as they were committed, or to nullopt if there is no entry or
-  // it is damaged.  Returns an error if the disk failed.
+  // Sets out[i] to header and tokens of keys[i] as they were committed, or to nullopt if there is
+  // no entry or the entry is damaged.  Returns an error if the disk failed.
   using Description = CatalogDescription;
   [[nodiscard]] absl::Status Describe(std::span<const BlockKey> keys,
                                       std::span<std::optional<Description>> out);
-  // Sets `out` to where records lie, or to nullopt if there is no entry or it is damaged.  Returns
-  // an error if the disk failed.
+  // Sets out[i] to where the record of keys[i] lies, or to nullopt if there is no entry or the
+  // entry is damaged.  Returns an error if the disk failed.
   [[nodiscard]] absl::Status Places(std::span<const BlockKey> keys,
                                     std::span<std::optional<CatalogPlace>> out);
   // Visits entries in key order until `visit` returns false.  Returns DataLoss if an entry is
@@ -134,10 +139,10 @@ class BlockCatalog {
   [[nodiscard]] absl::StatusOr<std::string> Identity();
   [[nodiscard]] absl::Status SetIdentity(const std::string& identity) LARDER_EXCLUDES(mu_);
 
-  // Frees the disk space of erased entries as far as possible.  Takes seconds of disk work.
+  // Frees the disk space of erased entries as far as possible.  Keeps the disk busy for seconds.
   void Compact();
 
-  [[nodiscard]] uint64_t unread_names() const;  // keys that Commit failed to read, since Open
+  [[nodiscard]] uint64_t unread_names() const;  // since Open: keys that Commit failed to read
   // Returns false from a failed write until the catalog has been made writable again.  Cheap.
   [[nodiscard]] bool writable() const;
   // Tries to make the catalog writable again, as the next write would.
@@ -148,13 +153,13 @@ class BlockCatalog {
  private:
   struct Impl;
   explicit BlockCatalog(std::unique_ptr<Impl> impl);
-  // Held by each writer, so that no other writer changes what a key names between the read of the
-  // key and the write that depends on it.
+  // Held by each writer, so that no other writer changes what a key names between a writer's read
+  // of the key and the write that depends on what it has read.
   Mutex mu_;
   [[nodiscard]] absl::Status EraseNames(std::span<const Room> rooms, std::vector<bool>* named)
       LARDER_REQUIRES(mu_);
 
-  // Extents whose key names another extent by now, or was forgotten.
+  // Extents that are not yet erased and whose key names another extent by now or was forgotten.
   absl::flat_hash_set<Room> superseded_ LARDER_GUARDED_BY(mu_);
   std::unique_ptr<Impl> impl_;
 };

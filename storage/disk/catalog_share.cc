@@ -7,13 +7,15 @@
 namespace larder {
 namespace {
 
-// The size of the files is read each time that 1/kLooks of the limit has been written ...
+// The size of the files is read each time that 1/kLooks of the limit has been written.
 constexpr uint64_t kLooks = 16;
-// ... and full files are compacted if at least 1/kCompactions of the limit is not live.
+// Files that have reached the limit are compacted if at least 1/kCompactions of the limit is not
+// live data.
 constexpr uint64_t kCompactions = 16;
-// Assumed size of an entry found at a start: a header of several segments and a few hundred tokens.
+// The assumed size in bytes of an entry found at a start: a header of several segments and a few
+// hundred tokens.
 constexpr uint64_t kEntryBytesFound = 1024;
-// Besides header and tokens: two keys, a place, and RocksDB's own data.
+// Bytes of an entry besides header and tokens: two keys, a place, and RocksDB's own data.
 constexpr uint64_t kEntryBytesBeside = 192;
 
 constexpr Duration kBetweenLooks = std::chrono::seconds(1);
@@ -53,7 +55,8 @@ bool CatalogShare::Full() {
   const uint64_t limit = limit_.value();
   const uint64_t written = catalog_.written_bytes().value();
   // RocksDB may delete the input files of a compaction a little later.  Nothing is written while
-  // the catalog is full, so the files are read again after a while even without writes.
+  // the catalog is full, so the size of full files is read again after kBetweenLooks even without
+  // writes.
   const TimePoint now = SteadyNow();
   const bool again = disk_bytes_ >= limit && now >= look_again_.load();
   if (!seen_.exchange(true) || again || written - seen_written_ >= limit / kLooks) {

@@ -1,9 +1,11 @@
-// How much of its share of the disk a shard's catalog takes, and how many more entries fit.
+// Counts how much of its share of the disk a shard's catalog takes, and estimates how many more
+// entries fit.
 //
 // RocksDB frees the space of erased entries only when it compacts them away, so the size of its
-// files says little about how many entries fit.  This class counts the live entries, and compacts
-// when the files are full and a compaction frees something.  The count is an estimate: the size of
-// entries found at a start is not known until the first compaction.
+// files says little about how many entries fit.  This class counts the bytes of live entries, and
+// compacts when the files take the whole share and a compaction frees enough of it.  The count is
+// an estimate: the sizes of entries that were found at a start are not known until the first
+// compaction.
 // Ownership: by DiskShard; the catalog outlives it.  Thread-safety: all methods from any thread.
 #pragma once
 
@@ -29,8 +31,8 @@ class CatalogShare {
 
   // How many more entries fit.  A quarter of the share is kept free for erased entries.
   [[nodiscard]] uint64_t entries_left() const;
-  // Returns true if the files take their whole share and a compaction frees nothing.  Takes seconds
-  // if it compacts.
+  // Returns true if the files take their whole share and compacting them does not help, or would
+  // free too little.  Takes seconds if it compacts.
   [[nodiscard]] bool Full();
 
  private:
@@ -39,10 +41,10 @@ class CatalogShare {
   BlockCatalog& catalog_;
   const ByteCount limit_;
   std::atomic<uint64_t> entries_{0}, live_bytes_{0}, fact_bytes_{0};
-  // At the last look at the files: what they took, and what had been written by then.
+  // When the files were last examined: the space that they took, and the catalog's written_bytes().
   std::atomic<uint64_t> disk_bytes_{0}, seen_written_{0};
   std::atomic<bool> seen_{false};
-  std::atomic<TimePoint> look_again_{TimePoint()};  // even if nothing was written
+  std::atomic<TimePoint> look_again_{TimePoint()};  // when to examine full files again
 };
 
 }  // namespace larder

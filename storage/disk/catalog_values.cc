@@ -14,7 +14,7 @@ static_assert(std::endian::native == std::endian::little,
               "numbers are copied to disk as they lie in memory");
 
 constexpr size_t kKeyBytes = 2 * kDigestBytes;
-constexpr size_t kPlaceBytes = 40;  // file, page, pages, raw pages, payload, parent
+constexpr size_t kPlaceBytes = 40;  // file, page, pages, raw pages, payload bytes, parent
 
 }  // namespace
 

@@ -19,10 +19,10 @@
 namespace larder {
 
 struct CatalogPlace {
-  Extent extent;  // slab: the shard's data file
+  Extent extent;  // its slab is the number of the shard's data file
   ByteCount payload_bytes;
   Digest parent;
-  uint32_t raw_pages = 0;  // of the decoded payload; 0 if the payload is not encoded
+  uint32_t raw_pages = 0;  // pages of the decoded payload; 0 if the payload is not encoded
   [[nodiscard]] uint32_t RawPages() const {
     return raw_pages != 0 ? raw_pages : PagesFor(payload_bytes);
   }

@@ -123,7 +123,7 @@ absl::StatusOr<std::unique_ptr<DataFiles>> DataFiles::Open(const Options& option
     LARDER_RETURN_IF_ERROR(files->OpenOne(file));
     files->count_.store(file + 1, std::memory_order_release);
   }
-  // Files may have been created again or removed above.
+  // The directory is synced because files may have been created or removed above.
   LARDER_RETURN_IF_ERROR(SyncDirectory(options.directory));
   return files;
 }
@@ -139,8 +139,8 @@ absl::Status DataFiles::OpenOne(uint32_t file) {
   }
   LARDER_RETURN_IF_ERROR(opened.status());
   const int fd = *opened;
-  // Space is allocated now, so that a full disk fails here and never in a write, and so that the
-  // limit is exact.
+  // The space of the whole file is allocated now, so that a full disk makes this call fail and
+  // never a write, and so that the limit is exact.
   const auto bytes = static_cast<off_t>(options_.file_bytes.value());
   int error = ftruncate(fd, bytes) == 0 ? 0 : errno;
   if (error == 0) error = posix_fallocate(fd, 0, bytes);

@@ -1,13 +1,13 @@
 // The data files of one shard: of equal size, preallocated, numbered 0, 1, 2 ..., and read and
 // written past the page cache.
 //
-// They hold pages and do not know what is in them: an ExtentAllocator knows which pages are in use,
-// and the reader checks their content by hashes.
+// This class does not know what the pages contain: an ExtentAllocator knows which pages are in use,
+// and DiskShard checks what it reads by hashes.
 // Ownership: made by DiskShard.  Owns the descriptors, never the directory.
 // Thread-safety: Read, Write and Sync from any thread; AddFile from one thread at a time.  A file
 // may be used only after AddFile has returned.
 // Limits: `files_max` files; a file has at most kSlabBytesLimit.  Offsets, lengths and addresses
-// are whole pages.
+// are multiples of the page size.
 // If the file system does not support O_DIRECT (some tmpfs), files go through the page cache, and
 // direct() returns false.
 #pragma once
@@ -35,8 +35,8 @@ class DataFiles {
     FaultPoints* faults = nullptr;  // not null
   };
   // Opens the files that a former process left.  A file that is missing or has another size is
-  // restored to its size, with zeros for missing bytes (records there then fail their check); files
-  // numbered files_max and above are removed.
+  // restored to file_bytes, with zeros for missing bytes (the records that lay there then fail
+  // their check); files numbered files_max and above are removed.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<DataFiles>> Open(const Options& options);
   ~DataFiles();
   DataFiles(const DataFiles&) = delete;
@@ -55,7 +55,7 @@ class DataFiles {
                                    std::span<const std::span<const std::byte>> from);
   [[nodiscard]] absl::Status Read(uint32_t file, uint64_t offset,
                                   std::span<const std::span<std::byte>> to);
-  // On OK everything written to the file before survives a loss of power.
+  // On OK everything that was written to the file before the call survives a loss of power.
   [[nodiscard]] absl::Status Sync(uint32_t file);
 
   [[nodiscard]] std::string PathOf(uint32_t file) const;
@@ -65,7 +65,7 @@ class DataFiles {
   [[nodiscard]] absl::Status OpenOne(uint32_t file);
 
   const Options options_;
-  std::vector<int> fds_;  // files_max of them; [0, count_) are open
+  std::vector<int> fds_;  // files_max descriptors; those with index < count_ are open
   std::atomic<uint32_t> count_{0};
   bool direct_ = true;
 };

@@ -20,12 +20,12 @@ class DiskBreaker {
   [[nodiscard]] bool open(TimePoint now) const {
     return now < until_.load(std::memory_order_relaxed);
   }
-  // When the disk may be tried again.
+  // The time from which the disk may be used again.
   [[nodiscard]] TimePoint until() const { return until_.load(std::memory_order_relaxed); }
   [[nodiscard]] uint64_t times_opened() const { return opened_.load(std::memory_order_relaxed); }
 
   void Failed(TimePoint now) {
-    if (open(now)) return;  // operations that were under way together fail as one
+    if (open(now)) return;  // failures of operations that were under way together count once
     const uint32_t failures = failures_.fetch_add(1, std::memory_order_relaxed);
     opened_.fetch_add(1, std::memory_order_relaxed);
     until_.store(now + std::min(kLongest, kFirst * (int64_t{1} << std::min(failures, 7u))),

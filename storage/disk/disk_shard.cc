@@ -21,15 +21,16 @@ using GetStatus = DiskTier::GetStatus;
 constexpr Duration kBetweenTriesToGrow = std::chrono::seconds(1);
 constexpr Duration kBetweenWarnings = std::chrono::minutes(1);
 constexpr Duration kBetweenTriesToErase = std::chrono::seconds(1);
-// Held-back extents that are erased at once; many may have accumulated over hours.
+// The number of held-back extents that one call to the catalog erases; many more may have
+// accumulated over hours.
 constexpr size_t kErasuresAtOnce = 1024;
 
 bool IsWhole(const SegmentRange& range, const SegmentTable& table) {
   return range.first == 0 && range.count == table.segments.size();
 }
 
-// Whether every segment of the range matches its hash.  `pages` begins at the page that holds the
-// first byte of the range.
+// Returns true if every segment of the range matches its hash.  `pages` begins at the page that
+// holds the first byte of the range.
 bool Intact(std::span<const std::byte> pages, const SegmentTable& table,
             const SegmentRange& range) {
   SegmentCursor at(range.begin % kPageBytes);
@@ -73,7 +74,7 @@ struct DiskShard::Writing {
     });
     return out;
   }
-  // Whether b begins where a ends.
+  // Returns true if the extent of block b begins where the extent of block a ends.
   [[nodiscard]] bool Adjacent(size_t a, size_t b) const {
     const Extent& x = results[a].extent;
     const Extent& y = results[b].extent;
@@ -81,7 +82,7 @@ struct DiskShard::Writing {
   }
 
   const std::span<const DiskTier::NewBlock> blocks;
-  const std::span<PutResult> results;  // kOk: has not failed so far
+  const std::span<PutResult> results;  // kOk: the block has not failed so far
   std::vector<std::string> headers;
   std::vector<Room> failed;  // extents to be freed
 };
@@ -121,7 +122,8 @@ void DiskShard::Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutRes
     for (PutResult& result : results) result.status = PutStatus::kNoRoom;
     return;
   }
-  // Checked before the payloads are written, which would then get no catalog entry.
+  // Checked before the payloads are written, because without a writable catalog they would get no
+  // entry in it.
   if (!MakeWritable()) {
     for (PutResult& result : results) result.status = PutStatus::kFailed;
     breaker_.Failed(SteadyNow());
@@ -155,7 +157,7 @@ bool DiskShard::MakeWritable() {
 }
 
 void DiskShard::NoteNoRoom(size_t blocks) {
-  // Not counted if the data files are full: a larger catalog would not help.
+  // The blocks are not counted if the data files are full: a larger catalog would not help.
   if (!told_ || free_bytes_ == 0 || (share_.entries_left() > 0 && !share_.Full())) return;
   refused_catalog_ += blocks;
   const TimePoint now = SteadyNow();
@@ -230,8 +232,9 @@ void DiskShard::WriteAll(Writing* put) {
 }
 
 // Writes the blocks of a failed run one by one, so that a block that cannot be written does not
-// fail the others.  Such blocks may be adjacent, so both ends of the run are tried first: if
-// neither can be written, the whole disk fails, and the rest are not tried.
+// fail the others.  Blocks that cannot be written may be adjacent, so the first and the last block
+// of the run are tried first: if neither can be written, the whole disk is assumed to fail, and the
+// blocks between them are not tried.
 void DiskShard::WriteApart(Writing* put, std::span<const size_t> run) {
   const auto write = [&](size_t i) {
     const bool written = WriteRun(*put, {&i, 1});
@@ -363,7 +366,7 @@ absl::Status DiskShard::Erase(std::span<const Room> asked) {
   if (!status.ok()) {
     ++catalog_failures_;
     if (options_.warn) options_.warn(std::string(status.message()));
-    // The extents that are not in `gone` may belong to another record; EraseAgain finds out.
+    // If gone[i] is false, the extent may belong to another record; EraseAgain finds out.
     HoldBack(rooms, gone);
     CountErased(rooms.size());
     return status;
@@ -399,7 +402,8 @@ void DiskShard::HoldBack(std::span<const Room> rooms, const std::vector<bool>& o
 bool DiskShard::MayEraseHeldBack(absl::Status* why) {
   MutexLock lock(mu_);
   if (held_back_.empty()) return false;
-  // There may be as many as the shard has ever held, so they are not retried before every put.
+  // As many extents may be held back as the shard has blocks, so the erasures are not retried
+  // before every put.
   if (erasing_held_back_ || SteadyNow() < erase_again_) {
     *why = absl::UnavailableError(
         "erasures that failed before are not finished: a retry failed less than 1 s ago, or a "
@@ -441,8 +445,8 @@ absl::Status DiskShard::EraseAgain(std::span<const Room> rooms) {
   MutexLock lock(mu_);
   for (size_t i = 0; i < rooms.size(); ++i) {
     bool& ours = held_back_.at(rooms[i]);
-    // Remembered across retries: if this erasure removed the key although it reports a failure, the
-    // next retry does not find the key any more.
+    // `ours` stays true across retries: if this erasure removed the key although it reports a
+    // failure, the next retry does not find the key any more.
     ours = ours || gone[i];
     if (!status.ok()) continue;
     if (ours) {
@@ -460,8 +464,8 @@ absl::Status DiskShard::EraseAgain(std::span<const Room> rooms) {
 
 std::vector<uint32_t> DiskShard::FindVictims(ByteCount payload_bytes, DiskTier::WorthOf worth,
                                              double* cost) {
-  // A header takes one page; one of more than 100 segments takes more, and then a later try finds
-  // victims for it.
+  // Assumes a header of one page.  A header of more than 100 segments takes more pages, so the
+  // window that is found here may be too small for such a block.
   const uint32_t pages = PagesFor(payload_bytes) + 1;
   MutexLock lock(mu_);
   if (!told_ || pages > options_.file_bytes.value() / kPageBytes ||
@@ -546,8 +550,8 @@ ByteCount DiskShard::free_bytes() const {
   const uint64_t missing =
       MayGrow() ? (options_.files_max - files_->count()) * options_.file_bytes.value() : 0;
   const uint64_t free = free_bytes_ + missing;
-  // At most what as many blocks take as fit into the catalog, if they are as large on average as
-  // those that are stored.
+  // The catalog has space for entries_left() more blocks, which are assumed to be as large as the
+  // stored blocks are on average.
   const uint64_t blocks = blocks_;
   if (blocks == 0) return ByteCount(free);
   const uint64_t used = files_->count() * options_.file_bytes.value() - free_bytes_;

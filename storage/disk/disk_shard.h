@@ -7,17 +7,18 @@
 //
 //   step         on disk                                     after a crash here
 //   allocated    nothing                                     the extent is free again
-//   written      the record, in an extent that is free       the same
-//   synced       the record, durable                         the same
+//   written      the record, in an extent that is free       the extent is free again
+//   synced       the record, durable                         the extent is free again
 //   committed    the catalog names it, durable               the block is on disk
-//   reported     -                                           the block is on disk
+//   reported     as in the step before                       the block is on disk
 //
-// and those of an erasure: erased (the key is removed from the catalog, so the block is gone),
+// An erasure has two steps: erased (the key is removed from the catalog, so the block is gone) and
 // freed (the extent may be used again).  The catalog's log keeps the order of writes, so a new key
 // names an extent only after the extent's former key was removed.
 //
-// If the catalog failed while it removed a key, the key may or may not be gone.  Its extent is then
-// held back until an erasure succeeds: an extent that a key may still name is never reused.
+// If the catalog failed while it removed a key, the key may or may not be gone.  The key's extent
+// is then held back, that is, not reused, until a retry of the erasure succeeds: an extent that a
+// key may still name is never reused.
 //
 // Ownership: made by FileDiskTier.  Thread-safety: all methods from any thread; Recover from one
 // thread, and not again after it has returned OK.
@@ -56,7 +57,7 @@ class DiskShard {
     std::string directory;  // exists
     ByteCount file_bytes;   // of each data file
     uint32_t files_max = 1;
-    ByteCount catalog_bytes_max;  // a catalog that has reached it takes no more blocks
+    ByteCount catalog_bytes_max;  // a catalog of this size accepts no more blocks
     CatalogMemory* memory = nullptr;
     FaultPoints* faults = nullptr;
     std::function<void(const std::string&)> warn;
@@ -64,22 +65,25 @@ class DiskShard {
   // Returns DataLoss if the shard is damaged beyond use; no file stays open then.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<DiskShard>> Open(const Options& options);
 
-  // As DiskTier::Entry, with an extent of this shard (slab: data file) in place of the location.
+  // As DiskTier::Entry, but with an extent of this shard, whose slab is a data file, instead of a
+  // DiskLocation.
   struct Entry {
     BlockKey key;
     CatalogPlace place;
   };
-  // Returns the entries of the catalog.  Returns DataLoss if the catalog is damaged; nothing was
-  // changed then.  Entries whose extent lies outside the data files or overlaps that of an earlier
-  // entry are left out, erased and counted as damaged.
+  // Returns the entries of the catalog.  Returns DataLoss if the catalog is damaged, without
+  // changing anything.  Entries whose extent lies outside the data files or overlaps the extent of
+  // an earlier entry are left out, erased and counted as damaged.
   [[nodiscard]] absl::StatusOr<std::vector<Entry>> Recover();
   void SetOwner(const Extent& extent, uint32_t owner) LARDER_EXCLUDES(mu_);
-  // Reports the blocks that are unplaced (DiskTier::kUnplaced) again, as DiskTier::Recover says.
+  // Reports the blocks that are unplaced (DiskTier::kUnplaced) to `owner_of` again, as
+  // DiskTier::Recover describes.
   [[nodiscard]] absl::Status TellUnplaced(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                           absl::FunctionRef<bool()> stop)
       LARDER_EXCLUDES(placing_mu_, mu_);
   [[nodiscard]] uint64_t unplaced() const { return unplaced_; }
-  // As DiskTier::FindUntold; also returns the errors of a shard whose Recover has failed.
+  // As DiskTier::FindUntold, for this shard.  Unlike that, it also returns an error if Recover has
+  // already failed to read this shard.
   [[nodiscard]] absl::StatusOr<std::optional<DiskTier::Description>> FindUntold(const BlockKey& key)
       LARDER_EXCLUDES(mu_);
 
@@ -89,22 +93,23 @@ class DiskShard {
   };
   void Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutResult> results)
       LARDER_EXCLUDES(mu_);
-  // Sets kOk or kTaken, as DiskTier::Put says, for the blocks whose key an unplaced block of this
-  // shard has; leaves the other results alone.  Returns an error if the catalog cannot be read, so
-  // that it is unknown which blocks these are.
+  // For each block whose key an unplaced block of this shard has, sets its result to kOk or kTaken,
+  // as DiskTier::Put describes; leaves the other results unchanged.  Returns an error if the
+  // catalog cannot be read, so that it is unknown which keys unplaced blocks have.
   [[nodiscard]] absl::Status PutUnplaced(std::span<const DiskTier::NewBlock> blocks,
                                          std::span<PutResult> results)
       LARDER_EXCLUDES(placing_mu_, mu_);
-  // Which record this shard has of a key that is about to be put, here or in another shard.
+  // Which record this shard has of a key that is about to be put into this shard or another one.
   enum class Former : uint8_t {
     kNone,
-    kErased,  // erased, but until the catalog is synced a loss of power may bring it back
-    kThere,   // there is a record, or the catalog could not be read
+    kErased,  // an erased record, which a loss of power may bring back until the catalog is synced
+    kThere,   // there is or may be a record
   };
-  // Returns kNone also for the record that a block is to replace (`instead_of`: extents of this
-  // shard; one without pages replaces none) and, until the shard has reported all its blocks, for a
-  // record with the same bytes.  If the catalog cannot be read before the shard has reported all
-  // its blocks, returns kNone for every block, because the shard may never report them in this
+  // Returns the Former of each block.  A record at instead_of[i], which the block is to replace,
+  // does not count; an extent without pages means that the block replaces no record of this shard.
+  // Until the shard has reported all its blocks, a record with the same bytes does not count
+  // either.  If the catalog cannot be read, returns kThere for every block; but kNone for every
+  // block if the shard has not reported all its blocks, because it may never report them in this
   // process.
   [[nodiscard]] std::vector<Former> FormersOf(std::span<const DiskTier::NewBlock> blocks,
                                               std::span<const Extent> instead_of)
@@ -114,61 +119,61 @@ class DiskShard {
   [[nodiscard]] absl::Status Describe(std::span<const BlockKey> keys,
                                       std::span<std::optional<DiskTier::Description>> out);
   [[nodiscard]] DiskTier::GetStatus Get(const DiskTier::Read& read, const Extent& extent);
-  // As DiskTier::FindVictims; *cost is set to the total worth of the victims.
+  // As DiskTier::FindVictims, for this shard; sets *cost to the total worth of the victims.
   [[nodiscard]] std::vector<uint32_t> FindVictims(ByteCount payload_bytes, DiskTier::WorthOf worth,
                                                   double* cost) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] BlockCatalog& catalog() { return *catalog_; }
-  // Returns ResourceExhausted if the catalog has reached its limit.  Facts that only delete
-  // something (kForgotten) are written even then.
+  // Returns ResourceExhausted if the catalog has reached its limit.  `what`: kForgotten if all
+  // facts are deletions, which are written even to a full catalog.
   enum class Facts : uint8_t { kNew, kForgotten };
   [[nodiscard]] absl::Status PutFacts(std::span<const DiskTier::Fact> facts, Facts what);
-  // Sets how many bytes of its catalog all facts take.
+  // Sets how many bytes of this shard's catalog all facts take.
   void SetFactBytes(ByteCount bytes) { share_.SetFacts(bytes); }
   // Returns false for a while after failed writes (DiskBreaker).
   [[nodiscard]] bool healthy() const { return !breaker_.open(SteadyNow()); }
   // Returns false from a failed write to the catalog until the catalog is writable again.
   [[nodiscard]] bool writable() const { return catalog_->writable(); }
-  // Whether Recover has returned OK.
+  // Returns true if Recover has returned OK.
   [[nodiscard]] bool recovered() const { return recovered_; }
-  // Called when all entries of Recover were reported to the caller of the tier, and those that the
-  // caller did not want are erased.  Until then nothing is put into this shard: a newer record
-  // would take over the key of one that is yet to be reported.
+  // Called when all entries of Recover were reported to the caller of the tier, and the entries
+  // that the caller did not want are erased.  Until then no block is put into this shard: its
+  // record would take over the key of a record that is yet to be reported.
   void SetTold() { told_ = true; }
   [[nodiscard]] bool told() const { return told_; }
   // The bytes that unplaced blocks take.
   [[nodiscard]] ByteCount unplaced_bytes() const { return ByteCount(unplaced_bytes_); }
-  // Free space, data files that are not yet allocated included, as far as the catalog has space for
-  // the entries of as many blocks.  Returns 0 before SetTold.
+  // Returns the free space, including data files that are not allocated yet, but no more than the
+  // space of as many blocks as the catalog has space for.  Returns 0 before SetTold.
   [[nodiscard]] ByteCount free_bytes() const;
 
-  // Called when blocks found no space.  If the catalog is what is full, counts them and warns, at
-  // most once a minute.
+  // Called when `blocks` blocks found no space.  If the catalog is full and the data files are not,
+  // counts the blocks and warns, at most once a minute.
   void NoteNoRoom(size_t blocks);
 
-  // Adds what this shard did to `stats`.
+  // Adds this shard's sizes and counters to *stats.
   void AddTo(DiskTier::Stats* stats) const LARDER_EXCLUDES(mu_);
 
  private:
-  // The state of a put under way.
+  // The state of one call of Put.
   struct Writing;
 
   DiskShard(const Options& options, std::unique_ptr<DataFiles> files,
             std::unique_ptr<BlockCatalog> catalog);
 
   [[nodiscard]] bool IsUnplaced(const Extent& extent) const LARDER_EXCLUDES(mu_);
-  // Whether the record of the block's key has the same bytes as the block.
+  // Returns true if this shard has a record of the block's key with the same bytes.
   [[nodiscard]] bool HasBytesOf(const DiskTier::NewBlock& block);
   void SetOwnerLocked(const Extent& extent, uint32_t owner) LARDER_REQUIRES(mu_);
   // Returns false if the catalog accepts no writes.
   [[nodiscard]] bool MakeWritable();
-  // Whether another data file may be created: the limit allows it, and creating one has not failed
-  // within the last second.
+  // Returns true if another data file may be created: the limit allows it, and no attempt has
+  // failed within the last second.
   [[nodiscard]] bool MayGrow() const;
-  // Creates a data file unless there are more than `files` by now.  Returns false if there are
-  // still not more.
+  // Creates a data file, unless another thread has created one since the caller read `files` as
+  // their number.  Returns false if there are still no more than `files`.
   [[nodiscard]] bool Grow(uint32_t files) LARDER_EXCLUDES(grow_mu_, mu_);
-  // Returns false if some blocks found no space.
+  // Allocates extents for the blocks that have none.  Returns false if some blocks found no space.
   [[nodiscard]] bool AllocateOpen(Writing* put) LARDER_EXCLUDES(mu_);
   void AllocateAll(Writing* put) LARDER_EXCLUDES(grow_mu_, mu_);
   void WriteAll(Writing* put);
@@ -179,14 +184,16 @@ class DiskShard {
   void FreeFailed(const Writing& put) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool WriteRun(const Writing& put, std::span<const size_t> run);
   void WriteApart(Writing* put, std::span<const size_t> run);
-  // Holds back the extents of keys that the catalog may still have.  ours[i]: the extent is known
-  // to be free once its key is gone; otherwise the catalog has yet to say whether another record
-  // owns it.
+  // Holds back the extents of keys that the catalog may still have.  If ours[i] is true, no other
+  // record owns the extent, so it is free as soon as its key is gone; if it is false, the catalog
+  // has yet to say whether another record owns the extent.
   void HoldBack(std::span<const Room> rooms, const std::vector<bool>& ours) LARDER_EXCLUDES(mu_);
-  // Retries the erasures of held-back extents.  Returns an error if some are left; Unavailable if
-  // another thread may be erasing them.
+  // Retries the erasures of held-back extents.  Returns an error if some extents are still held
+  // back; Unavailable, without a retry, if another thread is retrying or a retry has failed within
+  // the last second.
   absl::Status EraseHeldBack() LARDER_EXCLUDES(mu_);
-  // Returns false if none is held back (`why` is OK) or this is not the time to retry.
+  // Returns true if the caller shall retry.  Returns false if no extent is held back, or with *why
+  // set to Unavailable if EraseHeldBack does not retry now.
   [[nodiscard]] bool MayEraseHeldBack(absl::Status* why) LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::vector<Room> SomeHeldBack() const LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status EraseAgain(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);
@@ -200,11 +207,11 @@ class DiskShard {
   const std::unique_ptr<DataFiles> files_;
   const std::unique_ptr<BlockCatalog> catalog_;
   std::atomic<bool> recovered_{false}, told_{false};
-  std::atomic<uint64_t> free_bytes_{0};             // in the files that exist
-  std::atomic<TimePoint> grow_again_{TimePoint()};  // after a file could not be created
-  std::atomic<TimePoint> warn_again_{TimePoint()};  // of a full catalog
+  std::atomic<uint64_t> free_bytes_{0};             // in the data files that exist
+  std::atomic<TimePoint> grow_again_{TimePoint()};  // when to try again after a failed AddFile
+  std::atomic<TimePoint> warn_again_{TimePoint()};  // when to warn again of a full catalog
   CatalogShare share_;
-  DiskBreaker breaker_;  // for writes
+  DiskBreaker breaker_;  // for puts
 
   Mutex placing_mu_;  // held while an unplaced block is reported or put again; taken before mu_
   std::atomic<uint64_t> unplaced_{0}, unplaced_bytes_{0};
@@ -212,10 +219,11 @@ class DiskShard {
   mutable Mutex mu_;
   ExtentAllocator allocator_ LARDER_GUARDED_BY(mu_);
   uint64_t window_cursor_ LARDER_GUARDED_BY(mu_) = 0;
-  // True: the extent is known to be this shard's to free.  False: the catalog has yet to say so.
+  // The held-back extents.  The value is true if no other record is known to own the extent, so
+  // that it is free as soon as its key is gone (HoldBack).
   absl::flat_hash_map<Room, bool> held_back_ LARDER_GUARDED_BY(mu_);
-  bool erasing_held_back_ LARDER_GUARDED_BY(mu_) = false;  // by one thread
-  TimePoint erase_again_ LARDER_GUARDED_BY(mu_);           // after a retry failed
+  bool erasing_held_back_ LARDER_GUARDED_BY(mu_) = false;  // a thread retries
+  TimePoint erase_again_ LARDER_GUARDED_BY(mu_);           // the earliest next retry
 
   std::atomic<uint64_t> blocks_{0}, puts_{0}, gets_{0}, erased_{0}, put_bytes_{0}, got_bytes_{0},
       data_written_{0}, damaged_{0}, write_failures_{0}, read_failures_{0}, sync_failures_{0},

@@ -14,8 +14,9 @@ using PutStatus = DiskTier::PutStatus;
 
 namespace {
 
-// Whether a record has the same bytes.  Comparing the segment tables suffices, since they contain
-// the hashes of all segments; the other fields of a header may be missing in older records.
+// Returns true if `record` has the bytes that `header` describes.  Comparing the segment tables
+// suffices, since they contain the hashes of all segments; other fields of the header may be
+// missing in records that an older daemon wrote.
 bool IsOf(const RecordHeader& header, const BlockCatalog::Description& record) {
   const auto decoded = DecodeRecordHeaderOf(header.key, std::as_bytes(std::span(record.header)));
   return decoded.ok() && decoded->header.table == header.table;
@@ -78,10 +79,11 @@ bool DiskShard::IsUnplaced(const Extent& extent) const {
   return allocator_.IsLive(extent) && allocator_.owner(extent) == DiskTier::kUnplaced;
 }
 
-// told_ is read before the catalog: a block that is reported in between is in the index, where the
-// caller looks next.
+// told_ is read before the catalog: if a block is reported between the two reads, the caller finds
+// it in the index, where it looks after this call.
 //
-// Most keys have no record, which `places` answers without reading the disk, by its filters.
+// Most keys have no record, and the Bloom filters of the catalog's family `places` tell this
+// without reading the disk.
 absl::StatusOr<std::optional<DiskTier::Description>> DiskShard::FindUntold(const BlockKey& key) {
   const bool told = told_;
   std::optional<DiskTier::Description> found;
@@ -96,7 +98,7 @@ absl::StatusOr<std::optional<DiskTier::Description>> DiskShard::FindUntold(const
   return found;
 }
 
-// The allocator's owner words say which blocks are unplaced, so they take no memory of their own
+// The allocator's owner words say which blocks are unplaced, so no list of unplaced blocks is kept
 // between two calls.
 absl::Status DiskShard::TellUnplaced(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                      absl::FunctionRef<bool()> stop) {
@@ -110,13 +112,13 @@ absl::Status DiskShard::TellUnplaced(absl::FunctionRef<uint32_t(const Entry&)> o
   for (const Entry& entry : entries) {
     if (stop()) return absl::CancelledError("stopped while reporting the unplaced blocks on disk");
     MutexLock placing(placing_mu_);
-    if (!IsUnplaced(entry.place.extent)) continue;  // it was put again meanwhile
+    if (!IsUnplaced(entry.place.extent)) continue;  // the block was put again meanwhile
     const uint32_t owner = owner_of(entry);
     if (owner == DiskTier::kUnplaced) continue;
     SetOwner(entry.place.extent, owner);
     if (owner == 0) unwanted.push_back({entry.key, entry.place.extent});
   }
-  (void)Erase(unwanted);  // if this fails, the next start finds them again
+  (void)Erase(unwanted);  // if this fails, the next start finds these blocks again
   return absl::OkStatus();
 }
 
@@ -140,9 +142,9 @@ absl::Status DiskShard::PutUnplaced(std::span<const DiskTier::NewBlock> blocks,
   return absl::OkStatus();
 }
 
-// The checks follow the order in which an erasure moves a key, so that a key that is erased
-// meanwhile is seen by one of them: its place, its held-back extent, the keys that a loss of power
-// may bring back.
+// Three checks follow the order in which an erasure moves a key, so that one of them sees a key
+// that another thread erases meanwhile: the place of the key, its held-back extent, the keys that a
+// loss of power may bring back.
 std::vector<DiskShard::Former> DiskShard::FormersOf(std::span<const DiskTier::NewBlock> blocks,
                                                     std::span<const Extent> instead_of) {
   const bool told = told_;

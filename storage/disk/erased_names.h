@@ -1,9 +1,10 @@
 // Keys that a catalog has erased, but not durably: a loss of power may bring them back.
 //
-// Keys are kept as hashes, so Contain returns true for another key with a probability of 10^-15.
+// Keys are kept as hashes, so Contain returns true for a key that was not noted with a probability
+// of 10^-15.
 // Ownership: by BlockCatalog.  Thread-safety: all methods from any thread; Note and Clear must not
 // run at the same time.
-// Memory: about 16 B a key.
+// Memory: about 16 B per key.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,7 @@ class ErasedNames {
     for (const BlockKey& key : keys) hashes_.insert(absl::HashOf(key));
     return hashes_.size() >= kMany;
   }
-  // Called when all noted erasures are durable.
+  // Called when the erasures of all noted keys are durable.
   void Clear() LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     hashes_.clear();

@@ -11,9 +11,11 @@ namespace {
 
 using Kind = DiskTier::FactKind;
 
-// What a catalog stores besides key and value: a sequence number and RocksDB's own data.
+// Bytes that a catalog stores for a fact besides key and value: a sequence number and RocksDB's
+// data.
 constexpr uint64_t kBytesBeside = 64;
-// Each kind may take 1/n of a catalog.  Pins have the largest share: they are promises, and small.
+// Kind i may take 1/kShares[i] of a catalog.  Pins have the largest share, because a pin is a
+// promise to a client, and pins are small.
 constexpr std::array<uint64_t, DiskTier::kFactKinds> kShares = {4, 8, 16};
 // The most that a kind may take, however large the disk is, since all facts are read at a start.
 constexpr std::array<ByteCount, DiskTier::kFactKinds> kMost = {GiB(4), MiB(64), MiB(64)};

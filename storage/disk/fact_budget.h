@@ -4,7 +4,7 @@
 // A fact counts with its key, its value and the catalog's overhead.  A deleted fact counts with its
 // key until no shard has the key any more.  The budget counts only what its caller reports to it;
 // it writes and deletes nothing itself.
-// Ownership: by a tier.  Thread-safety: none.
+// Ownership: by TierFacts or MemoryDiskTier, which call it under a lock.  Thread-safety: none.
 // Memory: about 20 bytes per fact.
 #pragma once
 
@@ -28,12 +28,13 @@ class FactBudget {
   // `catalog`: the part of the disk that one catalog may take.
   explicit FactBudget(ByteCount catalog);
 
-  // Returns ResourceExhausted if these facts would make a kind exceed its share, unless the kind
-  // would not grow.
+  // Returns ResourceExhausted if these facts would make a kind grow beyond its share.  A kind that
+  // would not grow may already exceed its share.
   [[nodiscard]] absl::Status Admit(std::span<const DiskTier::Fact> facts) const;
-  // Records that there is a fact of this key with a value of this size (0: it is being deleted) ...
+  // Records that a fact with this key exists and has a value of this size; 0 if it is being
+  // deleted.
   void Set(std::string_view key, size_t value_bytes);
-  // ... or that there is none any more.
+  // Records that no shard has a fact with this key any more.
   void Remove(std::string_view key);
   void Clear();
 

@@ -16,7 +16,7 @@
 namespace larder {
 namespace {
 
-// In all shards together, since a location has 16 bits for {file, shard}.
+// The most data files in all shards together, since a location has 16 bits for {file, shard}.
 constexpr uint64_t kFilesMax = 65'528;
 constexpr uint32_t kFilesPerShardMin = 2;
 constexpr ByteCount kCatalogBytesMin = MiB(32);
@@ -76,8 +76,8 @@ absl::Status FileDiskTier::OpenShards() {
     statuses[number] = IdentifyShard(number);
     if (!statuses[number].ok() && At(number)) CloseShard(number);
   }
-  // A shard that cannot be opened costs its own blocks only.  If none can be opened, Open fails, so
-  // that the operator decides.
+  // If a shard cannot be opened, only its own blocks are missing.  If no shard can be opened, Open
+  // fails, so that the operator decides.
   for (const absl::Status& status : statuses) {
     if (absl::IsFailedPrecondition(status)) return status;
     failed_ += status.ok() ? 0 : 1;
@@ -113,8 +113,8 @@ DiskShard::Options FileDiskTier::ShardOptions(uint32_t number) const {
   // Half of the share of catalogs is reserved for what a compaction writes before it deletes its
   // input, and for the catalog that is set aside.
   const ByteCount catalogs = CatalogBytes(options_.limit);
-  // At most as many as locations have numbers for.  If the limit is lower than when the directory
-  // was created, some shards may get no file.
+  // The number of data files.  If the limit is lower than when the directory was created, some
+  // shards may get none.
   const uint64_t files = std::min<uint64_t>(
       kFilesMax, (options_.limit - catalogs).value() / geometry_.file_bytes.value());
   const uint64_t mine = files / geometry_.shards + (number < files % geometry_.shards ? 1 : 0);
@@ -142,8 +142,8 @@ absl::Status FileDiskTier::OpenShard(uint32_t number) {
   return absl::OkStatus();
 }
 
-// FORMAT is written last: if the daemon dies before that, the next start identifies the shard
-// again.
+// FORMAT is written last: if the daemon dies before it is written, the next start identifies the
+// shard again.
 absl::Status FileDiskTier::IdentifyShard(uint32_t number) {
   const std::string mine = directory_->IdentityOf(number);
   absl::StatusOr<std::string> identity = At(number)->catalog().Identity();
@@ -193,8 +193,8 @@ void FileDiskTier::CloseShard(uint32_t number) {
     MutexLock lock(shards_mu_);
     last.swap(shards_[number]);
   }
-  // No caller knows a block of this shard, so other uses of it are short, such as reading its
-  // counters.
+  // No caller of the tier knows a block of this shard, so other threads use the shard only briefly,
+  // for example to read its counters.
   while (last.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
@@ -270,7 +270,7 @@ absl::Status FileDiskTier::RecoverShard(uint32_t number,
     shard->SetOwner(found.place.extent, owner);
     if (owner == 0) unwanted.push_back({found.key, found.place.extent});
   }
-  (void)shard->Erase(unwanted);  // if this fails, the next start finds them again
+  (void)shard->Erase(unwanted);  // if this fails, the next start finds these blocks again
   shard->SetTold();
   return absl::OkStatus();
 }
@@ -340,7 +340,8 @@ void FileDiskTier::ByShard(std::span<const DiskAddress> blocks, Visit visit) con
 
 // ---- erasing
 
-// A shard that fails to erase costs its own space only: the other shards must not wait for it.
+// If a shard fails to erase, only its own space stays allocated, so one shard that has succeeded is
+// enough for OK.
 absl::Status FileDiskTier::EraseHeldBack() {
   absl::Status result = absl::UnavailableError("no shard of the disk has reported its blocks yet");
   for (const ShardRef& shard : All()) {
@@ -452,8 +453,9 @@ ByteCount FileDiskTier::block_bytes_max() const {
   return geometry_.file_bytes - ByteCount(kRecordHeaderBytesMax);
 }
 
-// If the first shard in this order fails, all of them do.  The result is then the limit, so that
-// the caller does not evict blocks to make space, which would not help.
+// ShardsByRoom puts healthy shards first, so if the first shard is not healthy, no shard is.  The
+// result is then the limit, so that the caller does not evict blocks to make space, which would not
+// help.
 ByteCount FileDiskTier::free_bytes() const {
   const std::vector<uint32_t> order = ShardsByRoom();
   const ShardRef first = order.empty() ? nullptr : At(order.front());
@@ -461,7 +463,8 @@ ByteCount FileDiskTier::free_bytes() const {
   return first->healthy() ? first->free_bytes() : options_.limit;
 }
 
-// Evictions free space in all shards, a batch at a time, so each shard keeps about this much free.
+// Evictions free space in all shards until one shard has space for a batch, so each shard keeps
+// about this much free.
 ByteCount FileDiskTier::batch_bytes() const {
   constexpr uint64_t kShare = 8;
   return ByteCount(options_.limit.value() / (kShare * geometry_.shards));

@@ -1,6 +1,6 @@
-// The disk tier in files: payloads in preallocated data files, read and written past the page cache
-// straight from and to the pool; everything else in RocksDB.  It consists of shards, each of which
-// can be damaged alone.
+// The disk tier in files: records lie in preallocated data files, which are read and written past
+// the page cache, straight into and from the pool's memory; a RocksDB catalog describes them.  The
+// tier consists of shards, each of which can be damaged without the others.
 //
 //   DIR/LOCK            locked while a daemon uses DIR
 //   DIR/shard-00/       FORMAT, 00000000.kv ..., catalog/
@@ -8,21 +8,22 @@
 //
 // A batch of blocks goes to the shard with the most free space, so that a chain lies mostly in one
 // shard, and a damaged shard costs some chains as a whole and not a piece of every chain.  If a
-// shard still has a record of a key, even one that the caller has given up, a new record of that
-// key goes to the same shard.
+// shard has a record of a key, or an erased one that may come back, a new record of that key goes
+// to the same shard (file_disk_tier_put.cc).
 //
 // Open succeeds whatever state the files are in, except in four cases that an operator must decide:
-// the directory cannot be used at all, another daemon uses it, a newer version wrote it, or other
-// users may write to it.  A catalog that belongs to another shard, as after a restore to the wrong
-// place, costs the shard where it lies, and no other.
+// the directory or all of its shards cannot be opened, another daemon uses it, a newer version
+// wrote it, or other users may write to it.  If a shard has the catalog of another shard, as after
+// a restore to the wrong place, the blocks of that one shard are lost and no others.
 //
 // Ownership, thread-safety, lifecycle: as DiskTier.
 // Limits: 1 to 8 shards; data files of 16 to 256 MiB, and blocks a little smaller; 1/16 of the
-// limit (at least 32 MiB) is reserved for catalogs.  Files are allocated as they are needed and
-// shrink only if the limit is lowered.
+// limit (at least 32 MiB) is reserved for catalogs.  Data files are created as they are needed, and
+// removed only at a start with a lower limit.
 // A shard that is closed for the whole life of a process, or that cannot be read before it has
-// reported its blocks, is not asked whether it has a key that is put elsewhere.  If a later start
-// finds that shard again, and the shard reports first, its older record is the block.
+// reported its blocks, is not asked whether it has a key that is put into another shard.  If a
+// later start can read that shard, and it reports before the other shard, its older record is taken
+// as the block.
 // Memory: `memory` for RocksDB; 4.25 B per page of 4 KiB of allocated data (1.1 GiB per TiB).
 #pragma once
 
@@ -45,9 +46,9 @@ class FileDiskTier final : public DiskTier {
   struct Options {
     std::string directory;                 // created if missing; its parent must exist
     ByteCount limit;                       // of all files; at least kLimitMin
-    ByteCount memory = MiB(64);            // for all catalogs: caches and write buffers
+    ByteCount memory = MiB(64);            // for caches and write buffers of all catalogs
     FaultPoints* faults = nullptr;         // nullptr: no faults
-    std::optional<uint32_t> faulty_shard;  // the shard that has the faults; nullopt: all of them
+    std::optional<uint32_t> faulty_shard;  // the shard that has the faults; nullopt: all shards
     // Receives messages for the operator, one sentence each, without a newline.  May be called from
     // any thread.
     std::function<void(const std::string&)> warn;
@@ -107,7 +108,7 @@ class FileDiskTier final : public DiskTier {
   [[nodiscard]] absl::Status RecoverShard(uint32_t number,
                                           absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                           absl::FunctionRef<bool()> stop);
-  // Reports the blocks that the caller could not take before.
+  // Reports the shard's unplaced blocks again.
   [[nodiscard]] absl::Status TellUnplaced(uint32_t number,
                                           absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                           absl::FunctionRef<bool()> stop);
@@ -117,19 +118,23 @@ class FileDiskTier final : public DiskTier {
   // and none may be put.
   [[nodiscard]] bool PutUnplaced(std::span<const NewBlock> blocks, std::span<PutResult> results);
   [[nodiscard]] std::vector<uint32_t> ShardsByRoom() const;
-  // For each block: the one shard that may take it, or kAnywhere, or kNowhere.
+  // Returns, for each block, the number of the one shard that may take it, kAnywhere if any shard
+  // may, or kNowhere if no shard may take it now.
   [[nodiscard]] std::vector<uint32_t> HomesOf(std::span<const NewBlock> blocks) const;
   void PutTo(uint32_t number, std::span<const NewBlock> blocks, std::span<const uint32_t> homes,
              std::span<PutResult> results);
   [[nodiscard]] std::vector<DiskShard::Room> RoomsOf(std::span<const DiskAddress> blocks,
                                                      std::span<const size_t> which) const;
-  // Returns OK if at least one shard that has reported all its blocks holds nothing back any more.
+  // Returns OK if at least one shard that has reported all its blocks has no held-back extents any
+  // more.
   [[nodiscard]] absl::Status EraseHeldBack();
 
-  // {shard and file 16 | page 24 | pages 24}, as PackedExtent packs extents; never 0.
+  // The bits of a location are {shard and file 16 | page 24 | pages 24}, as in a PackedExtent.
+  // Never 0.
   [[nodiscard]] DiskLocation LocationOf(uint32_t shard, const Extent& extent) const;
   [[nodiscard]] Extent ExtentOf(DiskLocation location, uint32_t* shard) const;
-  // Calls visit(shard, places) with the indices into `blocks` of the addresses in each open shard.
+  // Calls visit(shard, places) for each open shard that has some of the blocks; `places` are their
+  // indices into `blocks`.
   template <class Visit>
   void ByShard(std::span<const DiskAddress> blocks, Visit visit) const;
 
@@ -141,10 +146,10 @@ class FileDiskTier final : public DiskTier {
   Geometry geometry_;
   mutable Mutex shards_mu_;
   std::vector<ShardRef> shards_ LARDER_GUARDED_BY(shards_mu_);
-  std::vector<std::atomic<uint32_t>> putting_;  // number of puts under way, by shard
+  std::vector<std::atomic<uint32_t>> putting_;  // puts under way in each shard
   Mutex set_aside_mu_;
   std::atomic<uint32_t> set_aside_{0}, failed_{0};
-  std::atomic<bool> recovered_once_{false};  // a Recover call has gone over all shards
+  std::atomic<bool> recovered_once_{false};  // a call of Recover has tried all shards
   // Used by Recover only: whether the operator was warned of unplaced blocks, and whether a shard
   // was opened after Open, so that its facts have not been read.
   bool said_unplaced_ = false;

@@ -1,10 +1,11 @@
 // FileDiskTier: which shard takes a block.
 //
-// Any shard may take a block, and the one with the most free space does.  But a start believes the
-// first record of a key that it finds, in the order of the shards.  So a key that a shard has or
-// may have a record of is put into that shard again, whose log keeps the order.  If a shard has
-// erased the key and a loss of power may bring it back, the erasure is made durable first, and then
-// any shard may take the block.
+// Any shard may take a block, and the shard with the most free space does.  But of several records
+// of a key a start takes the first that it finds, in the order of the shards, even if another shard
+// has a newer one.  So if a shard has or may have a record of a key, the key is put into that shard
+// again, whose catalog then names only the newer record.  If a shard has erased the key and a loss
+// of power may bring it back, the erasure is made durable first, and then any shard may take the
+// block.
 #include <algorithm>
 #include <tuple>
 
@@ -16,7 +17,7 @@ namespace {
 
 constexpr uint32_t kAnywhere = UINT32_MAX, kNowhere = UINT32_MAX - 1;  // in place of a shard number
 
-// Whether a shard may still take the block.
+// Returns true if no shard has taken the block yet and a shard may still take it.
 bool Homeless(const DiskTier::PutResult& result) {
   return result.status == DiskTier::PutStatus::kNoRoom ||
          result.status == DiskTier::PutStatus::kFailed;
@@ -73,7 +74,7 @@ void FileDiskTier::Put(std::span<const NewBlock> blocks, std::span<PutResult> re
   }
 }
 
-// A key must not get a second record while the first one is unplaced.
+// A key must not get a second record while its first record is unplaced.
 bool FileDiskTier::PutUnplaced(std::span<const NewBlock> blocks, std::span<PutResult> results) {
   for (uint32_t number = 0; number < geometry_.shards; ++number) {
     const ShardRef shard = At(number);
@@ -109,15 +110,16 @@ std::vector<uint32_t> FileDiskTier::HomesOf(std::span<const NewBlock> blocks) co
     for (size_t i = 0; i < blocks.size(); ++i) {
       if (formers[i] == Former::kNone || (formers[i] == Former::kErased && erased_for_good))
         continue;
-      // If two shards have records of the key, a start may find the one in the other shard first,
-      // so neither may take it.  A shard that has not reported its blocks takes nothing yet.
+      // If two shards have records of the key, neither may take the block, because a start may find
+      // the record in the other shard first.  A shard that has not reported its blocks takes no
+      // block yet.
       homes[i] = homes[i] == kAnywhere && shard->told() ? number : kNowhere;
     }
   }
   return homes;
 }
 
-// Puts the blocks that no shard has taken yet and that this one may take.
+// Puts the blocks that no shard has taken yet and that this shard may take.
 void FileDiskTier::PutTo(uint32_t number, std::span<const NewBlock> blocks,
                          std::span<const uint32_t> homes, std::span<PutResult> results) {
   const ShardRef shard = At(number);

@@ -95,7 +95,7 @@ absl::StatusOr<std::optional<DiskTier::Description>> MemoryDiskTier::FindUntold(
     const BlockKey& key) {
   MutexLock lock(medium_.mu);
   for (const auto& [location, record] : medium_.records) {
-    if (recovered_ && !unplaced_.contains(location)) continue;  // reported
+    if (recovered_ && !unplaced_.contains(location)) continue;  // reported before
     if (record.key == key && !record.forgotten && !record.superseded)
       return Description{.header = record.header, .tokens = record.tokens};
   }
@@ -131,7 +131,7 @@ absl::Status MemoryDiskTier::Recover(absl::FunctionRef<uint32_t(const Entry&)> o
       });
     }
     for (const auto& [location, record] : medium_.records) {
-      if (recovered_ && !unplaced_.contains(location)) continue;  // reported
+      if (recovered_ && !unplaced_.contains(location)) continue;  // reported before
       entries.push_back({.key = record.key,
                          .location = DiskLocation{location},
                          .parent = record.header.parent,

@@ -20,7 +20,7 @@ namespace larder {
 
 class MemoryDiskTier : public DiskTier {
  public:
-  // What a disk would hold.  A test may damage it.
+  // A record as a disk would store it.  A test may damage it.
   struct Record {
     BlockKey key;
     RecordHeader header;
@@ -28,7 +28,7 @@ class MemoryDiskTier : public DiskTier {
     std::vector<std::byte> payload;
     bool unreadable = false;  // Get returns kFailed
     bool forgotten = false;
-    bool superseded = false;  // a newer record has its key
+    bool superseded = false;  // a newer record has the same key
   };
   struct Medium {
     Mutex mu;

@@ -42,7 +42,7 @@ absl::Status CheckDirectory(int fd, const std::string& path) {
                      "trust its content, remove their write access (chmod -R go-w on the whole "
                      "directory)"));
   }
-  // A directory of root's stays as it is, because this process must not change its mode.
+  // A directory that belongs to root keeps its mode, which a process of another user cannot change.
   if (found.st_uid == geteuid() && (found.st_mode & 0077) != 0 && fchmod(fd, 0700) != 0)
     return FileError(errno, "cannot change the mode of", path);
   return absl::OkStatus();

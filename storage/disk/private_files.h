@@ -1,12 +1,12 @@
 // Files and directories of a disk tier: created for their owner only, never reached through a
 // symbolic link, and with names that are durable before the caller relies on them.
 //
-// A directory that another user can write to may hold anything, so it is refused; one that other
-// users can only read is closed to them.
+// A directory that another user can write to may contain anything, so it is refused.  If other
+// users can only read a directory, its mode is changed so that they cannot.
 // Thread-safety: functions without state.  Blocking: all functions may wait for the disk, except
 // FileError.
-// Errors: FailedPrecondition if an operator must decide, with what to do; ResourceExhausted if the
-// disk is full; otherwise Unavailable.
+// Errors: FailedPrecondition, with a text that says what to do, if an operator must decide;
+// ResourceExhausted if the disk is full; otherwise Unavailable.
 #pragma once
 
 #include <string>
@@ -25,9 +25,10 @@ enum class Links : uint8_t { kRefused, kFollowed };
 // and its parent cannot be synced.  REQUIRES: its parent exists.
 [[nodiscard]] absl::Status MakePrivateDirectory(const std::string& path,
                                                 Links links = Links::kRefused);
-// On OK what was created, renamed or removed in the directory survives a loss of power.
+// On OK every creation, renaming and removal of a file in the directory so far survives a loss of
+// power.
 [[nodiscard]] absl::Status SyncDirectory(const std::string& path);
-// Returns Unavailable if no file can be created there or none can grow.
+// Returns Unavailable if no file can be created in the directory or a new file cannot be written.
 [[nodiscard]] absl::Status TryToWriteIn(const std::string& directory);
 
 // Opens a file with O_CLOEXEC and O_NOFOLLOW; a file that it creates is for its owner only.  The

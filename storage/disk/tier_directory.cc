@@ -26,8 +26,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Older versions: in 1 records do not name their content; in 2 no record is encoded; in 3 no record
-// names its writer, and a daemon of that version takes a record that does for damaged.
+// The version of the disk format.  In version 1 records do not name their content; in version 2 no
+// record is encoded; in version 3 no record names its writer.  A daemon that knows only version 3
+// would regard a record that names its writer as damaged.
 constexpr uint32_t kVersion = 4;
 constexpr const char* kFormatFile = "/FORMAT";
 constexpr size_t kIdDigits = 32;
@@ -131,7 +132,7 @@ absl::Status TierDirectory::WriteFormat(uint32_t shard, const Geometry& geometry
                    geometry.file_bytes.value(), "\ndirectory ", id_, "\nshard ", shard, "\n");
   const std::string path = ShardPath(shard) + kFormatFile;
   if (ReadSmallFile(path) != format) return WriteDurably(path, format);
-  // The process that renamed it may have been killed before it synced the directory.
+  // The process that wrote FORMAT may have been killed before it synced the directory.
   return SyncDirectory(ShardPath(shard));
 }
 

@@ -15,10 +15,10 @@ namespace {
 using Fact = DiskTier::Fact;
 
 constexpr size_t kForgottenAtOnce = 4096;
-constexpr size_t kOwedAtOnce = 64;  // few, because a caller waits for its own facts meanwhile
+constexpr size_t kOwedAtOnce = 64;  // few, because a caller of Put waits for these deletions too
 constexpr size_t kCopiedBytesAtOnce = 1 << 20;
 
-// The value as a shard stores it.
+// The value of a fact as a shard stores it: the sequence number, then the caller's value.
 std::string Stored(uint64_t sequence, std::string_view value) {
   std::string stored(sizeof sequence, '\0');
   std::memcpy(stored.data(), &sequence, sizeof sequence);
@@ -83,7 +83,8 @@ void TierFacts::Load(const Shards& open) {
                    std::make_move_iterator(beyond.end()));
   for (size_t at = 0; at < forgotten.size(); at += kForgottenAtOnce) {
     const size_t count = std::min(kForgottenAtOnce, forgotten.size() - at);
-    // A fact that could not be deleted still counts, and the next start tries again.
+    // A fact that could not be deleted still counts against the budget, and the next Load tries
+    // again.
     const absl::Status status = Write(open, std::span(forgotten).subspan(at, count));
     if (!status.ok() && warn_) warn_(std::string(status.message()));
   }
@@ -91,8 +92,8 @@ void TierFacts::Load(const Shards& open) {
 }
 
 // A shard whose catalog was set aside has lost all facts, and a shard that was closed has missed
-// some.  Facts that only the other shards have would be lost with those.  A shard that could not be
-// read is left as it is, because it may have newer facts.
+// some.  Without copies, these facts would be lost if the shards that have them were damaged.  A
+// shard that could not be read gets no copies, because it may have newer versions.
 void TierFacts::CopyToAll(const Shards& whole, const std::map<std::string, Newest>& lacking) {
   if (lacking.empty()) return;
   const auto is_newest = [&](const std::string& key, uint64_t sequence) {
@@ -130,8 +131,8 @@ void TierFacts::CopyToAll(const Shards& whole, const std::map<std::string, Newes
   }
 }
 
-// Pins may use the share of the other kinds, too, because registrations are sent again by their
-// engines.
+// Returns the facts to delete.  Pins may use up the shares of the other kinds, because engines send
+// their registrations again.
 std::vector<Fact> TierFacts::BeyondBudget(std::vector<Known> known) const {
   std::sort(known.begin(), known.end(),
             [](const Known& a, const Known& b) { return a.sequence > b.sequence; });
@@ -168,7 +169,7 @@ absl::Status TierFacts::Write(const Shards& open, std::span<const Fact> facts) {
   std::vector<Fact> again;
   for (auto key = owed_.begin(); key != owed_.end() && again.size() < kOwedAtOnce; ++key)
     again.push_back({*key, ""});
-  (void)WriteNow(open, again);  // if this fails, a later write tries again
+  (void)WriteNow(open, again);  // if this fails, a later Write tries again
   return result;
 }
 

@@ -28,15 +28,15 @@ inline constexpr size_t kStringBytesMax = 256;
 inline constexpr size_t kLayoutBytesMax = 128;
 inline constexpr size_t kDtypeBytesMax = 32;
 
-// What tokens mean.  `tenant` is the one that the server authenticated, never one that a client
-// sent.
+// Everything besides the token ids that decides what a block's tokens mean.  `tenant` is the one
+// that the server authenticated, never one that a client sent.
 struct ContentSpec {
-  std::string tenant;      // 1..64 bytes
-  std::string model;       // 1..256
-  std::string revision;    // <= 256
-  std::string salt;        // <= 64, bytes
-  std::string lora;        // <= 256
-  std::string multimodal;  // <= 64, bytes
+  std::string tenant;      // 1 to 64 bytes
+  std::string model;       // 1 to 256 bytes
+  std::string revision;    // at most 256 bytes
+  std::string salt;        // at most 64 bytes, of any value
+  std::string lora;        // at most 256 bytes
+  std::string multimodal;  // at most 64 bytes, of any value
 
   [[nodiscard]] absl::Status Validate() const;
   [[nodiscard]] Digest Id() const;
@@ -45,14 +45,14 @@ struct ContentSpec {
 
 // How an engine lays out its KV.
 struct VariantSpec {
-  std::string dtype;          // 1..32
-  std::string layout;         // 1..128; family/version/isa
-  uint32_t rank = 0;          // < ranks
-  uint32_t ranks = 1;         // 1..1,024
-  std::string group;          // <= 64
-  uint32_t block_tokens = 0;  // multiple of 16, 16..4,096
-  uint32_t layers = 0;        // 1..1,024
-  uint32_t first_layer = 0;   // <= 65,535
+  std::string dtype;          // 1 to 32 bytes
+  std::string layout;         // 1 to 128 bytes: family/version/isa
+  uint32_t rank = 0;          // below `ranks`
+  uint32_t ranks = 1;         // 1 to 1,024
+  std::string group;          // at most 64 bytes
+  uint32_t block_tokens = 0;  // a multiple of 16, from 16 to 4,096
+  uint32_t layers = 0;        // 1 to 1,024
+  uint32_t first_layer = 0;   // at most 65,535
 
   [[nodiscard]] absl::Status Validate() const;
   [[nodiscard]] Digest Id() const;
@@ -69,15 +69,17 @@ struct BlockKey {
   }
 };
 
-// Returns the number of an engine, 1..65,535, which is stored with each block.  Several engines may
-// have the same number.
+// Returns the number of an engine, from 1 to 65,535, which is stored with each block.  Several
+// engines may have the same number.
 [[nodiscard]] uint16_t EngineNumber(std::string_view engine_id);
 
-// Returns the digest of one step.  REQUIRES: tokens.size() == 16.
+// Returns the digest of the step with these tokens that follows `previous` (the digest of the step
+// before, or the content id).  REQUIRES: tokens.size() == 16.
 [[nodiscard]] Digest NextDigest(const Digest& previous, std::span<const uint32_t> tokens);
 
-// The digests of all whole steps of `tokens` after `seed` (a content id, or the digest that these
-// tokens follow).  AppendChain appends them to `out`.
+// Compute the digests of all whole steps of 16 tokens in `tokens`.  `seed` is the content id if the
+// tokens begin the chain, otherwise the digest of the step before them.  AppendChain appends the
+// digests to `out`, Chain returns them.
 void AppendChain(const Digest& seed, std::span<const uint32_t> tokens, std::vector<Digest>* out);
 [[nodiscard]] std::vector<Digest> Chain(const Digest& seed, std::span<const uint32_t> tokens);
 

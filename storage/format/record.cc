@@ -17,13 +17,13 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "numbers are stored in memory order");
 
 constexpr std::string_view kMagic = "LRDR";
-constexpr size_t kFixedBytes = 88;  // up to the content id, or to the strings if there is none
+constexpr size_t kFixedBytes = 88;  // before the content id (in version 1 before the strings)
 constexpr size_t kWriterAt = 12;    // offset of the writer's uid, the last field of the prefix
 constexpr size_t kEntryBytes = 32;
 constexpr size_t kChecksumBytes = 8;
 constexpr size_t kStringsAlign = 8;  // the table begins at a multiple of this
 
-// Offsets of a header's parts, which follow from these lengths.
+// Offsets of a header's parts.  They follow from the lengths that the constructor takes.
 struct Places {
   Places(bool content, size_t layout_bytes, size_t dtype_bytes, size_t segments)
       : table(RoundUp(kFixedBytes + (content ? kDigestBytes : 0) + layout_bytes + dtype_bytes,
@@ -58,7 +58,7 @@ class Writer {
   std::string* out_;
 };
 
-// Reads forward.  The caller has checked that the bytes it asks for exist.
+// Reads values one after the other.  REQUIRES: the bytes that are read exist (CHECKed).
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -105,7 +105,7 @@ uint32_t Layers(const SegmentTable& table) {
   return layers;
 }
 
-// Checks the rules that every header must obey, whether we encode it or have read it.
+// Checks the rules that every header must obey, one to be encoded as well as one that was read.
 absl::Status Check(const RecordHeader& header, uint32_t layers) {
   if (header.layout.empty() || header.layout.size() > kLayoutBytesMax)
     return Damage("the layout name must have 1 to 128 bytes");
@@ -145,8 +145,8 @@ void WriteTable(const SegmentTable& table, Writer* out) {
   }
 }
 
-// First layer and offset follow from the entries before, so any other value there means that the
-// table is damaged.
+// The first layer and the offset of an entry follow from the entries before it, so any other value
+// in these fields means that the table is damaged.
 absl::Status ReadTable(size_t segments, uint32_t version, Reader* in, SegmentTable* table) {
   table->hashed = true;
   table->segments.reserve(segments);
@@ -181,14 +181,14 @@ uint32_t VersionOf(std::span<const std::byte> header) {
   return Reader(header.subspan(kMagic.size())).Number<uint32_t>();
 }
 
-// Reads a whole header, `bytes`, whose checksum has already been verified: only a mistake of its
-// writer can fail here.
+// Reads a whole header, `bytes`, whose checksum has already been verified, so that only a mistake
+// of the header's writer can make this fail.
 absl::StatusOr<RecordHeader> ReadChecked(std::span<const std::byte> bytes) {
   RecordHeader header;
   const uint32_t version = VersionOf(bytes);
   const bool content = version >= 2;
   Reader in(bytes.subspan(kWriterAt));
-  // Zero on disk means "unknown"; minus 1 that is kUnknownUid, the uid that no user has.
+  // The field is the uid plus 1, and zero means unknown: 0 - 1 is kUnknownUid.
   header.writer_uid = in.Number<uint32_t>() - 1;
   header.key.variant = in.ReadDigest();
   header.key.digest = in.ReadDigest();
@@ -235,7 +235,7 @@ uint32_t RecordHeader::version() const {
 std::string EncodeRecordHeader(const RecordHeader& header) {
   const uint32_t layers = Layers(header.table);
   LARDER_CHECK(Check(header, layers).ok());
-  // Version 3 always has the field: zero if the content is unknown.
+  // Version 3 always has the field for the content id: zero if the content is unknown.
   const bool content = header.version() >= 2;
   const Places places(content, header.layout.size(), header.dtype.size(),
                       header.table.segments.size());

@@ -1,14 +1,14 @@
 // A block as stored on disk or sent to a peer: header, segment table, checksum of both, payload
 // (docs/format.md).
 //
-// Only the daemon writes header and table; they never lie in memory that a client can write.  The
-// header carries the key, so a reader notices a record in the wrong place.  It has a checksum of
-// its own, so a reader notices a flipped length before it uses it.  Every segment has a hash of its
-// own, so a reader can read and check a range of layers alone.
+// Only the daemon writes the header and the table; they never lie in memory that a client can
+// write.  The header contains the key, so a reader notices a record in the wrong place.  The header
+// has a checksum, so a reader notices a flipped length before it uses the length.  Every segment
+// has a hash, so a reader can read and check a range of layers alone.
 //
-// Decoding treats its input as hostile: any bytes give a value or a Status, never a crash or a huge
-// allocation.
-// Thread-safety: pure functions.  Little endian.
+// Decoding treats its input as hostile: for any bytes it returns a value or a Status, and never
+// crashes or makes a huge allocation.
+// Thread-safety: pure functions.  Numbers are little endian.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@
 
 namespace larder {
 
-// Version 1 of a record does not name its content, version 2 does.  Version 3 has encoded segments
-// and gives their decoded lengths.  Otherwise the versions are the same.
+// Version 1 of a record has no field for the content id; versions 2 and 3 have one.  Version 3 has
+// encoded segments and states their decoded lengths.  Otherwise the versions are the same.
 inline constexpr uint32_t kRecordVersionMax = 3;
 
 struct RecordHeader {
@@ -44,8 +44,8 @@ struct RecordHeader {
   [[nodiscard]] uint32_t version() const;
 };
 
-// Returns header and table, zeros, and the checksum as the last 8 bytes.  The length is a multiple
-// of 64 B, so that the payload behind it is aligned.
+// Returns the header and the segment table, then zeros, then the checksum in the last 8 bytes.  The
+// length of all this is a multiple of 64 B, so that the payload that follows is aligned.
 // REQUIRES: header.table is valid and hashed.
 [[nodiscard]] std::string EncodeRecordHeader(const RecordHeader& header);
 
@@ -57,7 +57,7 @@ struct DecodedHeader {
 // wrong checksum, or contain an invalid value.
 [[nodiscard]] absl::StatusOr<DecodedHeader> DecodeRecordHeader(std::span<const std::byte> bytes);
 
-// As DecodeRecordHeader; also returns DataLoss if the record is not that of `key`.
+// As DecodeRecordHeader; also returns DataLoss if the record is of another block than `key`.
 [[nodiscard]] absl::StatusOr<DecodedHeader> DecodeRecordHeaderOf(const BlockKey& key,
                                                                  std::span<const std::byte> bytes);
 

@@ -82,8 +82,8 @@ IndexShard::Raised BlockIndex::RaiseParent(VariantIndex variant, const Digest& c
   return RaiseParent(variant, child, IndexHash(variant, metadata->parent()));
 }
 
-// Marks the parent and the blocks before it, up to the first that is marked already, so that each
-// block is marked once.
+// Marks the parent and the blocks before it in the chain, up to the first that is marked already,
+// so that each block is marked only once.
 void BlockIndex::MarkShared(VariantIndex variant, uint64_t parent) {
   constexpr int kSteps = 4096;  // a bound, since a client may invent parents, even cycles
   std::optional<uint64_t> next = parent;
@@ -98,8 +98,8 @@ void BlockIndex::LowerParent(VariantIndex variant, std::optional<uint64_t> paren
 
 // ---- entering
 
-// The parent's count is raised before the child enters: afterwards, the child could have left again
-// meanwhile, and only another lookup would tell.
+// The parent's count is raised before the child enters: if it were raised afterwards, the child
+// could already have left again, which only another lookup would show.
 BlockIndex::InsertResult BlockIndex::Insert(NewBlock block, uint32_t now_s, EntryRef* ref) {
   LARDER_CHECK(variants_.Contains(block.variant));
   const uint64_t hash = IndexHash(block.variant, block.digest);
@@ -171,8 +171,8 @@ void BlockIndex::ForGroups(VariantIndex variant, std::span<const Digest> digests
 template <class Visit>
 void BlockIndex::ForSlots(std::span<const EntryRef> refs, Visit visit) const {
   std::array<uint32_t, kWindow> slots;
-  // The last window comes first, as each shard begins with its last slot: Unhold makes earlier refs
-  // more recent.
+  // The last window comes first, and in Unhold each shard begins with its last slot, so that
+  // earlier refs become more recent than later ones.
   for (size_t end = refs.size(); end > 0;) {
     const size_t n = std::min(kWindow, end);
     end -= n;
@@ -279,8 +279,8 @@ ClearedBlock BlockIndex::Clear(VariantIndex variant, const Digest& digest, TierS
   return clearance.block;
 }
 
-// Among the shards whose turn it is and those that had the least worth when they were last looked
-// at, returns the one whose candidate has the least worth now.
+// Looks at the shards whose turn it is and at those that had the least worth when an eviction last
+// looked at them.  Returns the shard whose candidate has the least worth now.
 template <class LeastOf>
 uint32_t BlockIndex::ShardToEvictFrom(LeastSeen& seen, LeastOf least_of) const {
   constexpr uint32_t kInTurn = 2, kSeemLeast = 2;
@@ -299,7 +299,8 @@ uint32_t BlockIndex::ShardToEvictFrom(LeastSeen& seen, LeastOf least_of) const {
   bool copies = false;
   for (uint32_t i = 0; i < kShards; ++i) {
     const uint32_t shard = (turn + i * kOddStep) % kShards;
-    // Further shards are looked at only until one has blocks that are on disk, too.
+    // After the first kInTurn shards, looks only at the first shard that has blocks that are also
+    // on disk, and only if none of the earlier ones has.
     const bool has_copies = shards_[shard]->has_copies();
     if (i >= kInTurn && (copies || !has_copies)) continue;
     copies = copies || has_copies;
@@ -467,7 +468,8 @@ std::optional<EvictedFromDisk> BlockIndex::EvictOneFromDisk(uint32_t now_s) {
 std::optional<FreedExtent> BlockIndex::EvictRefFromDisk(EntryRef ref) {
   const auto gone = shards_[ShardOf(ref)]->EvictFromDisk(SlotOf(ref));
   if (!gone) return std::nullopt;
-  // The block was evicted for its location, not for its worth, so its parents do not become colder.
+  // The block was evicted for its location, not for its worth, so its parent does not become the
+  // coldest of its list.
   LowerParent(gone->block.on_disk.variant, gone->counted_by, std::nullopt);
   return gone->block.on_disk;
 }
@@ -543,7 +545,8 @@ void BlockIndex::CheckInvariants() const {
     LARDER_CHECK(totals.blocks == sums[v].blocks && totals.bytes == sums[v].bytes);
     LARDER_CHECK(totals.disk_only == sums[v].disk_only);
   }
-  // Not equal: the count of a parent that has left is lost.
+  // `children` may be less: when a parent leaves, its count is lost, but its children are still
+  // marked as counted.
   uint64_t children = 0, counted = 0;
   ForEach([&](const View& view) {
     children += view.children;

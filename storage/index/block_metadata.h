@@ -1,9 +1,9 @@
 // What is known of a block besides its bytes: its parent in the digest chain, the content that the
 // chain belongs to, its token ids, its segment table, and its writer.
 //
-// Immutable except for the hashes: if the writer left them to the daemon, they are set later, once
-// (SetHashes).
-// Ownership: by unique_ptr; the index owns the metadata of its blocks.  One allocation each.
+// Immutable except for the hashes of the segments: if the writer did not compute them, the daemon
+// sets them later, once (SetHashes).
+// Ownership: by unique_ptr; the index owns the metadata of its blocks.  Each is one allocation.
 // Thread-safety: all methods from any thread.
 // Limits: those of layout.h for the table, kBlockTokensMax token ids.
 // Memory: 64 B, 4 B per token id, and 15 B per segment, or 19 B per segment if any is encoded.
@@ -33,7 +33,7 @@ class BlockMetadata {
   // A custom operator, since the allocation is longer than the type.
   static void operator delete(void* memory) { ::operator delete(memory); }
 
-  // The digest of the block before it; the content id for the first block of a chain.
+  // The digest of the previous block of the chain; the content id for the first block.
   [[nodiscard]] const Digest& parent() const { return parent_; }
   // Digest{} if unknown.
   [[nodiscard]] const Digest& content() const { return content_; }
@@ -57,7 +57,7 @@ class BlockMetadata {
   [[nodiscard]] bool encoded() const { return encoded_; }
   [[nodiscard]] ByteCount memory_bytes() const;
 
-  // A thread that gets true sees all hashes.
+  // Whether the hashes are set.  If this returns true, the calling thread sees all of them.
   [[nodiscard]] bool hashed() const {
     return hash_state_.load(std::memory_order_acquire) == kHashed;
   }

@@ -1,5 +1,5 @@
-// The states of a block and the allowed transitions; the small numbers that the index uses for
-// variants and entries.
+// The states of a block and the allowed transitions, and the small numbers by which the index
+// refers to variants and entries.
 //
 // Values only: no ownership, no threads.
 #pragma once
@@ -13,12 +13,12 @@ namespace larder {
 // TransitionAllowed defines the allowed transitions; the index CHECKs it at every change, and a
 // test covers every pair of states.
 //   absent    -> reserved   a staged publish claims the key while the daemon copies
-//             -> host       mapped publish
+//             -> host       published without a claim: the bytes are in the pool already
 //             -> disk       found on disk at a start
 //   reserved  -> host, absent
 //   host      -> host+disk  spilled
 //             -> absent     evicted, cleared, damaged
-//             -> doomed     the same while held
+//             -> doomed     cleared or damaged while held
 //   host+disk -> disk       evicted from HOST
 //             -> host       its disk copy was dropped
 //             -> absent, doomed
@@ -28,8 +28,8 @@ namespace larder {
 //             -> disk       the read failed, or the rewrite ended
 //             -> absent, doomed
 //   doomed    -> absent     the last hold ended; a doomed entry has no name, so no lookup finds it
-// The name of a block that is on disk only is taken: no publish leads out of `disk`, since its
-// bytes might differ from the record's.  Only a promotion brings such a block back to HOST.
+// A publish does not lead out of `disk`: the name of a block that is on disk only is taken, since
+// the published bytes might differ from the record's.  Only a promotion moves such a block to HOST.
 enum class BlockState : uint8_t {
   kAbsent,
   kReserved,
@@ -43,26 +43,26 @@ inline constexpr int kBlockStates = 7;
 
 [[nodiscard]] bool TransitionAllowed(BlockState from, BlockState to);
 
-// Whether readers may read its bytes in the pool.
+// Whether the block has bytes in the pool that readers may read.
 [[nodiscard]] constexpr bool InHost(BlockState state) {
   return state == BlockState::kHost || state == BlockState::kHostDisk;
 }
-// Whether its bytes are on disk and in no other place where readers may read them.
+// Whether the block is on disk and has no bytes in the pool that readers may read.
 [[nodiscard]] constexpr bool OnDiskAlone(BlockState state) {
   return state == BlockState::kDisk || state == BlockState::kPromoting;
 }
 [[nodiscard]] constexpr bool InATier(BlockState state) {
   return InHost(state) || OnDiskAlone(state);
 }
-// The tiers that hold all its bytes.
+// Returns the tiers that have all bytes of a block in this state.
 [[nodiscard]] TierSet TiersOf(BlockState state);
 
 // A tenant's number for a variant id.
 enum class VariantIndex : uint16_t { kNone = 0xFFFF };
 
-// Refers to an entry: {shard, slot} + 1, so never 0.  Valid while the entry is held or claimed.  An
-// owner word in ExtentAllocator may be stale: its slot is then empty, which the index reports, or
-// has a newer block, which the caller recognizes by its extent.
+// Refers to an entry: {shard, slot} + 1, so never 0.  Valid while the entry is held or claimed.
+// Owner words in ExtentAllocator are EntryRefs without a hold and may be stale: the slot is then
+// empty, which the index reports, or has a newer block, which the caller recognizes by its extent.
 struct EntryRef {
   uint32_t value = 0;
   friend bool operator==(EntryRef, EntryRef) = default;

@@ -24,7 +24,8 @@ ChildCounts::Raised ChildCounts::Raise(VariantIndex variant, uint64_t parent, co
   if (slot == kNone || entries_[slot].children == kCountMax) return {};
   IndexEntry& entry = entries_[slot];
   ++entry.children;
-  // The block is shared, and which blocks followed it is not known: it was away meanwhile.
+  // The parent's ghost entry said that it is shared, but which blocks followed it before it left
+  // the index is not known.
   const bool unknown = entry.follower == 0 && entry.history.shared;
   if (entry.follower == 0) entry.follower = tag;
   const bool only = entry.follower == tag;
@@ -47,7 +48,8 @@ std::optional<uint64_t> ChildCounts::MarkShared(VariantIndex variant, uint64_t p
 void ChildCounts::Lower(VariantIndex variant, uint64_t parent,
                         std::optional<uint32_t> child_last_use_s) {
   const uint32_t slot = entries_.FindParent(variant, parent);
-  // No children: the parent that counted it has left, and this is a later block of the same name.
+  // If there are no children, the parent that counted the child has left, and this entry is a later
+  // block of the same name.
   if (slot == kNone || entries_[slot].children == 0) return;
   IndexEntry& entry = entries_[slot];
   --entry.children;

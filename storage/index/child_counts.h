@@ -1,12 +1,13 @@
-// How many stored blocks continue each block of a shard, for eviction: a block with children stays
-// longer than the last of them, and a chain that one engine alone extends keeps one history.
+// Counts how many stored blocks (children) continue each block of a shard.  Eviction uses the
+// counts: a block is evicted after the last of its children, and the blocks of a chain that does
+// not fork have one reuse history.
 //
-// Invariants: an entry's `children` is at least the number of entries, of any shard, that name it
-// as their parent and have `counted_in_parent`; it saturates and may be too high, so it is a hint.
-// An entry counts in the parent that was there when it entered, or later by Count; it is lowered
-// there once, when it leaves.
+// Invariants: an entry that has `counted_in_parent` was counted in the parent that was in the index
+// when the entry entered, or later by Count; the count is lowered once, when the entry leaves.  The
+// `children` of an entry is only a hint: it saturates at 65,535, is too high while a child enters
+// or leaves, and does not include children from before the entry itself left and entered again.
 // A shard does not know of other shards: parent and child may lie in different ones, so BlockIndex
-// raises the parent before a child enters, and lowers it after the child has left.
+// raises the parent's count before a child enters, and lowers it after the child has left.
 // Ownership: changes entries of a ShardEntries and their lists; both outlive it.
 // Thread-safety: none; the shard's lock guards it.
 #pragma once
@@ -31,36 +32,42 @@ class ChildCounts {
     return entry.counted_in_parent ? ParentHash(entry) : std::nullopt;
   }
 
-  // What a block that is about to enter has from its parent.  The entry takes over the count in
-  // `counted_by`, and leaves there the parent that counted it until now, if any.  Whatever is in
-  // `counted_by` afterwards, whether the block entered or not, the caller lowers again.
+  // What Raise found at the parent of a block that is about to enter.  If the block enters, its
+  // entry takes over this count, and `counted_by` is replaced by the parent that had counted the
+  // entry before, or nullopt.  In any case the caller then lowers the count of the parent that
+  // `counted_by` names, if any.
   struct Raised {
-    std::optional<uint64_t> counted_by;  // hash of the parent whose `children` counts it
-    ReuseHistory history;                // the parent's, if only this block follows it
+    std::optional<uint64_t> counted_by;  // hash of the parent whose `children` counts the block
+    ReuseHistory history;                // the parent's, if no other block has followed the parent
     bool forked = false;  // another block has followed the parent, which is not yet marked shared
   };
-  // Counts `child` in its parent.  Returns an empty Raised if the parent is not here.
+  // Counts `child` in its parent.  Returns an empty Raised if the parent is not in this shard or
+  // its count is saturated.
   [[nodiscard]] Raised Raise(VariantIndex variant, uint64_t parent, const Digest& child);
-  // Marks a block that several blocks continue.  Returns the hash of its own parent, which is to be
-  // marked too; nullopt if that is not known or the block was marked before.
+  // Marks a block, `parent`, that several blocks continue.  Returns the hash of that block's own
+  // parent, which the caller must mark too; nullopt if the own parent is not known, the block was
+  // marked before or is not in this shard.
   [[nodiscard]] std::optional<uint64_t> MarkShared(VariantIndex variant, uint64_t parent);
-  // A child that was counted has left, or has not entered after all.  If it was the last one, left
-  // for its worth, and its parent was used no later, the parent is the next to leave.
-  // `child_last_use_s`: nullopt if the child never entered or did not leave for its worth.
+  // Lowers the count of `parent`, because a counted child has left or did not enter after all.
+  // `child_last_use_s` is the last use of a child that has left.  If that was the last child, and
+  // the parent was not used after it, the parent becomes the coldest of its list.  nullopt leaves
+  // the parent's place unchanged: the child did not enter, another parent counts it now, or it was
+  // evicted from disk for its location and not for its worth.
   void Lower(VariantIndex variant, uint64_t parent, std::optional<uint32_t> child_last_use_s);
 
-  // A block in a tier that no parent counts.
+  // A block that is in a tier, and that no parent's `children` counts.
   struct Uncounted {
     uint32_t slot = 0;
     VariantIndex variant = VariantIndex::kNone;
     Digest digest;
     uint64_t parent = 0;  // its hash
   };
-  // Writes those from slot `from` (1 at first) on until `out` is full.  Returns the slot to
-  // continue with, 0 at the end.
+  // Looks at out.size() slots from slot `from` (1 at first) on.  Writes the uncounted blocks among
+  // them to `out`, and their number to *count.  Returns the slot to continue with, 0 at the end.
   [[nodiscard]] uint32_t UncountedFrom(uint32_t from, std::span<Uncounted> out,
                                        size_t* count) const;
-  // Counts the block from now on, as one that enters, if its entry still is that block.
+  // Marks the block as counted in `raised.counted_by`, and sets that to nullopt.  Does nothing if
+  // the slot no longer has this block, or the block is counted already.
   void Count(const Uncounted& block, Raised& raised);
 
  private:

@@ -2,9 +2,9 @@
 //
 // Writers never wait for a reader.  If an event is overwritten before a reader has read it, the
 // reader's next Read returns nullopt.  The events of a block are in the order in which they
-// happened; they do not contain its tokens or its parent, which the reader looks up.
-// Events of DEVICE are numbered with the others but kept in a ring of their own: an engine may
-// report any number of them, and these must not overwrite the events of HOST and DISK.
+// happened; they do not contain the block's tokens or parent, which the reader looks up.
+// All events share one sequence of numbers, but events of DEVICE are kept in a separate ring: an
+// engine may report any number of them, and they must not overwrite the events of HOST and DISK.
 // Ownership: part of BlockIndex.  Thread-safety: all methods from any thread.
 // Locks: its lock is a leaf.
 // Memory: 32 B per event; each ring grows to its limit as events arrive.
@@ -27,10 +27,10 @@ struct TierEvent {
   Digest digest = {};
   VariantIndex variant = VariantIndex::kNone;
   Tier tier = Tier::kHost;
-  bool stored : 1 = false;  // false: removed
-  // For kDevice only.  `cleared`: the engine lost all its blocks; digest and variant mean nothing.
+  bool stored : 1 = false;  // true: the block entered the tier; false: it left
+  // For kDevice only: the engine lost all its blocks; digest and variant mean nothing.
   bool cleared : 1 = false;
-  uint32_t engine = 0;  // its number in DeviceTable
+  uint32_t engine = 0;  // for kDevice only: the engine's number in DeviceTable
   friend bool operator==(const TierEvent&, const TierEvent&) = default;
 };
 
@@ -42,29 +42,32 @@ static_assert(sizeof(NumberedEvent) == 32);
 
 class EventRing {
  public:
-  // Keeps up to `events_max` events of HOST and DISK, and as many of DEVICE.  0 disables the ring:
-  // events are neither kept nor counted.
+  // Keeps up to `events_max` events of HOST and DISK, and up to `events_max` of DEVICE.  0 disables
+  // the ring: events are neither kept nor numbered.
   explicit EventRing(size_t events_max) : events_max_(events_max) {}
 
   [[nodiscard]] size_t events_max() const { return events_max_; }
   void Append(const TierEvent& event) LARDER_EXCLUDES(mu_);
 
-  // The number of the last event; the first is 1.  Cheap.
+  // Returns the number of the latest event, or 0 if there was none; the first event is number 1.
+  // Takes no lock.
   [[nodiscard]] uint64_t newest() const { return newest_.load(std::memory_order_acquire); }
   struct Progress {
     size_t events = 0;     // written to `to`
-    uint64_t through = 0;  // all events of `tiers` up to this number have been returned
+    uint64_t through = 0;  // Read has returned all events of `tiers` with numbers up to this one
   };
-  // Reads the events of `tiers` after number `after`; looks at no more events than `to` holds.
-  // Returns nullopt if some of them were overwritten, or if `after` is greater than newest().
+  // Writes to `to` the events of `tiers` with numbers greater than `after`, in order.  Looks at no
+  // more than to.size() events, so it may return none although there are some; the next call passes
+  // Progress::through as `after`.  Returns nullopt if some of these events were overwritten, or if
+  // `after` is greater than newest().
   [[nodiscard]] std::optional<Progress> Read(uint64_t after, TierSet tiers,
                                              std::span<NumberedEvent> to) const
       LARDER_EXCLUDES(mu_);
-  // Returns false if a DEVICE event of this number would have been overwritten by now.
+  // Returns whether a DEVICE event with this number would still be in the ring, not overwritten.
   [[nodiscard]] bool KnowsOfDevice(uint64_t number) const LARDER_EXCLUDES(mu_);
 
  private:
-  // A ring of events in the order of their numbers.  Once it is full, the next event overwrites the
+  // A ring of events in the order of their numbers.  In a full ring each new event overwrites the
   // oldest.
   struct Lane {
     [[nodiscard]] const NumberedEvent& At(size_t i) const {  // the i-th oldest
@@ -74,7 +77,7 @@ class EventRing {
 
     std::vector<NumberedEvent> events;
     size_t oldest = 0;
-    uint64_t forgotten = 0;  // the greatest number that was overwritten
+    uint64_t forgotten = 0;  // the number of the latest event that was overwritten; 0: none
   };
 
   const size_t events_max_;

@@ -1,15 +1,17 @@
-// The order in which the entries of one shard may leave their tier, and what pins keep there.
+// The order in which the entries of one shard may leave their tier, and how many pages pins keep in
+// each tier.
 //
 // Invariants:
 //   An entry is on at most one list: that of its state (in HOST alone, in HOST and on disk, on disk
 //   alone) and of the class of its reuse history.  `listed` says whether it is on one.
-//   An entry that is not held and that no pin keeps in its tier is listed.  A held entry may stay
-//   listed if it was held untouched (HoldWhat); evictions pass it over.
-//   evictable_pages() is the sum over listed entries in HOST; pinned_pages() the sum over pinned
-//   ones.
-// So whatever changes an entry's state, pages or pins does it through ChangeState, Resize or
-// CountPinned.
-// Ownership: links the entries of a ShardEntries, which outlives it.
+//   An entry in one of these states that is neither held nor pinned (PinnedHere) is listed.  A held
+//   entry may stay listed if it was held untouched (HoldWhat); evictions skip it.
+//   evictable_pages() is the number of pages of listed entries in HOST, pinned_pages() that of
+//   pinned entries.
+// So code that changes an entry's state, pages or pins uses ChangeState or Resize, or takes the
+// entry off its list and out of the sums before the change and puts it back after it (Unlist,
+// CountPinned, Relist).
+// Ownership: does not own the entries, which belong to a ShardEntries that outlives it.
 // Thread-safety: none; the shard's lock guards it, except the three sums that say so.
 #pragma once
 
@@ -26,31 +28,34 @@ namespace larder {
 
 class EvictionLists {
  public:
-  static constexpr uint32_t kEvictionLook = 16;  // coldest of a class that one eviction looks at
+  // One eviction looks at this many entries of each list, from the coldest on.
+  static constexpr uint32_t kEvictionLook = 16;
 
   explicit EvictionLists(ShardEntries& entries);
 
-  // Returns whether an eviction may take this entry from the tier of its list.
+  // Returns whether an eviction may remove this entry from the tier of its list.
   [[nodiscard]] static bool MayLeave(const IndexEntry& entry) {
     return entry.listed && entry.holds == 0;
   }
-  // Returns whether a pin keeps the entry in the tier that its list is of.
+  // Returns whether a pin keeps the entry off the lists.  A pin of DISK does not if the block is in
+  // both tiers, since it may then leave HOST.
   [[nodiscard]] static bool PinnedHere(const IndexEntry& entry) {
     return entry.pinned_host || (entry.pinned_disk && entry.state != BlockState::kHostDisk);
   }
   [[nodiscard]] static double WorthOf(const IndexEntry& entry, const EvictionPolicy& policy,
                                       uint32_t now_s);
 
-  // Lists or unlists the entry as its state, holds and pins say; a newly listed one is the hottest.
+  // Puts the entry on its list or takes it off, as its state, holds and pins require.  An entry
+  // that was not listed before becomes the hottest of its list.
   void Relist(uint32_t slot);
   void Unlist(uint32_t slot);
-  // The entry becomes the first of its list to leave.  REQUIRES: listed.
+  // Makes the entry the first of its list to be evicted.  REQUIRES: the entry is listed.
   void MakeColdest(uint32_t slot);
-  // Hints that Relist will take a listed entry from its list.
+  // A hint that Relist will take this entry off its list.
   void PrefetchRemove(const IndexEntry& entry) const { host_[0].PrefetchRemove(entry); }
 
-  // Calls change(), which moves the entry to another state, and brings lists and sums up to date.
-  // An entry that was listed comes to the hot end of its new list, though it may be held.
+  // Calls change(), which moves the entry to another state, and updates lists and sums.  An entry
+  // that was listed becomes the hottest of its new list, even if it is held.
   template <class Change>
   void ChangeState(uint32_t slot, Change change) {
     const bool listed = entries_[slot].listed;
@@ -61,49 +66,53 @@ class EvictionLists {
     if (listed) {
       List(slot);
     } else {
-      Relist(slot);  // its pin may not keep it in the new state
+      Relist(slot);  // in the new state its pin may no longer keep it off the lists
     }
   }
   // Gives an entry in HOST another extent there; it keeps its place on its list.
   void Resize(uint32_t slot, const Extent& extent);
-  // Adds `more` times the entry's pages to the sums of what pins keep: -1 before a change of its
-  // pins, pages or state, 1 after it.
+  // Adds `more` times the entry's pages to pinned_pages().  Callers pass -1 before they change the
+  // entry's pins, pages or state, and 1 after the change.
   void CountPinned(const IndexEntry& entry, int64_t more);
 
-  // What an eviction may take.
+  // An entry that an eviction may choose.
   struct Candidate {
     static constexpr double kNothing = std::numeric_limits<double>::infinity();
     uint32_t slot = EntrySlots::kNone;
     double worth = kNothing;
-    uint32_t among = 0;  // as many entries have this history and are at least as recent
-    // Of equals, such as all blocks that were published within a second, the one on the longest
-    // list is less: a short list would otherwise lose its newest entry.
+    uint32_t among = 0;  // the number of entries on its list
+    // If two are worth the same, as blocks published within one second are, the one on the longer
+    // list is evicted first: a short list would otherwise lose even its newest entry.
     friend bool operator<(const Candidate& a, const Candidate& b) {
       return a.worth < b.worth || (a.worth == b.worth && a.among > b.among);
     }
   };
-  // The least worthy entry among the kEvictionLook coldest of each class.  Entries with children
-  // are passed over unless `parents_too`; they go to the hot end of their list, so that they do not
-  // hide the rest forever.  An entry that is on disk too may leave HOST in any case: it stays in
-  // the index, so its children keep their prefix.
+  // Each returns the entry that is worth least among the kEvictionLook coldest of each class: of
+  // the entries in HOST, or of those on disk alone.  Held entries are skipped, and so are entries
+  // with children unless `parents_too`; skipped entries that are in one tier move to the hot end of
+  // their list, so that they do not hide the other entries forever.  An entry in both tiers may
+  // leave HOST although it has children: it stays in the index, so its children keep their prefix.
   [[nodiscard]] Candidate LeastInHost(const EvictionPolicy& policy, bool parents_too,
                                       uint32_t now_s);
   [[nodiscard]] Candidate LeastOnDiskAlone(const EvictionPolicy& policy, bool parents_too,
                                            uint32_t now_s);
-  // The least worthy of those in both tiers whose copy on disk no pin keeps.
+  // Returns the entry that is worth least among those in both tiers whose copy on disk is not
+  // pinned, to drop that copy.
   [[nodiscard]] Candidate LeastCopied(const EvictionPolicy& policy, uint32_t now_s);
 
-  // Pages in HOST that evictions may take; some may be held untouched.  From any thread.
+  // Returns how many pages in HOST evictions may free.  Includes entries that are held untouched at
+  // the moment, which evictions skip.  From any thread.
   [[nodiscard]] uint64_t evictable_pages() const {
     return listed_pages_.load(std::memory_order_relaxed);
   }
   // Returns whether a listed block is in both tiers.  A hint, from any thread.
   [[nodiscard]] bool has_copies() const { return copies_.load(std::memory_order_relaxed) > 0; }
-  // What pins keep, or will keep once the block is in the tier that they want.  From any thread.
+  // How many pages pins keep in each tier, or will keep there after a promotion or spill.  From any
+  // thread.
   struct PinnedPages {
-    // Of pins of HOST, and of pins of DISK while the block is in HOST alone.
+    // Blocks with a pin of HOST, and blocks with a pin of DISK that are in HOST alone.
     std::atomic<uint64_t> host{0};
-    std::atomic<uint64_t> disk{0};  // of pins of DISK
+    std::atomic<uint64_t> disk{0};  // blocks with a pin of DISK
   };
   [[nodiscard]] const PinnedPages& pinned_pages() const { return pinned_; }
 
@@ -113,11 +122,10 @@ class EvictionLists {
  private:
   using Lists = std::array<RecencyList, kReuseClasses>;
 
-  // Returns the list of an entry that may leave the tier that its state names, or nullptr if no
-  // list is of that state.
+  // Returns the list for the entry's state and class, or nullptr if there is no list for the state.
   [[nodiscard]] RecencyList* ListFor(const IndexEntry& entry);
   void List(uint32_t slot);
-  // Sums are written under the shard's lock alone, so a load and a store will do.
+  // The sums are written only under the shard's lock, so a load and a store suffice.
   void CountListed(uint32_t pages, bool more) {
     const uint64_t before = listed_pages_.load(std::memory_order_relaxed);
     listed_pages_.store(more ? before + pages : before - pages, std::memory_order_relaxed);
@@ -131,15 +139,18 @@ class EvictionLists {
            (entry.pinned_host || (entry.pinned_disk && entry.state == BlockState::kHost));
   }
 
-  // The coldest entry that may leave and is no parent, unless `parents_too`; entries before it go
-  // to the hot end.  kNone if it is none of the kEvictionLook coldest.
+  // Returns the coldest entry that is not held and, unless `parents_too`, has no children.  Moves
+  // the colder entries, which it skips, to the hot end.  Returns kNone if the kEvictionLook coldest
+  // include no such entry.
   [[nodiscard]] uint32_t Coldest(RecencyList& list, bool parents_too);
-  // The coldest entry whose copy on disk is not pinned, likewise.
+  // Returns the coldest entry that is not held and whose copy on disk is not pinned; skips others
+  // as Coldest does.
   [[nodiscard]] uint32_t ColdestUnpinnedCopy(RecencyList& list);
-  // The first leaf among the kEvictionLook coldest that may leave, otherwise the coldest parent of
-  // these.  All keep their places: a parent may leave too, so it hides no entry.
+  // Looks at the kEvictionLook coldest entries that are not held.  Returns the coldest without
+  // children, or the coldest of them if all have children; kNone if there is none.  Moves no entry:
+  // one with children may be evicted too, so it does not hide others.
   [[nodiscard]] uint32_t ColdestOfCopied(const RecencyList& list) const;
-  // The least worthy of what choose(list) returns for each class; the first of equals.
+  // Returns the least (operator<) of the entries that choose(list) returns for each class.
   template <class Choose>
   [[nodiscard]] Candidate LeastWorthy(Lists& lists, const EvictionPolicy& policy, uint32_t now_s,
                                       Choose choose);
@@ -147,8 +158,8 @@ class EvictionLists {
   ShardEntries& entries_;
   // By class of reuse history: blocks in HOST alone, in HOST and on disk, on disk alone.
   Lists host_, copied_, disk_;
-  std::atomic<uint32_t> copies_{0};        // listed in copied_
-  std::atomic<uint64_t> listed_pages_{0};  // of what is listed and in HOST
+  std::atomic<uint32_t> copies_{0};        // number of entries on the lists of copied_
+  std::atomic<uint64_t> listed_pages_{0};  // pages of the listed entries in HOST
   PinnedPages pinned_;
 };
 

@@ -8,12 +8,13 @@
 namespace larder {
 namespace {
 
-// Assumed if the token ids are unknown.
+// The number of tokens that is assumed for a block whose token ids are unknown.
 constexpr uint32_t kTokensUnknown = kStepTokens;
 // The cost of loading a block relative to computing it.
 constexpr double kLoadShare = 0.25;
-// How long a block may wait to be written, and the factor by which it is worth more meanwhile: more
-// than a written block is ever likely to be worth.
+// For how long after its last use a block may wait to be written to disk, and the factor by which
+// its worth is higher meanwhile.  With this factor it is worth more than a written block is ever
+// likely to be.
 constexpr uint32_t kSpill_s = 10;
 constexpr double kUnwrittenShare = 1000;
 
@@ -30,15 +31,15 @@ constexpr uint32_t kUsesMax = 15;
 constexpr uint32_t kSpanSteps = 64;  // codes per octave
 constexpr uint32_t kSpanMax_s = (1u << 31) - 1;
 
-// Levels of the number of uses (1, 2 to 4, more) and of the seconds between them (below 8, 64, 512,
-// 4,096, and more).
+// Levels of the number of uses (1, 2 to 4, 5 or more) and of the mean seconds between uses (below
+// 8, below 64, below 512, below 4,096, and 4,096 or more).
 constexpr uint32_t kUsesLevels = 3;
 constexpr uint32_t kGapLevels = 5;
 constexpr uint32_t kBitsPerGapLevel = 3;
 static_assert(2 * (1 + kUsesLevels * kGapLevels) == kReuseClasses);
 
-// 0 for 0; otherwise 1 + kSpanSteps x log2(seconds), rounded down, and linear between powers of
-// two.
+// Returns 0 for 0 seconds, otherwise 1 + kSpanSteps x log2(seconds), rounded down, with log2
+// interpolated linearly between powers of two.
 uint16_t SpanCode(uint32_t seconds) {
   if (seconds == 0) return 0;
   const auto octave = static_cast<uint32_t>(std::bit_width(seconds)) - 1;
@@ -47,11 +48,13 @@ uint16_t SpanCode(uint32_t seconds) {
   return static_cast<uint16_t>(1 + octave * kSpanSteps + within);
 }
 
-// Expected uses per second of a block that was used `uses` times in `span_s` and is idle since.
+// Returns the expected uses per second of a block that was used `uses` times in `span_s` seconds
+// and has been idle for `idle_s` seconds since.
 double UsesPerSecond(double uses, double span_s, uint32_t idle_s, bool may_end) {
   const double rate = uses / (span_s + idle_s);
   if (!may_end) return rate;
-  // The probability that a client that comes at this rate and will come again is idle for so long.
+  // The probability that a client that uses the block at this rate, and will use it again, is idle
+  // for this long.
   const double away = std::exp(-uses * std::log1p(idle_s / span_s));
   const double here = (1 - kLastUseShare) * away;
   return rate * here / (kLastUseShare + here);

@@ -10,11 +10,11 @@
 // conversation whose user always came back within a minute is evicted after several minutes, and
 // one whose user comes back every hour stays for hours.  Least is known of a block that was used
 // only once; such blocks are evicted in the order of that use.  A block that several blocks have
-// followed, as in a prompt that many requests share, does not end with one of them: only its rate
-// counts.
+// followed, as in a prompt that many requests share, is still used when one of these conversations
+// ends: only its rate counts.
 //
 // Tokens stand for recompute time: the index does not know the position of a block in its chain,
-// and within one model the time per token varies little compared with rates, which vary a
+// and within one model the time per token varies little compared with rates of use, which vary a
 // thousandfold.
 //
 // ReuseHistory is a value.  Thread-safety of EvictionPolicy: all methods from any thread.
@@ -27,22 +27,23 @@
 
 namespace larder {
 
-// What is remembered of the uses of a block, in two bytes.
+// What the index records about the uses of a block, in two bytes.
 struct ReuseHistory {
   uint16_t span : 11 = 0;   // code of the seconds from the first use to the last
-  uint16_t uses : 4 = 0;    // after the first; when it overflows, uses and span are halved
+  uint16_t uses : 4 = 0;    // not counting the first; if it overflows, uses and span are halved
   uint16_t shared : 1 = 0;  // several blocks have followed it, or a block that continues it
   friend bool operator==(const ReuseHistory&, const ReuseHistory&) = default;
 };
 static_assert(sizeof(ReuseHistory) == 2);
-// The history after one more use, `idle_s` after the last.  Uses within a second count as one: an
-// engine that reads a block that it has just published says nothing about other readers.
+// Returns the history after one more use, `idle_s` seconds after the previous use.  Uses within one
+// second count as one: that an engine reads a block that it has just published says nothing about
+// other readers.
 [[nodiscard]] ReuseHistory UsedAgain(ReuseHistory before, uint32_t idle_s);
-// The seconds from the first use to the last; long spans to within 2 %.
+// Returns the seconds from the first use to the last; long spans to within 2 %.
 [[nodiscard]] uint32_t SpanSeconds(ReuseHistory history);
 
-// A class contains blocks of similar history, of which the least recently used has the least worth,
-// or nearly so.
+// Blocks with similar histories form a class.  In each class the least recently used block has the
+// least worth, or nearly so.
 inline constexpr uint32_t kReuseClasses = 32;
 [[nodiscard]] uint32_t ReuseClassOf(ReuseHistory history);
 
@@ -51,16 +52,16 @@ struct EvictionCandidate {
   uint32_t tokens = 0;     // to be computed again if it leaves; 0 if unknown
   uint32_t idle_s = 0;     // since its last use
   ReuseHistory history;    // as of that use
-  bool elsewhere = false;  // another tier has it, so it would be loaded again, not computed
-  bool unwritten = false;  // no other tier has it, and it may be waiting to be written to disk
+  bool elsewhere = false;  // another tier has the block, so it would be loaded, not computed again
+  bool unwritten = false;  // no other tier has the block, which may be waiting for its spill
 };
 
 class EvictionPolicy {
  public:
-  // The block with the least worth is evicted first.  The result is finite and > 0.
+  // Returns the worth of a block; that with the least is evicted first.  Finite and above 0.
   [[nodiscard]] double Worth(const EvictionCandidate& candidate) const;
-  // While blocks are being written to a disk, a block that was just published and is in no other
-  // tier stays for the seconds that the write takes; after that it is worth less in HOST.
+  // While blocks are being spilled, a block in HOST that was used in the last 10 seconds and is in
+  // no other tier is worth much more, so that it stays until it has been written to disk.
   void SetSpilling(bool spilling) { spilling_.store(spilling, std::memory_order_relaxed); }
 
  private:

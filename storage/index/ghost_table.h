@@ -1,10 +1,10 @@
-// Ghost entries: when a block that has left the index was last used, and its reuse history.  A
-// block that comes back continues with that history.
+// Ghost entries: the last use and the reuse history of blocks that have left the index.  A block
+// that enters the index again continues with its history.
 //
-// The table is a hint: a new ghost entry overwrites the oldest of four, one key in eight thousand
-// is taken for another, and all ghost entries are dropped when the table grows.
-// Ownership: by an IndexShard.  Thread-safety: none; the shard's lock guards it.
-// Memory: 8 to 16 bytes per block in the index, and at least 2 KiB, once a block has left.
+// The table is a hint: a new ghost entry overwrites the least recently used of four, one key in
+// eight thousand is taken for another, and all ghost entries are dropped when the table grows.
+// Ownership: part of an IndexShard.  Thread-safety: none; the shard's lock guards it.
+// Memory: none until a block leaves; then 8 to 16 bytes per block in the index, at least 2 KiB.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class GhostTable {
     ReuseHistory history;
     uint32_t last_use_s = 0;
   };
-  // `blocks`: how many blocks the shard has now; the table remembers up to twice as many.
+  // `blocks`: how many blocks the shard has now; the table has at most twice as many ghost entries.
   void Remember(uint64_t hash, const Departed& departed, uint32_t blocks);
   // Removes and returns the ghost entry of this hash; nullopt if there is none.
   [[nodiscard]] std::optional<Departed> Take(uint64_t hash);

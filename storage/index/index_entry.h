@@ -1,7 +1,7 @@
 // IndexEntry, the entry of one block, which is one cache line; and EntrySlots, the memory of the
 // entries of a shard, in slots with stable addresses.
 //
-// An entry of zeros only is free.
+// An entry whose bytes are all zero is free.
 // Ownership: EntrySlots owns the memory, but not what entries point to.
 // Thread-safety: none; the shard's lock guards both.
 // Limits: slots 1 .. 2^24 - 1; slab numbers of 16 bits, pages of 24 bits (slabs of up to 64 GiB).
@@ -43,21 +43,21 @@ class PackedExtent {
 struct alignas(64) IndexEntry {
   static constexpr uint8_t kManyFollowers = UINT8_MAX;
   Digest digest;
-  // For a block that is on disk only: its parent's IndexHash (0: unknown).  Otherwise its metadata.
+  // The IndexHash of the parent (0: unknown) if the block is on disk only, otherwise the metadata.
   union {
     const BlockMetadata* owned_metadata = nullptr;
     uint64_t parent_hash;
   };
   uint64_t disk_location = 0;  // a DiskLocation of the disk tier; 0: none
   PackedExtent extent;
-  uint32_t newer = 0;  // in the list of evictable blocks; in a free entry the next free slot
+  uint32_t newer = 0;  // the next newer entry on its list; in a free entry the next free slot
   uint32_t older = 0;
   uint32_t last_use_s = 0;
   uint16_t holds = 0;
   uint16_t children = 0;  // in any tier; saturates, so it is a hint
   VariantIndex variant{};
   ReuseHistory history;
-  uint8_t follower = 0;  // a tag of the block that has followed it; 0: none; or kManyFollowers
+  uint8_t follower = 0;  // 0: no block has followed it; a tag of the only one; or kManyFollowers
   BlockState state : 4 = BlockState::kAbsent;
   bool counted_in_parent : 1 = false;  // when it leaves, the parent's `children` is lowered
   bool listed : 1 = false;
@@ -73,10 +73,10 @@ struct alignas(64) IndexEntry {
 };
 static_assert(sizeof(IndexEntry) == 64);
 
-// The hash of a name.  It includes the variant, since the ranks of an engine store the same
-// digests, which would otherwise share one run of cells.  The multiplication spreads digests that a
-// client invented.  Bits 60..63 choose the shard, 52..59 are the tag, and the lowest bits choose
-// the cell.
+// Returns the hash of a name.  The hash includes the variant, since the ranks of an engine store
+// the same digests, which would otherwise share one run of cells.  The multiplication spreads
+// digests that a client invented.  Bits 60 to 63 choose the shard, bits 52 to 59 are the tag, and
+// the lowest bits choose the cell.
 [[nodiscard]] inline uint64_t IndexHash(VariantIndex variant, const Digest& digest) {
   constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
   uint64_t h = digest.Hash64();
@@ -104,17 +104,17 @@ class EntrySlots {
   // Zeroes the entry.  REQUIRES: `slot` is from Allocate.
   void Free(uint32_t slot);
 
-  // Slots [1, end) are or were used.
+  // Slots [1, end) have an entry or had one.
   [[nodiscard]] uint32_t end() const { return end_; }
   [[nodiscard]] uint32_t used() const { return used_; }
-  // The memory that was touched; huge pages count as a whole.
+  // Returns how much memory has been touched; huge pages count as a whole.
   [[nodiscard]] uint64_t memory_bytes() const;
   void CheckInvariants() const;
 
  private:
   static constexpr uint32_t kChunkSlots = ZeroedMemory::kHugePageBytes / sizeof(IndexEntry);
-  // Chunks from this number on are huge pages: the unused part of the last one is then at most a
-  // quarter of the rest.
+  // Chunks with this index or a higher one are huge pages: the unused part of the last chunk is
+  // then at most a quarter of the memory of the chunks before it.
   static constexpr uint32_t kSmallPageChunks = 4;
 
   const uint32_t entries_max_;

@@ -12,8 +12,8 @@ namespace {
 constexpr uint32_t kNone = ShardEntries::kNone;
 constexpr TierSet kDiskBit = TierBit(Tier::kDisk);
 
-// What Clear does to this entry.  A pin of HOST keeps the copy on disk too; a pin of DISK keeps the
-// block in HOST until it has a copy on disk.
+// Returns what Clear does to this entry.  A pin of HOST also keeps the copy on disk; a pin of DISK
+// keeps the block in HOST until it has a copy on disk.
 ClearedBlock WhatClearTakes(const IndexEntry& entry, TierSet tiers, ClearHow how) {
   const TierSet there = TiersOf(entry.state), going = there & tiers;
   ClearedBlock block{.tiers = going, .pages = entry.extent.pages()};
@@ -33,8 +33,8 @@ ClearedBlock WhatClearTakes(const IndexEntry& entry, TierSet tiers, ClearHow how
   return block;
 }
 
-// Pages that a block of HOST will take when it is promoted again: a block that is encoded in HOST
-// comes back decoded.
+// Returns how many pages a block in HOST will need when it is promoted after an eviction: a block
+// that is encoded in HOST is decoded when it is promoted.
 uint32_t PagesFromDisk(const IndexEntry& entry) {
   const BlockMetadata* const metadata = entry.metadata();
   const bool encoded = metadata != nullptr && metadata->encoded();
@@ -120,7 +120,7 @@ void IndexShard::HoldOne(uint32_t slot, HoldWhat what, uint32_t now_s, HeldBlock
   out->extent = entry.extent.Get();
   out->metadata = entry.metadata();
   out->disk_location = entry.disk_location;
-  __builtin_prefetch(out->metadata);  // the caller asks for the block's sizes next
+  __builtin_prefetch(out->metadata);  // the caller reads the block's sizes next
 }
 
 size_t IndexShard::HoldAgain(std::span<const uint32_t> slots) {
@@ -142,8 +142,8 @@ void IndexShard::Unhold(std::span<const uint32_t> slots, std::vector<Extent>* fr
     LARDER_CHECK(slot != kNone && slot < entries_.end());
     __builtin_prefetch(&entries_[slot], 1);
   }
-  // From the last to the first: the first block of a chain becomes the most recent, so that tails
-  // leave before it.
+  // From the last to the first: the first block of a chain becomes the most recent, so that the
+  // tail of the chain is evicted before it.
   for (size_t i = slots.size(); i-- > 0;) UnholdOne(slots[i], freed, on_disk);
 }
 
@@ -269,7 +269,7 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, const BlockOnDis
   *slot = entries_.Find(hash, block.variant, block.digest);
   if (*slot != kNone && entries_[*slot].state == BlockState::kHost) {
     if (*slot != same) return EnterResult::kBusy;
-    // The copy on disk is as good as one that was just spilled.
+    // The record on disk has the block's bytes, as if it had just been spilled.
     ChangeState(*slot, BlockState::kHostDisk);
     entries_[*slot].disk_location = block.location;
     return EnterResult::kEntered;
@@ -286,9 +286,9 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, const BlockOnDis
   return result;
 }
 
-// The block takes over its parent's history if no other block follows the parent: then a chain
-// stays in one class, and its end does not outlive its beginning.  If the ghost of the block has
-// seen more uses, the block continues its own history instead.
+// The block takes over its parent's history if no other block follows the parent: a chain then
+// stays in one class, and its end is not evicted after its beginning.  If the block has a ghost
+// entry with at least as many uses as this history, it continues its own history instead.
 void IndexShard::Remember(IndexEntry& entry, const Raised& raised, uint32_t now_s) {
   const std::optional<GhostTable::Departed> past = ghosts_.Take(ShardEntries::HashOf(entry));
   entry.history = raised.history;
@@ -305,8 +305,8 @@ std::optional<uint64_t> IndexShard::SetOnDisk(uint32_t slot, uint64_t location) 
   IndexEntry& entry = entries_[slot];
   LARDER_CHECK(entries_.InUse(slot) && entry.holds > 0);
   if (!InHost(entry.state)) return std::nullopt;
-  // If the entry is in both tiers, the block was found on disk after it was held (InsertOnDisk):
-  // the newer copy takes the name there.
+  // If the entry is in both tiers, the block was found on disk after the caller had held it
+  // (InsertOnDisk): the newer copy replaces the one that was found.
   if (entry.state == BlockState::kHost) ChangeState(slot, BlockState::kHostDisk);
   return std::exchange(entry.disk_location, location);
 }
@@ -319,7 +319,7 @@ bool IndexShard::BeginRewrite(uint32_t slot, uint64_t location) {
   if (entry.state != BlockState::kHostDisk && entry.state != BlockState::kDisk) return false;
   rewritten_.insert(slot);
   if (entry.state == BlockState::kHostDisk) return true;
-  lists_.Unlist(slot);  // the hold did not unlist it
+  lists_.Unlist(slot);  // a hold with kUntouched may have left it listed
   SetState(entry, BlockState::kPromoting);
   return true;
 }
@@ -357,7 +357,7 @@ bool IndexShard::BeginPromote(uint32_t slot) {
   IndexEntry& entry = entries_[slot];
   LARDER_CHECK(entries_.InUse(slot) && entry.holds > 0);
   if (entry.state != BlockState::kDisk) return false;
-  lists_.Unlist(slot);  // the hold did not unlist it
+  lists_.Unlist(slot);  // a hold with kUntouched may have left it listed
   SetState(entry, BlockState::kPromoting);
   return true;
 }
@@ -458,8 +458,8 @@ IndexShard::DiskDeparture IndexShard::LeaveDisk(uint32_t slot) {
           .last_use_s = gone.block.last_use_s};
 }
 
-// The entry becomes the hottest of those in HOST alone.  Most of these lost their copies before it,
-// so the order of use is kept.
+// The entry becomes the hottest of those in HOST alone.  Most of the others lost their disk copies
+// earlier, so the list remains roughly in the order of use.
 FreedExtent IndexShard::DropCopy(uint32_t slot) {
   ChangeState(slot, BlockState::kHost);
   IndexEntry& entry = entries_[slot];
@@ -487,8 +487,8 @@ std::optional<IndexShard::Departure> IndexShard::Drop(uint32_t slot) {
 std::optional<IndexShard::Departure> IndexShard::DropHostCopy(uint32_t slot) {
   MutexLock lock(mu_);
   if (!entries_.InUse(slot) || !InHost(entries_[slot].state)) return std::nullopt;
-  // The disk may already have the record at its new place, which FinishRewrite will write into this
-  // entry alone: a second entry would keep the old place.  A later check finds the damage again.
+  // The record may already be at its new location, which FinishRewrite will set in this entry only:
+  // a second entry would keep the old location.  A later check finds the damage again.
   if (rewritten_.contains(slot)) return std::nullopt;
   const IndexEntry before = entries_[slot];
   LARDER_CHECK(before.holds > 0);
@@ -670,7 +670,7 @@ IndexShard::Totals IndexShard::totals() const {
 uint32_t IndexShard::Views(uint32_t from, std::span<BlockView> out, size_t* count) const {
   MutexLock lock(mu_);
   *count = 0;
-  // Free slots count too, so that the lock is held for a bounded time only.
+  // Free slots count toward out.size() too, so that the lock is held for a bounded time.
   const uint32_t end = static_cast<uint32_t>(std::min<uint64_t>(entries_.end(), from + out.size()));
   for (uint32_t slot = from; slot < end; ++slot) {
     const IndexEntry& entry = entries_[slot];
@@ -692,7 +692,7 @@ uint32_t IndexShard::Views(uint32_t from, std::span<BlockView> out, size_t* coun
 uint32_t IndexShard::Links(uint32_t from, std::span<ChainLink> out, size_t* count) const {
   MutexLock lock(mu_);
   *count = 0;
-  // Free slots count too, as in Views.
+  // Free slots count toward out.size() too, as in Views.
   const auto end = static_cast<uint32_t>(std::min<uint64_t>(entries_.end(), from + out.size()));
   for (uint32_t slot = from; slot < end; ++slot) {
     const IndexEntry& entry = entries_[slot];

@@ -1,14 +1,18 @@
-// A sixteenth of a BlockIndex: the entries whose hash begins with its number, and their lock.
+// A sixteenth of a BlockIndex: the entries whose hash begins with the shard's number, and the lock
+// that guards them.
 //
-// BlockIndex alone uses it, and documents what the operations mean; here is what differs.  A shard
-// moves entries from state to state (block_state.h) and keeps four parts in step with them, all
-// under its lock: ShardEntries finds entries by name, EvictionLists has the order in which they may
-// leave, ChildCounts counts the blocks that continue each, GhostTable remembers those that left.
-// A change goes: off the list and out of the sums, the change, back in
-// (EvictionLists::ChangeState). An entry that leaves is unnamed first; its slot is freed when no
-// reader holds it. Ownership: made by BlockIndex; owns the blocks' metadata.  The VariantTable must
-// outlive it. Thread-safety: all methods from any thread.  Locks: `mu_` is a leaf, except
-// EventRing's. Limits: `entries_max`, at most kEntriesMax.
+// Only BlockIndex uses it.  The comments of BlockIndex say what the operations mean; those in this
+// file say only what differs.  A shard moves entries from state to state (block_state.h) and
+// updates four parts with them, all under its lock: ShardEntries finds entries by name,
+// EvictionLists has the order in which they may be evicted, ChildCounts counts the blocks that
+// continue each block, GhostTable has the ghost entries of blocks that left.
+// A change of an entry first takes it off its list and out of the sums, and then puts it back
+// (EvictionLists::ChangeState).  An entry that leaves first loses its name; its slot is freed when
+// there is no hold on it.
+// Ownership: made by BlockIndex; owns the blocks' metadata.  The VariantTable must outlive it.
+// Thread-safety: all methods from any thread.
+// Locks: under `mu_` a shard takes no lock except EventRing's, which is a leaf.
+// Limits: `entries_max` entries, at most kEntriesMax.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +39,8 @@ class IndexShard {
  public:
   static constexpr size_t kKeysMax = ShardEntries::kKeysMax;
   static constexpr uint32_t kEvictionLook = EvictionLists::kEvictionLook;
-  // Beyond those that blocks enter by: a block whose copy in HOST is damaged needs a second entry
-  // for its copy on disk, also when the shard is full (DropHostCopy).
+  // Entries in addition to `entries_max` that no block can enter by: if a block's copy in HOST is
+  // damaged, its copy on disk needs a second entry even if the shard is full (DropHostCopy).
   static constexpr uint32_t kSpareEntries = 64;
   static constexpr uint32_t kEntriesMax = EntrySlots::kSlotsMax - kSpareEntries;
 
@@ -46,7 +50,7 @@ class IndexShard {
   using Candidate = EvictionLists::Candidate;
   using PinnedPages = EvictionLists::PinnedPages;
 
-  // `events`, if not null, gets an event for each block that comes to a tier or leaves one.
+  // `events`, if not null, gets an event for each block that enters or leaves a tier.
   IndexShard(VariantTable& variants, uint32_t entries_max = kEntriesMax,
              EventRing* events = nullptr);
   ~IndexShard();
@@ -55,26 +59,29 @@ class IndexShard {
 
   // ---- finding and holding
 
-  // BlockIndex prefetches a whole batch, in all shards, before it takes the first lock.
+  // Takes no lock: BlockIndex prefetches a whole batch, in all shards, before it takes the first
+  // lock.
   void Prefetch(uint64_t hash) const LARDER_NO_THREAD_SAFETY_ANALYSIS { entries_.Prefetch(hash); }
-  // Answers out[order[i]].  Refs of Hold are slots.
+  // Both set out[order[i]] for each i of group.order.  The refs that Hold returns are slots of this
+  // shard, which BlockIndex converts.
   void Lookup(const Group& group, std::span<BlockPresence> out) const LARDER_EXCLUDES(mu_);
   void Hold(const Group& group, HoldWhat what, uint32_t now_s, std::span<HeldBlock> out)
       LARDER_EXCLUDES(mu_);
-  // Returns how many of `slots`, from the first, it held; the next one has kClientHoldsMax already.
+  // Adds holds in order.  Returns slots.size(), or the index of the first slot that already has
+  // kClientHoldsMax; that slot and those after it get no hold.
   [[nodiscard]] size_t HoldAgain(std::span<const uint32_t> slots) LARDER_EXCLUDES(mu_);
   void Unhold(std::span<const uint32_t> slots, std::vector<Extent>* freed,
               std::vector<FreedExtent>* on_disk) LARDER_EXCLUDES(mu_);
-  // REQUIRES: held.
+  // REQUIRES: the caller holds the entry.
   [[nodiscard]] HeldBlock LookAt(uint32_t slot) const LARDER_EXCLUDES(mu_);
 
   // ---- entering
 
-  // kBusy, of InsertOnDisk: another writer claims the name just now, or HOST has it with bytes that
-  // were not compared with the record's; the caller asks again.
+  // Only InsertOnDisk returns kBusy: a writer has claimed the name, or the block is in HOST and its
+  // bytes were not compared with the record's; the caller should try again.
   enum class EnterResult { kEntered, kDuplicate, kFull, kBusy };
-  // absent -> host.  Takes block.metadata on kEntered only.  kDuplicate: the name is taken, in any
-  // state.
+  // absent -> host.  Moves block.metadata into the entry only on kEntered.  Returns kDuplicate if
+  // there is an entry of this name, in any state.
   [[nodiscard]] EnterResult Insert(uint64_t hash, IndexedBlock& block, Raised& raised,
                                    uint32_t now_s, uint32_t* slot) LARDER_EXCLUDES(mu_);
   // absent -> reserved
@@ -90,19 +97,20 @@ class IndexShard {
             Raised& raised, uint32_t now_s) LARDER_EXCLUDES(mu_);
   // reserved -> absent
   void Abandon(uint32_t slot) LARDER_EXCLUDES(mu_);
-  // absent -> disk, or host -> host+disk of slot `same` (kNone: of no slot), whose bytes are those
-  // of the record.  REQUIRES: the caller holds `same`.
+  // absent -> disk; or host -> host+disk, if the block's slot is `same`, whose bytes the caller has
+  // found to be those of the record.  REQUIRES: the caller holds `same`, or `same` is kNone.
   [[nodiscard]] EnterResult InsertOnDisk(uint64_t hash, const BlockOnDisk& block, uint32_t same,
                                          Raised& raised, uint32_t now_s, uint32_t* slot)
       LARDER_EXCLUDES(mu_);
 
-  // ---- moving between the tiers; all of held entries
+  // ---- moving between the tiers; the caller holds each of these entries
 
-  // host -> host+disk, or host+disk at another place.  Returns where it was on disk until now (0:
-  // nowhere), or nullopt if the entry has left HOST meanwhile.
+  // host -> host+disk, or a new location for an entry in host+disk.  Returns the former location
+  // (0: the block was not on disk), or nullopt if the entry has left HOST meanwhile.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(uint32_t slot, uint64_t location)
       LARDER_EXCLUDES(mu_);
-  // As BlockIndex says of them.  Between the two DropHostCopy leaves the entry alone.
+  // As in BlockIndex.  DropHostCopy does not change an entry between BeginRewrite and
+  // FinishRewrite.
   [[nodiscard]] bool BeginRewrite(uint32_t slot, uint64_t location) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool FinishRewrite(uint32_t slot, uint64_t location) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool ReplaceInHost(uint32_t slot, const Extent& extent,
@@ -110,7 +118,8 @@ class IndexShard {
       LARDER_EXCLUDES(mu_);
   // disk -> promoting.  Returns false if the block is not on disk alone or is being promoted.
   [[nodiscard]] bool BeginPromote(uint32_t slot) LARDER_EXCLUDES(mu_);
-  // promoting -> host+disk; the entry stays held.  Returns false if it has left meanwhile.
+  // promoting -> host+disk; the caller's hold remains.  Returns false if the block was dropped
+  // meanwhile.
   [[nodiscard]] bool FinishPromote(uint32_t slot, const Extent& extent,
                                    std::unique_ptr<const BlockMetadata> metadata, Raised& raised,
                                    uint32_t now_s) LARDER_EXCLUDES(mu_);
@@ -119,53 +128,56 @@ class IndexShard {
 
   // ---- leaving
 
-  // What left HOST, or the index.
+  // A block that has left HOST or the index.
   struct Departure {
     EvictedBlock block;
-    bool doomed = false;                 // held: extent and metadata follow with the last Unhold
+    bool doomed = false;                 // still held: the last Unhold returns the extent
     std::optional<uint64_t> counted_by;  // hash of the parent whose `children` still counts it
   };
   [[nodiscard]] std::optional<Departure> Drop(uint64_t hash, VariantIndex variant,
                                               const Digest& digest) LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<Departure> Drop(uint32_t slot) LARDER_EXCLUDES(mu_);
-  // As BlockIndex says.
+  // As BlockIndex::DropHostCopy.
   [[nodiscard]] std::optional<Departure> DropHostCopy(uint32_t slot) LARDER_EXCLUDES(mu_);
   struct Clearance {
     ClearedBlock block;
-    uint32_t held = 0;              // the slot that block.held is of
-    std::optional<Departure> gone;  // from HOST, or the index
-    FreedExtent on_disk;            // of the copy that left alone
+    uint32_t held = 0;              // the slot of the hold that BlockIndex puts into block.held
+    std::optional<Departure> gone;  // set if the block left HOST or the index
+    FreedExtent on_disk;            // set if only the disk copy was removed
   };
-  // As BlockIndex::Clear says.
+  // As BlockIndex::Clear.
   [[nodiscard]] Clearance Clear(uint64_t hash, VariantIndex variant, const Digest& digest,
                                 TierSet tiers, ClearHow how) LARDER_EXCLUDES(mu_);
 
-  // What left the disk tier.
+  // A block that has left the disk tier; it may still be in HOST.
   struct DiskDeparture {
     EvictedFromDisk block;
-    std::optional<uint64_t> counted_by;  // as in Departure; the block may still be in HOST
+    std::optional<uint64_t> counted_by;  // as in Departure; nullopt if the block is still in HOST
     uint32_t last_use_s = 0;
   };
-  // What EvictColdest, or EvictColdestFromDisk, would take without `parents_too`.
+  // Return the entry that EvictColdest, or EvictColdestFromDisk, would evict if `parents_too` is
+  // false.
   [[nodiscard]] Candidate Least(const EvictionPolicy& policy, uint32_t now_s) LARDER_EXCLUDES(mu_);
   [[nodiscard]] Candidate LeastOnDisk(const EvictionPolicy& policy, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
-  // From HOST, and from those on disk alone (EvictionLists::LeastInHost, LeastOnDiskAlone).
+  // Evict the least worthy entry from HOST, or of those on disk alone (EvictionLists::LeastInHost,
+  // LeastOnDiskAlone).  Return nullopt if there is none.
   [[nodiscard]] std::optional<Departure> EvictColdest(const EvictionPolicy& policy,
                                                       bool parents_too, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<DiskDeparture> EvictColdestFromDisk(const EvictionPolicy& policy,
                                                                   bool parents_too, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
-  // host+disk -> host, of the least worthy.
+  // host+disk -> host, for the least worthy entry (EvictionLists::LeastCopied).
   [[nodiscard]] std::optional<EvictedFromDisk> DropDiskCopy(const EvictionPolicy& policy,
                                                             uint32_t now_s) LARDER_EXCLUDES(mu_);
-  // This block, if it is neither held nor pinned there: from HOST; and its copy on disk, alone or
-  // beside HOST.
+  // Evict removes this block from HOST, EvictFromDisk removes its copy on disk, whether or not it
+  // is also in HOST.  Return nullopt if the block is not in that tier or is held, or if a pin keeps
+  // it there.
   [[nodiscard]] std::optional<Departure> Evict(uint32_t slot) LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<DiskDeparture> EvictFromDisk(uint32_t slot) LARDER_EXCLUDES(mu_);
-  // Its worth there, per byte (EvictionPolicy).  Returns nullopt if Evict, or EvictFromDisk, would
-  // not take it.
+  // Return the block's worth in that tier, per byte (EvictionPolicy), or nullopt if Evict, or
+  // EvictFromDisk, would not evict it.
   [[nodiscard]] std::optional<double> WorthInHost(uint32_t slot, const EvictionPolicy& policy,
                                                   uint32_t now_s) const LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<double> WorthOnDisk(uint32_t slot, const EvictionPolicy& policy,
@@ -204,11 +216,11 @@ class IndexShard {
     ByteCount memory, metadata;
   };
   [[nodiscard]] Totals totals() const LARDER_EXCLUDES(mu_);
-  // Writes named entries from slot `from` (1 at first) on until `out` is full.  Returns the slot to
-  // continue with, 0 at the end.
+  // Looks at out.size() slots from slot `from` (1 at first) on.  Writes the named entries among
+  // them to `out`, and their number to *count.  Returns the slot to continue with, 0 at the end.
   [[nodiscard]] uint32_t Views(uint32_t from, std::span<BlockView> out, size_t* count) const
       LARDER_EXCLUDES(mu_);
-  // Likewise the links of blocks that are in a tier.
+  // As Views, for the links of blocks that are in a tier.
   [[nodiscard]] uint32_t Links(uint32_t from, std::span<ChainLink> out, size_t* count) const
       LARDER_EXCLUDES(mu_);
   // Adds the shard's blocks to `sums` by variant.  REQUIRES: sums.size() covers every variant.
@@ -227,17 +239,18 @@ class IndexShard {
       LARDER_REQUIRES(mu_);
   // REQUIRES: the entry has its location on disk and is on no list.
   void BecomeDisk(uint32_t slot, uint32_t pages, uint64_t parent_hash) LARDER_REQUIRES(mu_);
-  // Gives a block that enters the history that is known of it.
+  // Sets the history of a block that enters, from its parent or its ghost entry.
   void Remember(IndexEntry& entry, const Raised& raised, uint32_t now_s) LARDER_REQUIRES(mu_);
-  // The block leaves the index.
+  // Removes the block from the index; a held one becomes doomed.
   [[nodiscard]] Departure Leave(uint32_t slot) LARDER_REQUIRES(mu_);
-  // The block leaves HOST; a block that is on disk too stays in the index.
+  // Removes the block from HOST; if it is also on disk, it stays in the index.
   [[nodiscard]] Departure LeaveHost(uint32_t slot) LARDER_REQUIRES(mu_);
-  // A block that is on disk alone leaves the index.
+  // Removes a block that is on disk alone from the index.
   [[nodiscard]] DiskDeparture LeaveDisk(uint32_t slot) LARDER_REQUIRES(mu_);
   // host+disk -> host.
   [[nodiscard]] FreedExtent DropCopy(uint32_t slot) LARDER_REQUIRES(mu_);
-  // Moves what HOST has of the block into `gone`; the entry keeps its number of pages.
+  // Copies the block's extent in HOST to `gone`, and subtracts the block from its variant's totals.
+  // The entry keeps the extent.
   void TakeFromHost(uint32_t slot, Departure* gone) LARDER_REQUIRES(mu_);
   [[nodiscard]] std::unique_ptr<const BlockMetadata> TakeMetadata(IndexEntry& entry)
       LARDER_REQUIRES(mu_);
@@ -253,7 +266,7 @@ class IndexShard {
   EvictionLists lists_ LARDER_GUARDED_BY(mu_);
   ChildCounts children_ LARDER_GUARDED_BY(mu_);
   GhostTable ghosts_ LARDER_GUARDED_BY(mu_);
-  // Slots between BeginRewrite and FinishRewrite.
+  // Slots for which BeginRewrite was called and FinishRewrite not yet.
   absl::flat_hash_set<uint32_t> rewritten_ LARDER_GUARDED_BY(mu_);
   uint64_t disk_only_ LARDER_GUARDED_BY(mu_) = 0;  // promoting ones included
   uint64_t doomed_ LARDER_GUARDED_BY(mu_) = 0;

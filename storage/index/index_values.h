@@ -19,7 +19,7 @@ struct IndexedBlock {
   std::unique_ptr<const BlockMetadata> metadata;  // may be null; its parent() counts this child
 };
 
-// A block as the disk tier found it at a start.
+// A block that the disk tier found on disk when the daemon started.
 struct BlockOnDisk {
   VariantIndex variant = VariantIndex::kNone;
   Digest digest;
@@ -28,21 +28,21 @@ struct BlockOnDisk {
   uint32_t pages = 0;
 };
 
-// Which blocks Hold may return.  kUntouched: blocks in any tier, held by a thread of the daemon;
-// such a hold is not a use of the block, so that the block keeps its place in the order of
-// eviction.
+// Which blocks Hold may return.  kHost: blocks in HOST.  kAnyTier: blocks in any tier.  kUntouched:
+// blocks in any tier, held by a thread of the daemon; such a hold is not a use of the block, so the
+// block keeps its place in the order of eviction.
 enum class HoldWhat : uint8_t { kHost, kAnyTier, kUntouched };
 
-// How many holds an entry may have.  Holds of clients are limited to fewer, so that holds of the
-// daemon's own threads, each of them short, always find a free one: whatever clients do, a block
-// can be spilled, verified and cleared.  Beyond kCrowdedHolds the caller must make sure that no
-// single client takes the rest (BlockStore::Acquire).
+// An entry has at most kHoldsMax holds.  Clients may add holds only up to kClientHoldsMax, so that
+// the daemon's own threads, whose holds are short, can always add one: whatever clients do, a block
+// can be spilled, verified and cleared.  If a block has more than kCrowdedHolds, the caller must
+// make sure that no single client takes all remaining ones (BlockStore::Acquire).
 inline constexpr uint16_t kHoldsMax = 65'535, kClientHoldsMax = 60'000, kCrowdedHolds = 16'384;
 
 struct HeldBlock {
   EntryRef ref;  // value 0: the block was not found, or `full`
   BlockState state = BlockState::kAbsent;
-  bool full = false;      // the block was found, but has as many holds as it may have
+  bool full = false;      // the block was found, but already has the most holds that it may have
   bool crowded = false;   // with this hold it has more than kCrowdedHolds
   bool repeated = false;  // set by BlockStore::Acquire: an earlier key names the same block
   Extent extent;          // if the block is not in HOST, only the number of pages is valid
@@ -72,9 +72,10 @@ struct EvictedBlock {
   VariantIndex variant = VariantIndex::kNone;
   Digest digest;
   Extent extent;
-  bool kept_on_disk = false;   // it has left HOST, but not the index
-  uint64_t disk_location = 0;  // to be erased in the disk tier; 0: none, kept, or still held
-  // As it was before, for BlockIndex::PutBack; may be null.
+  bool kept_on_disk = false;  // the block has left HOST, but not the index
+  // The record that must be erased in the disk tier; 0: the block has none, keeps it, or is held.
+  uint64_t disk_location = 0;
+  // The block's metadata and last use before the eviction, for BlockIndex::PutBack; may be null.
   std::unique_ptr<const BlockMetadata> metadata = nullptr;
   uint32_t last_use_s = 0;
 };
@@ -89,23 +90,24 @@ enum class ClearHow : uint8_t {
 struct ClearedBlock {
   enum class Status : uint8_t {
     kCleared,
-    // It is in none of these tiers, or these are all its tiers and kKeepLastCopy keeps it.
+    // The block is in none of the tiers of the call, or it is in no other tier and kKeepLastCopy
+    // keeps it.
     kMissing,
     kPinned,
-    kInUse,  // it is held and was to stay in another tier, or it has kHoldsMax holds
+    kInUse,  // the block is held and was to stay in another tier, or it has kHoldsMax holds
   };
   Status status = Status::kMissing;
-  TierSet tiers = 0;    // the tiers that it leaves
-  bool leased = false;  // it leaves the index, but its bytes stay until the last hold ends
+  TierSet tiers = 0;    // the tiers of the call that the block was in
+  bool leased = false;  // the block left the index, but its bytes stay until the last hold ends
   uint32_t pages = 0;
-  // Of a leased block that is on disk: its location, and one more hold, which the caller must end;
-  // until then no other record takes its extent there.
+  // If a leased block is on disk: its location, and (not in a dry run) one more hold, which the
+  // caller must end; until then no other record takes the extent on disk.
   uint64_t leased_location = 0;
   EntryRef held = {};
 };
 
-// A block's place in its chain, by the IndexHash of its name and of its parent's name; and other
-// values from its metadata.
+// A block's place in its chain: the IndexHash of its name (`name`) and of its parent's name
+// (`parent`), with other values from the block's metadata.
 struct ChainLink {
   uint64_t name = 0, parent = 0;  // parent 0: unknown
   VariantIndex variant = VariantIndex::kNone;

@@ -15,12 +15,13 @@ class RecencyList {
  public:
   explicit RecencyList(EntrySlots& entries) : entries_(entries) {}
 
-  // PushHot makes the entry the most recent one, PushCold the next to leave.  REQUIRES: not listed.
+  // PushHot makes the entry the hottest (last to be evicted), PushCold the coldest (evicted first).
+  // REQUIRES: the entry is not on a list.
   void PushHot(uint32_t slot);
   void PushCold(uint32_t slot);
-  // REQUIRES: listed.
+  // REQUIRES: the entry is on this list.
   void Remove(uint32_t slot);
-  // Hints that Remove(slot) follows.
+  // A hint that Remove of this entry will follow; prefetches its neighbours.
   void PrefetchRemove(const IndexEntry& entry) const {
     __builtin_prefetch(&entries_[entry.newer], 1);
     __builtin_prefetch(&entries_[entry.older], 1);

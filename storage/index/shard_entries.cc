@@ -13,7 +13,7 @@ uint32_t ShardEntries::Find(uint64_t hash, VariantIndex variant, const Digest& d
 }
 
 void ShardEntries::FindAll(const Group& group, std::span<uint32_t> slots) const {
-  constexpr size_t kWave = 64;  // misses under way at once; more than a core can have
+  constexpr size_t kWave = 64;  // more cache misses than a core can have under way at once
   for (size_t at = 0; at < group.order.size(); at += kWave) {
     const std::span<const uint16_t> wave =
         group.order.subspan(at, std::min(kWave, group.order.size() - at));

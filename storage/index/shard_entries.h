@@ -24,7 +24,8 @@ class ShardEntries {
 
   explicit ShardEntries(uint32_t slots_max) : slots_(slots_max) {}
 
-  // Keys of one call that fall to this shard: keys[order[i]], whose IndexHash is hashes[order[i]].
+  // The keys of one call that belong to this shard: for each i of `order`, keys[order[i]], whose
+  // IndexHash is hashes[order[i]].
   // REQUIRES: order.size() <= kKeysMax.
   struct Group {
     VariantIndex variant = VariantIndex::kNone;
@@ -46,27 +47,29 @@ class ShardEntries {
     return slot != kNone && slot < slots_.end() && slots_[slot].state != BlockState::kAbsent;
   }
 
-  // Starts the first cache miss of a later search for this hash.  From any thread.
+  // Starts the first cache miss of a later search for this hash.  Callable from any thread, without
+  // the shard's lock.
   void Prefetch(uint64_t hash) const { table_.PrefetchUnlocked(hash); }
   // Returns the slot of this name, or kNone.
   [[nodiscard]] uint32_t Find(uint64_t hash, VariantIndex variant, const Digest& digest) const;
-  // Finds all keys of a group in waves of cache misses: slots[i] belongs to keys[order[i]].
+  // Sets slots[i] to the slot of keys[order[i]], or kNone.  Searches in waves of keys whose cache
+  // misses overlap.
   void FindAll(const Group& group, std::span<uint32_t> slots) const;
-  // Returns the slot of the block with this variant and IndexHash, or kNone.  A name that is only
-  // claimed is no parent.  Two names with one hash, which a client may make up, are taken for one:
-  // what is kept for parents is a hint.
+  // Returns the slot of the block with this variant and IndexHash, or kNone if there is none or its
+  // name is only claimed.  If a client invents two names with the same hash, this may return the
+  // wrong block: what the index keeps about parents is only a hint.
   [[nodiscard]] uint32_t FindParent(VariantIndex variant, uint64_t hash) const;
 
   // Returns a new entry that has this name and is otherwise all zeros, or kNone if no slot is free.
   // REQUIRES: Find returns kNone for the name.
   [[nodiscard]] uint32_t Add(uint64_t hash, VariantIndex variant, const Digest& digest);
-  // The table forgets the name; the entry stays.
+  // Removes the entry's name from the hash table; the entry remains in its slot.
   void Unname(uint32_t slot);
-  // REQUIRES: unnamed.
+  // REQUIRES: Unname was called for the slot.
   void Free(uint32_t slot) { slots_.Free(slot); }
 
   [[nodiscard]] EntrySlots& slots() { return slots_; }
-  // Slots [1, end) were used at some time.
+  // Slots [1, end) have an entry or had one.
   [[nodiscard]] uint32_t end() const { return slots_.end(); }
   [[nodiscard]] uint32_t used() const { return slots_.used(); }
   [[nodiscard]] uint32_t named() const { return table_.size(); }

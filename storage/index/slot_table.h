@@ -3,7 +3,7 @@
 // A cell has 4 bytes, {8-bit tag | 24-bit slot}.  The tag consists of hash bits that choose neither
 // shard nor cell, so that 255 of 256 cells of other keys are skipped without touching an entry.
 // The table uses open addressing with linear probing; an erasure shifts cells back, so that there
-// are no tombstones and churn does not slow it down.
+// are no tombstones and churn does not make the table slower.
 //
 // Hashes must be uniform.  Digests are cut from SHA-256, but a client may send any digest: it can
 // cause long probes in the index of its own tenant, but not of another.
@@ -28,9 +28,9 @@ class SlotTable {
   SlotTable();
 
   // Prefetches the cell where a probe for `hash` begins, or where it began before the table grew.
-  // This is only a hint and reads nothing, so a batch can start its misses before it takes a lock.
-  // It prefetches into L2, since a batch has more misses than L1 takes at a time (500 cold keys: 14
-  // us, into L1 18 us).
+  // A prefetch reads no value, so a batch can start its cache misses before it takes a lock.  It
+  // prefetches into L2, since a batch has more misses than L1 can have under way (500 cold keys:
+  // 14 us into L2, 18 us into L1).
   void PrefetchUnlocked(uint64_t hash) const {
     const uintptr_t home = hash & hint_mask_.load(std::memory_order_relaxed);
     const uintptr_t cells = hint_cells_.load(std::memory_order_relaxed);
@@ -60,7 +60,8 @@ class SlotTable {
   template <class HashOf, class PrefetchSlot>
   void Erase(uint64_t hash, uint32_t slot, HashOf hash_of, PrefetchSlot prefetch) {
     uint32_t hole = CellOf(hash, slot);
-    // The run after the hole is read twice: first to prefetch its entries, in one wave of misses.
+    // The loops read the run of cells after the hole twice: the first only prefetches the entries
+    // of these cells, so that their cache misses overlap.
     for (uint32_t cell = hole; cells()[cell] != 0; cell = (cell + 1) & mask_)
       prefetch(SlotIn(cells()[cell]));
     for (uint32_t cell = (hole + 1) & mask_; cells()[cell] != 0; cell = (cell + 1) & mask_) {
@@ -99,7 +100,7 @@ class SlotTable {
 
   template <class HashOf, class PrefetchSlot>
   void Grow(HashOf hash_of, PrefetchSlot prefetch) {
-    constexpr uint32_t kAhead = 16;  // misses under way at a time
+    constexpr uint32_t kAhead = 16;  // how many cells ahead entries are prefetched
     const ZeroedMemory old = std::exchange(memory_, Memory(uint64_t{2} * (mask_ + 1)));
     const uint32_t old_cells = mask_ + 1;
     mask_ = 2 * old_cells - 1;

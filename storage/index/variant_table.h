@@ -1,6 +1,6 @@
 // Small numbers for the variant ids of one tenant, and the totals of each variant.
 //
-// A number is permanent: variants are few and are never removed.
+// A variant keeps its number while the daemon runs: variants are few and are never removed.
 // Ownership: made by BlockIndex.
 // Thread-safety: all methods from any thread.  Totals are counters without an order between them.
 // Limits: 65,534 variants; Intern returns ResourceExhausted for more.
@@ -63,7 +63,7 @@ class VariantTable {
 
   mutable Mutex mu_;
   absl::flat_hash_map<Digest, VariantIndex> by_id_ LARDER_GUARDED_BY(mu_);
-  // Written under mu_ before size_ covers them, so readers need no lock.
+  // A chunk is written under mu_ before size_ covers its variants, so readers need no lock.
   std::array<Chunk*, 256> chunks_{};
   std::atomic<uint32_t> size_{0};
 };

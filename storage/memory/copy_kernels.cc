@@ -1,6 +1,6 @@
 #include "storage/memory/copy_kernels.h"
 
-#define XXH_STATIC_LINKING_ONLY  // XXH3_state_t on the stack
+#define XXH_STATIC_LINKING_ONLY  // needed for an XXH3_state_t on the stack
 #include <xxhash.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -23,7 +23,8 @@
 namespace larder {
 namespace {
 
-// For copies shorter than this libc is as fast as any kernel, and its stores stay in the cache.
+// Below this size libc's memcpy is as fast as any kernel, and the bytes that it stores stay in the
+// cache.
 constexpr size_t kSmallBytes = 4096;
 
 // CopyAndHash copies this many bytes at a time, both to the destination and to a buffer that stays
@@ -45,23 +46,24 @@ void CopyRepMovsb(std::byte* to, const std::byte* from, size_t bytes) {
   asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
 }
 
-// Non-temporal stores need an aligned destination.  The bytes before the first aligned address, and
-// those left at the end, are copied by ordinary stores.
+// Returns how many bytes lie before the first aligned address in `to`, at most `bytes`.
+// Non-temporal stores need an aligned destination, so CopyEdge copies these bytes.
 size_t HeadBytes(const std::byte* to, size_t align, size_t bytes) {
   const size_t past = reinterpret_cast<uintptr_t>(to) % align;
   return std::min(past == 0 ? 0 : align - past, bytes);
 }
 
-// Copies the bytes before and after those that vectors copy.  If there is a second destination, the
-// first is copied from it and not from `from`, which another process may change between two reads.
+// Copies, with ordinary stores, the bytes before and after those that vectors copy.  If kTwice,
+// copies `from` to `also` and then `also` to `to`: `from` must not be read twice, since another
+// process may change it between the two reads.
 template <bool kTwice>
 void CopyEdge(std::byte* to, std::byte* also, const std::byte* from, size_t bytes) {
   if constexpr (kTwice) std::memcpy(also, from, bytes);
   std::memcpy(to, kTwice ? also : from, bytes);
 }
 
-// Copies with stores to `to` that bypass the cache.  If kTwice, ordinary stores of the same
-// registers write `also` too.
+// Copies to `to` with stores that bypass the cache.  If kTwice, also writes the same registers to
+// `also` with ordinary stores.
 template <bool kTwice>
 __attribute__((target("avx2"))) void Nt256(std::byte* to, std::byte* also, const std::byte* from,
                                            size_t bytes) {
@@ -128,7 +130,7 @@ void CopyNt512(std::byte* to, const std::byte* from, size_t bytes) {
 
 #endif  // __x86_64__
 
-// Anonymous memory whose pages are touched; empty if the host has none to give.
+// Anonymous memory, all of whose pages have been touched; empty if mmap fails.
 class Arena {
  public:
   explicit Arena(size_t bytes) {
@@ -150,7 +152,8 @@ class Arena {
   std::span<std::byte> bytes_;
 };
 
-// Evicts the bytes from all caches, like blocks that were not read for a while.
+// Evicts the bytes from all caches: blocks that were not read for a while are not in a cache
+// either.
 void Flush(std::span<const std::byte> bytes) {
 #if defined(__x86_64__)
   for (size_t at = 0; at < bytes.size(); at += 64) _mm_clflush(bytes.data() + at);
@@ -227,8 +230,9 @@ CopyKernel MemcpyKernel() { return {"memcpy", CopyMemcpy}; }
 std::vector<CopyKernel> AllKernels() {
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2");
-  // Every kernel gets a tee of vector stores: one that copies whole blocks best may be slow piece
-  // by piece, as libc bypasses the cache in long copies alone.
+  // Every kernel, memcpy and rep movsb too, gets a tee made of vector stores: a kernel that is fast
+  // for whole blocks may be slow for single pieces, since libc bypasses the cache only in long
+  // copies.
   const CopyKernel::Tee tee = avx2 ? Nt256<true> : nullptr;
   std::vector<CopyKernel> kernels = {{"memcpy", CopyMemcpy, tee}, {"rep movsb", CopyRepMovsb, tee}};
   if (avx2) kernels.emplace_back("avx2 nt", CopyNt256, Nt256<true>);
@@ -240,9 +244,9 @@ std::vector<CopyKernel> AllKernels() {
 }
 
 CopyKernel ChooseKernel() {
-  // Measures from memory to memory: for bytes in a cache, which may be larger than kBytes, another
-  // kernel is the fastest.  The arena asks for huge pages because touching small ones for the first
-  // time costs more than the measurement.
+  // Measures copies from memory to memory, and so flushes the caches, which may be larger than
+  // kBytes: for bytes in a cache another kernel is the fastest.  The arena asks for huge pages
+  // because touching small ones for the first time takes longer than the measurement.
   constexpr size_t kBytes = 8 << 20;
   constexpr int kRounds = 6;
   const std::vector<CopyKernel> kernels = AllKernels();

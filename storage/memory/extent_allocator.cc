@@ -31,13 +31,13 @@ uint32_t SlabPages(ByteCount slab_bytes) {
 
 }  // namespace
 
-// A window that slides over adjacent runs: it grows at its end and drops from its beginning the
-// runs that it does not need.  It remembers where it was cheapest.
+// A window that slides over adjacent runs: it grows at its end, and drops runs from its beginning
+// that it does not need to have `wanted` pages.  It remembers where it had the least total worth.
 class ExtentAllocator::Window {
  public:
   explicit Window(uint32_t wanted) : wanted_(wanted) {}
 
-  // `worth` is that of all pages of the run.
+  // `worth` is the total worth of the run's pages; 0 for a free run.
   void Add(const Run& run, double worth) {
     runs_.push_back({run, worth});
     pages_ += run.pages;
@@ -55,7 +55,7 @@ class ExtentAllocator::Window {
     cost_ = 0;
   }
 
-  // Where the unfinished window begins, or `next` if the window is empty.
+  // Returns the page where the unfinished window begins, or `next` if the window is empty.
   [[nodiscard]] Page begin_or(Page next) const {
     return runs_.empty() ? next : runs_.front().run.begin;
   }
@@ -78,7 +78,7 @@ class ExtentAllocator::Window {
   const uint32_t wanted_;
   std::deque<Valued> runs_;
   uint64_t pages_ = 0;
-  double cost_ = 0;  // of its live pages
+  double cost_ = 0;  // the total worth of the window's live pages
   double best_cost_ = std::numeric_limits<double>::infinity();
   Page best_begin_ = 0;
   Page best_end_ = 0;
@@ -182,8 +182,8 @@ std::vector<ExtentAllocator::Owner> ExtentAllocator::FindWindow(uint32_t pages, 
   // run begins.
   const auto page = static_cast<uint32_t>(at % slab_pages_);
   at = (at - page + NextStart(slabs_[at / slab_pages_], page)) % total_pages();
-  // One turn over all pages, and `pages` more, so that the walk also finds a window that lies
-  // across its own beginning.
+  // The walk covers all pages once, and then `pages` more, so that it also finds a window that
+  // contains the page where the walk began.
   const uint64_t walk_pages = total_pages() + pages;
   const uint64_t tries = uint64_t{kWindowTries} + pages;
   uint64_t walked = 0;
@@ -201,7 +201,8 @@ std::vector<ExtentAllocator::Owner> ExtentAllocator::FindWindow(uint32_t pages, 
     at = (at + run.pages) % total_pages();
   }
   if (window.best_end() == 0) {
-    *cursor = window.begin_or(at);  // the next search has enough tries to finish this window
+    // The next search begins with this unfinished window and has enough tries to finish it.
+    *cursor = window.begin_or(at);
     return {};
   }
   *cursor = window.best_end() % total_pages();

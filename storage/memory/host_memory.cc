@@ -19,24 +19,26 @@ namespace {
 
 constexpr uint64_t kUnknown = std::numeric_limits<uint64_t>::max();
 
-// A limit that a control group may have, and the files that hold it, by version of control groups.
+// A limit that a control group may have, and the files that state it in version 1 and in version 2
+// of control groups.
 struct Limit {
   struct Files {
-    const char* mount;  // where every system mounts the hierarchy
+    const char* mount;  // the usual mount point of the hierarchy
     const char* limit;
     const char* usage;
   };
-  const char* controller;  // in /proc/self/cgroup of version 1
+  const char* controller;  // its name in /proc/self/cgroup, in version 1
   Files version1;
   Files version2;
-  bool counts_cache;  // the usage includes page cache, which the kernel reclaims under pressure
+  bool counts_cache;  // `usage` includes page cache, which the kernel reclaims under pressure
 };
 constexpr Limit kMemory = {
     .controller = "memory",
     .version1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"},
     .version2 = {"/sys/fs/cgroup", "memory.max", "memory.current"},
     .counts_cache = true};
-// The limits of huge pages in use, and of huge pages that mappings have reserved.
+// Two limits for huge pages: kHugePages for those in use, kReservedHugePages for those that
+// mappings have reserved.
 constexpr Limit kHugePages = {
     .controller = "hugetlb",
     .version1 = {"/sys/fs/cgroup/hugetlb", "hugetlb.2MB.limit_in_bytes",
@@ -57,7 +59,7 @@ std::string ReadText(const std::string& path) {
 
 std::optional<uint64_t> ReadNumber(const std::string& path) {
   uint64_t value = 0;
-  // Also for the "max" of cgroup v2.
+  // "max", which cgroup v2 writes for no limit, is not a number either.
   if (!absl::SimpleAtoi(ReadText(path), &value)) return std::nullopt;
   return value;
 }
@@ -72,8 +74,8 @@ std::optional<uint64_t> Field(absl::string_view text, absl::string_view key) {
   return std::nullopt;
 }
 
-// Returns the bytes of a group's page cache.  In version 1, only the total_* values include the
-// groups below.
+// Returns the bytes of the page cache of a group and the groups below it.  In version 1 only the
+// total_* values include the groups below.
 uint64_t CacheOf(const std::string& group) {
   const std::string stat = ReadText(absl::StrCat(group, "/memory.stat"));
   uint64_t cache = 0;
@@ -84,7 +86,8 @@ uint64_t CacheOf(const std::string& group) {
   return cache;
 }
 
-// Returns what one group alone leaves us, or kUnknown if it has no limit.
+// Returns how many bytes the limit of this one group leaves available, or kUnknown if the group has
+// no limit.
 uint64_t Room(const std::string& group, const Limit::Files& files, bool counts_cache) {
   const std::optional<uint64_t> limit = ReadNumber(absl::StrCat(group, "/", files.limit));
   if (!limit) return kUnknown;
@@ -94,9 +97,9 @@ uint64_t Room(const std::string& group, const Limit::Files& files, bool counts_c
   return *limit - std::min(*limit, used);
 }
 
-// Returns the least that `group` and the groups above it leave us.  A container may not see the
-// path that /proc/self/cgroup names; then the files of the mount itself, which are those of the
-// container's own group, decide.
+// Returns the least that the limits of `group` and of the groups above it leave available.  In a
+// container the path that /proc/self/cgroup names may not exist below the mount.  Then only the
+// limit at the mount itself applies, which is that of the container's own group.
 uint64_t RoomUpwards(const std::string& root, std::string group, const Limit::Files& files,
                      bool counts_cache) {
   const std::string mount = absl::StrCat(root, files.mount);

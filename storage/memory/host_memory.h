@@ -1,6 +1,6 @@
-// How much memory this host has left for us, in which a pool must fit.
+// How much memory of this host is available to the daemon, in which its pools must fit.
 //
-// A snapshot, not a promise: another process may take the memory a moment later.
+// The values are a snapshot: another process may take the memory a moment later.
 // Thread-safety: only reads /proc and /sys; no state.
 #pragma once
 
@@ -11,17 +11,18 @@
 namespace larder {
 
 struct HostMemory {
-  // Memory that can be used without swapping: MemAvailable, or less if a control group of this
-  // process, or one above it (v1 or v2), leaves less.  A group's page cache counts as available.
-  // The largest value if nothing limits it.
+  // Memory that can be used without swapping: MemAvailable of /proc/meminfo, or less if the limit
+  // of a control group of this process, or of a group above it (v1 or v2), leaves less.  A group's
+  // page cache counts as available.  UINT64_MAX if there is no limit and MemAvailable is unknown.
   ByteCount available{};
-  // Bytes in free 2 MiB hugetlb pages that no process has reserved, or less if a control group
-  // leaves less.  `available` does not include them.
+  // Bytes in free 2 MiB hugetlb pages that no process has reserved, or less if the limit of a
+  // control group leaves less.  `available` does not include them.
   ByteCount huge_pages_free{};
 };
 
-// Reads the files below `root`; "" is the host, a test passes a directory of its own.  A file that
-// cannot be read or parsed is no limit.
+// Reads the files below `root`: "" for those of the host; a test passes a directory of its own.  A
+// control group whose limit cannot be read or parsed has no limit.  If the number of free hugetlb
+// pages cannot be read, it counts as 0.
 [[nodiscard]] HostMemory ReadHostMemory(const std::string& root = "");
 
 }  // namespace larder

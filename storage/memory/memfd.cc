@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <utility>
 
-// Newer than the C library's headers on the oldest host that we build on.
+// This flag is newer than the C library's headers on the oldest host that we build on.
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
@@ -16,7 +16,7 @@ namespace larder {
 
 int OpenMemfd(const char* name, unsigned flags) {
   flags |= MFD_CLOEXEC | MFD_ALLOW_SEALING;
-  // Some hosts are configured to require MFD_NOEXEC_SEAL, older kernels do not know it.
+  // Some hosts are configured to require MFD_NOEXEC_SEAL; kernels before 6.3 reject it with EINVAL.
   int fd = memfd_create(name, flags | MFD_NOEXEC_SEAL);
   if (fd < 0 && errno == EINVAL) fd = memfd_create(name, flags);
   if (fd >= 0 && fchmod(fd, 0600) != 0) {

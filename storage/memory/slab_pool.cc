@@ -17,7 +17,7 @@
 #include "storage/memory/memfd.h"
 #include "storage/status_macros.h"
 
-// Newer than the C library's headers on the oldest host that we build on.
+// These are newer than the C library's headers on the oldest host that we build on.
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -29,19 +29,21 @@ namespace larder {
 namespace {
 
 constexpr ByteCount kHugePage = MiB(2);
-// A few milliseconds, for which StopPopulating may wait.
+// Populating this much takes a few milliseconds, for which StopPopulating may have to wait.
 constexpr ByteCount kPopulatePiece = MiB(8);
 constexpr uint64_t kSlabsMax = 65535;  // SlabId is 16 bits
 constexpr size_t kNameBytesMax = 200;  // memfd_create allows 249, including the slab's number
 
-// For messages: whole GiB from 10 GiB on, MiB below.
+// Returns a size for messages, rounded down: in GiB if it is a whole number of GiB or at least
+// 10 GiB, otherwise in MiB.
 std::string Readable(ByteCount bytes) {
   const uint64_t mib = bytes.value() >> 20;
   if (mib >= 10 * 1024 || (mib >= 1024 && mib % 1024 == 0)) return absl::StrCat(mib >> 10, " GiB");
   return absl::StrCat(mib, " MiB");
 }
 
-// A size in the form that --pool takes, which leaves the host a fifth of what is available.
+// Returns a size in the form that --pool accepts.  It leaves the host at least a fifth of the
+// available memory.
 std::string PoolAdvice(ByteCount available) {
   const uint64_t mib = (available.value() >> 20) / 5 * 4;
   return mib >= 1024 ? absl::StrCat(mib >> 10, "GiB") : absl::StrCat(mib, "MiB");
@@ -122,7 +124,8 @@ absl::StatusOr<std::unique_ptr<SlabPool>> SlabPool::Create(const Options& option
   const ByteCount total(options.bytes.value() / slab.value() * slab.value());
   const HostMemory memory = options.host_memory();
   if (options.huge_pages && memory.huge_pages_free >= total) {
-    // Mapping reserves the pages.  If another process takes them first, the pool uses small pages.
+    // The mapping of a slab reserves its huge pages.  If that fails, because another process took
+    // them first, the pool uses small pages.
     auto pool = Make(options, slab, /*huge=*/true);
     if (pool.ok()) return pool;
   }
@@ -224,8 +227,8 @@ absl::Status SlabPool::PopulateNext(const std::function<void(SlabId)>& online) {
   return absl::OkStatus();
 }
 
-// Populating huge pages may fail even if the host has free ones: a control group that we cannot see
-// may limit them, or they may be on a node that we may not allocate on.
+// Populating huge pages may fail even if the host has free ones: a control group that the daemon
+// cannot see may limit them, or they may be on a NUMA node on which the daemon may not allocate.
 absl::Status SlabPool::Populate(uint32_t index) {
   Slab& slab = slabs_[index];
   if (slab.huge) {
@@ -235,11 +238,11 @@ absl::Status SlabPool::Populate(uint32_t index) {
     --huge_slabs_;
   }
   if (slab.base == nullptr) {
-    Release(slab);  // frees what an earlier try has left
+    Release(slab);  // frees the memfd that an earlier, failed MakeSlab may have left
     LARDER_RETURN_IF_ERROR(MakeSlab(index, /*huge=*/false, &slab));
   }
-  // Other processes may have taken the memory since Create.  To wait is better than to be killed
-  // for want of memory.
+  // Other processes may have taken the memory since Create.  It is better to wait than to be killed
+  // by the kernel when memory runs out.
   const ByteCount available = options_.host_memory().available;
   if (available < slab_bytes_) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -254,7 +257,8 @@ absl::Status SlabPool::PopulatePages(const Slab& slab) const {
   while (done < slab_bytes_.value()) {
     if (stop_) return absl::CancelledError("populating the pool was stopped");
     const uint64_t piece = std::min(kPopulatePiece.value(), slab_bytes_.value() - done);
-    // Unlike touching the pages, this returns an error where a touch would raise SIGBUS.
+    // If there is no memory, madvise returns an error, whereas touching the pages would raise
+    // SIGBUS.
     if (madvise(slab.base + done, piece, MADV_POPULATE_WRITE) == 0) {
       done += piece;
     } else if (errno == EINVAL) {
@@ -299,8 +303,8 @@ absl::StatusOr<int> SlabPool::OpenDescriptor(SlabId slab, bool writable) const {
   if (writable && options_.seal_future_write) {
     return absl::FailedPreconditionError("the pool is sealed against writers; use staged writes");
   }
-  // Reopening, unlike dup, makes another open file, which shares neither rights nor offset with
-  // ours.
+  // Unlike dup, reopening makes another open file description, which has an access mode and a file
+  // offset of its own.
   const std::string path = absl::StrCat("/proc/self/fd/", slabs_[index].fd);
   const int fd = open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
   if (fd < 0) return DescriptorError(errno, "reopening a slab through /proc");

@@ -1,9 +1,9 @@
 // Anonymous memory that reads as zeros and costs nothing until it is touched, for the index's
 // tables and entries.
 //
-// The TLB limits random reads of hundreds of megabytes: with 2 MiB pages a lookup among 10 M blocks
-// walks far fewer page tables.  But the first touch of a huge page allocates all of it, so the
-// caller decides when to ask for them.
+// Random reads in hundreds of megabytes are limited by the TLB: with 2 MiB pages a lookup among
+// 10 M blocks walks far fewer page tables.  But the first touch of a huge page allocates all of it,
+// so the caller decides for which memory to ask for huge pages.
 // Ownership: owns its mapping; movable.
 // Thread-safety: none of its own.
 // Limits: aborts the process if there is no memory.
@@ -25,7 +25,7 @@ class ZeroedMemory {
   ZeroedMemory(ZeroedMemory&& other) noexcept;
   ZeroedMemory& operator=(ZeroedMemory&& other) noexcept;
 
-  // The memory as elements of a type of which all zeros is a value.
+  // Returns the memory as an array of T.  REQUIRES: bytes that are all zero are a valid T.
   template <class T>
   [[nodiscard]] T* as() const {
     return static_cast<T*>(memory_);

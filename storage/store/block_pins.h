@@ -1,17 +1,18 @@
-// The pins of a store: their names (PinTable), and the marks in the index by which eviction passes
-// over pinned blocks.
+// The pins of a store: the table of all pins (PinTable), and the marks in the index that keep
+// eviction from choosing pinned blocks.
 //
-// A pin belongs to a name: if its block is lost, and is then published or found again, the pin
-// keeps the new one (Entered).  Each owner counts once; if two owners pin a block, it stays until
-// both have removed their pins.
+// A pin belongs to the name of a block: if the block is lost, and a block of this name is then
+// published or found on disk again, the pin keeps the new block (Entered).  Each owner counts once;
+// if two owners pin a block, it stays until both have removed their pins.
 //
 // Ownership: part of BlockStore; the index outlives it.
-// Thread-safety: all methods from any thread.  Locks: `mu_` comes after BlockStore's, before a
-// shard's.
+// Thread-safety: all methods from any thread.
+// Locks: `mu_` is taken after BlockStore's mutex and before that of an index shard.
 // Limits: `pins_max` pins and, in each tier, the bytes of the blocks that pins keep, so that there
-// is always capacity for other blocks.  A pin whose block enters when those bytes are used up does
-// not keep it.  Within each limit, a user (PinTable) that has a pin already, and all prefetches
-// together, get more only while they then hold no more than three times what is still free.
+// is always capacity for other blocks.  If the block of a pin enters when the bytes are used up,
+// the pin does not keep it.  Within each limit, a user that has a pin already (PinTable; all
+// prefetches together are one user) gets another only if the user then has at most three times what
+// is then still free.
 #pragma once
 
 #include <atomic>
@@ -36,16 +37,16 @@ class BlockPins {
   BlockPins(const Limits& limits, BlockIndex& index)
       : limits_(limits), index_(index), table_(limits.pins_max) {}
 
-  // Adds a pin, or gives one a new deadline.  kOk: the block is in that tier and stays there.
-  // kPending: it is pinned, but still in another tier, from which Promoter or Spiller brings it.
-  // kMissing: there is no such block; nothing has changed.  kFull: a limit is reached.  The
-  // deadline of a pin without owner (a prefetch) only ever becomes later, since several callers
-  // share it.
+  // Adds a pin, or changes the deadline of an existing one.  kOk: the block is in that tier and
+  // stays there.  kPending: the block is pinned, but Promoter or Spiller has yet to copy it to that
+  // tier.  kMissing: there is no such block; nothing has changed.  kFull: a limit is reached;
+  // nothing has changed.  The deadline of a pin without owner (a prefetch) only becomes later,
+  // never earlier, since several callers share this pin.
   // REQUIRES: key.tier is kHost or kDisk.
   [[nodiscard]] BlockStatus Add(std::string_view owner, const PinKey& key, uint64_t deadline_ms)
       LARDER_EXCLUDES(mu_);
-  // Adds a pin that an earlier process had, whether or not its block exists.  Returns false if
-  // there are too many pins.
+  // Adds a pin that the daemon had before a restart, whether or not its block exists.  Returns
+  // false if there are pins_max pins already.
   [[nodiscard]] bool Restore(std::string_view owner, const PinKey& key, uint64_t deadline_ms)
       LARDER_EXCLUDES(mu_);
   // Returns false if there is no such pin.
@@ -54,11 +55,11 @@ class BlockPins {
   [[nodiscard]] std::vector<Pin> RemoveIf(
       absl::FunctionRef<bool(std::string_view owner, const PinKey& key)> which)
       LARDER_EXCLUDES(mu_);
-  // Removes and returns pins whose deadline is `now_ms` or before, at most `pins` of them.
+  // Removes and returns pins whose deadline is `now_ms` or earlier, at most `pins` of them.
   [[nodiscard]] std::vector<Pin> Expire(uint64_t now_ms, size_t pins) LARDER_EXCLUDES(mu_);
 
-  // A name has just entered the index: marks its entry if the name is pinned.  Cheap if there are
-  // no pins.
+  // BlockStore calls this when a name has just entered the index: marks the entry if the name is
+  // pinned.  Takes no lock if there are no pins.
   void Entered(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
 
   // Returns nullopt if there is no such pin.
@@ -71,14 +72,15 @@ class BlockPins {
   void CheckInvariants() const LARDER_EXCLUDES(mu_);
 
  private:
-  // Whether the bytes that pins may keep in `tier` suffice for this block too.
+  // Whether a pin of `tier` for this block would stay within the bytes that pins may keep.
   [[nodiscard]] bool HasRoom(Tier tier, const BlockIndex::Presence& block) const;
-  // Whether the owner's user may have one more pin and, if `first` (no other pin keeps this block),
-  // its bytes.
+  // Whether the owner's user may have one more pin and, if this is the block's `first` pin in
+  // `tier`, the block's bytes too.
   [[nodiscard]] bool HasShare(std::string_view owner, Tier tier, const BlockIndex::Presence& block,
                               bool first) const LARDER_REQUIRES(mu_);
   // Marks the key's block as pinned, if it exists and the limits allow it.
   void Mark(const PinKey& key) LARDER_REQUIRES(mu_);
+  // Unmarks the key's block if the table has no pin of this key any more.
   void LetGo(const PinKey& key) LARDER_REQUIRES(mu_);
   void NoteSize() LARDER_REQUIRES(mu_) { size_.store(table_.size(), std::memory_order_relaxed); }
 

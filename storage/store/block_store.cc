@@ -10,21 +10,22 @@
 namespace larder {
 namespace {
 
-// How long a writer should wait before it asks a full pool again: about as long as the leases that
-// hold it usually last.
+// How long a writer should wait before it asks again if the pool is full: about as long as leases
+// usually last.
 constexpr Duration kRetryAfterFull = std::chrono::milliseconds(20);
-// An allocation evicts at most this many of the least worthy blocks before it frees a window
-// instead, which bounds the time under the lock.
+// An allocation evicts at most this many of the least worthy blocks.  If that is not enough, it
+// evicts the blocks of one window instead, which bounds the time under the lock.
 constexpr int kEvictionsPerAllocation = 64;
-// Evictions under one hold of the lock, in EvictToWatermark.
+// After this many evictions EvictToWatermark unlocks mu_, so that other threads can lock it.
 constexpr size_t kEvictionBatch = 32;
 
-// The set of entries that one call holds.
+// The set of entries that one call of Acquire holds: an open-addressing table.
 class HeldOnce {
  public:
   explicit HeldOnce(size_t keys) : places_(std::bit_ceil(2 * keys)) {}
-  // Returns the place of `ref`, which holds ref.value if the caller has written it there, otherwise
-  // 0.  The daemon chooses the references, so no client can choose which of them collide.
+  // Returns the cell for `ref`: ref.value if `ref` is in the set, otherwise 0; the caller adds
+  // `ref` by writing ref.value there.  The daemon chooses the references, so no client can choose
+  // which of them collide.
   [[nodiscard]] uint32_t& PlaceOf(EntryRef ref) {
     size_t at = (ref.value * uint64_t{0x9E3779B97F4A7C15}) >> 32;
     while (places_[at &= places_.size() - 1] != 0 && places_[at] != ref.value) ++at;
@@ -210,7 +211,7 @@ void BlockStore::FreeAll(ExtentReservation& reservation) {
   }
 }
 
-// The bytes of these blocks are unchanged: the reservation that took their extents was never
+// The bytes of these blocks are unchanged: the reservation that got their extents was never
 // returned to a caller.
 std::vector<EntryRef> BlockStore::PutBack(std::vector<BlockIndex::Evicted> gone) {
   std::vector<EntryRef> held;
@@ -235,7 +236,8 @@ std::optional<Extent> BlockStore::AllocateEvicting(uint32_t pages,
   const uint32_t now_s = NowSeconds();
   for (int tries = 0; tries < kEvictionsPerAllocation; ++tries) {
     if (std::optional<Extent> extent = allocator_.Allocate(pages)) return extent;
-    // Enough pages are free, but scattered: free one window instead of emptying the pool.
+    // Enough pages are free, but scattered: evict the blocks of one window instead of emptying the
+    // pool.
     if (allocator_.free_bytes() >= ByteCount(uint64_t{2} * pages * kPageBytes)) break;
     std::optional<BlockIndex::Evicted> block = index_.EvictOne(now_s);
     if (!block) break;
@@ -277,7 +279,8 @@ BlockStatus BlockStore::Publish(ExtentReservation& reservation, size_t i, const 
       BlockMetadata::Make(block.parent, block.tokens, *block.table, block.content, block.writer);
   BlockIndex::InsertResult inserted;
   {
-    // Under mu_, so that no thread can evict the entry before its extent has its owner word.
+    // Insert runs under mu_, so that no thread can evict the entry before its extent has its owner
+    // word.
     MutexLock lock(mu_);
     EntryRef ref;
     inserted = index_.Insert(std::move(entry), NowSeconds(), &ref);
@@ -329,13 +332,15 @@ BlockStatus BlockStore::Fill(ExtentReservation& reservation, size_t i, const New
   return BlockStatus::kOk;
 }
 
-// If the name enters the index after this answer, Insert finds it.  The hashes compared are the
-// daemon's own: a writer could send those of a record with other bytes.
+// If the disk's block enters the index after this answer, Insert finds its name there.  The daemon
+// hashes the bytes itself for the comparison: a writer could send the hashes of the record with
+// other bytes.
 BlockStatus BlockStore::AskDisk(const NewBlock& block, const Extent& extent) {
   DiskTier* const disk = untold_.load(std::memory_order_acquire);
   if (disk == nullptr) return BlockStatus::kOk;
   const auto known = disk->FindUntold({index_.VariantId(block.variant), block.digest});
-  // The disk may have this name; with other bytes there would be two blocks of one name.
+  // The disk may have a record of this name.  If its bytes differ, publishing would make two blocks
+  // of one name.
   if (!known.ok()) return BlockStatus::kFull;
   if (!*known) return BlockStatus::kOk;
   SegmentTable table = *block.table;

@@ -1,18 +1,19 @@
-// A tenant's blocks.  This is the one class of this folder that the server calls; it joins pool,
-// extents, index, eviction and metadata.
+// A tenant's blocks.  The server uses them through this class, which joins pool, extents, index,
+// eviction, pins and metadata.
 //
-// It does not move bytes: writers put them into the extents of an ExtentReservation, and readers
-// take them from the extents of a BlockLease.  The store only decides who may do so, and that no
-// extent is reused meanwhile.
+// The store does not copy bytes: writers write them into the extents of an ExtentReservation, and
+// readers read them from the extents of a BlockLease.  The store only decides which callers may do
+// so, and keeps those extents from being reused meanwhile.
 //
-// Ownership: made by server/main, one per tenant.  Outlives every handle that it returned.
+// Ownership: made by server/main, one per tenant.  Outlives every handle that it returned
+// (ExtentReservation, BlockLease).
 // Thread-safety: BlockStore from any thread; a handle from one thread at a time.
 // Lifecycle of a block: Reserve -> (filled) -> Publish -> Acquire ... -> evicted or dropped.
-// Limits, exact: the pool's bytes; `lease_share` of the pool per process, for leases and for
-// reservations alike (the caller passes what is left of the process's share).
-// Locks: `mu_` guards the allocator; the index has its own locks.  Order: mu_, then a shard.
-// Acquire and release take no lock of the store unless an extent becomes free.  `disk_mu_` is a
-// leaf; the lock of pins() lies between mu_ and a shard.
+// Limits, exact: the pool's bytes; for each process, `lease_share` of the pool for leases and as
+// much again for reservations (the caller passes the unused part of the process's share).
+// Locks: `mu_` guards the allocator; the index has its own locks.  Order: mu_, then the lock of
+// pins(), then that of an index shard.  `disk_mu_` is a leaf.  Acquiring and releasing blocks takes
+// no lock of the store unless an extent becomes free.
 #pragma once
 
 #include <atomic>
@@ -41,8 +42,8 @@ namespace larder {
 class BlockStore;
 class DiskTier;  // storage/disk/disk_tier.h
 
-// Extents that are promised to a writer.  Destroying the reservation returns those that were not
-// published.
+// Extents that are allocated for a writer, one in each slot.  Destroying the reservation returns
+// the extents that were not published to the pool.
 class ExtentReservation {
  public:
   ExtentReservation() = default;
@@ -51,16 +52,17 @@ class ExtentReservation {
   ~ExtentReservation() { Reset(); }
 
   [[nodiscard]] size_t size() const { return slots_.size(); }
-  // Whether slot i still waits to be published.
+  // Whether slot i exists and was neither published nor returned.
   [[nodiscard]] bool open(size_t i) const {
     return i < slots_.size() && slots_[i].extent.pages != 0;
   }
   [[nodiscard]] const Extent& extent(size_t i) const { return slots_[i].extent; }
   [[nodiscard]] ByteCount bytes(size_t i) const { return slots_[i].bytes; }
-  [[nodiscard]] ByteCount held_bytes() const { return held_; }  // of the open extents
-  void Return(size_t i);  // returns slot i to the pool; no-op if it is not open
-  // Moves slot i into a reservation of its own, so that it can be filled without the lock that
-  // guards this one.  Returns a reservation without slots if slot i is not open.
+  // The size of the extents of the open slots.
+  [[nodiscard]] ByteCount held_bytes() const { return held_; }
+  void Return(size_t i);  // returns slot i to the pool; no-op if slot i is not open
+  // Moves slot i into a new reservation, so that the caller can fill it without the lock that
+  // guards this reservation.  Returns a reservation without slots if slot i is not open.
   [[nodiscard]] ExtentReservation Split(size_t i);
   void Reset();  // returns all open slots
 
@@ -68,7 +70,7 @@ class ExtentReservation {
   friend class BlockStore;
   struct Slot {
     Extent extent;
-    ByteCount bytes;  // as the writer asked for, not rounded to pages
+    ByteCount bytes;  // the size that the writer asked for, not rounded to pages
   };
   Extent Take(size_t i);
 
@@ -77,8 +79,8 @@ class ExtentReservation {
   ByteCount held_;
 };
 
-// Blocks that are held for reading: they keep their bytes and metadata until this is destroyed,
-// whatever happens to their names.
+// Blocks that are held for reading: they keep their bytes and metadata until the lease is
+// destroyed, even if their names are removed from the index meanwhile.
 class BlockLease {
  public:
   BlockLease() = default;
@@ -104,9 +106,9 @@ class BlockStore {
     double lease_share = 0.25;     // of the pool, per process
     double free_watermark = 0.04;  // background eviction starts below this share of the pool
     double pin_share = 0.5;        // of the pool, and of the disk, that pins may keep
-    ByteCount disk_limit;          // 0: pins on disk have no limit of bytes
+    ByteCount disk_limit;          // the size of the disk tier; 0: pins on disk have no byte limit
     size_t pins_max = 131'072;
-    size_t events_max = 65'536;  // kept for clients that watch
+    size_t events_max = 65'536;  // how many of the latest events watchers can read (EventRing)
   };
 
   // REQUIRES: pool and clock outlive the store.
@@ -121,16 +123,16 @@ class BlockStore {
   // ---- writing
   struct ReserveResult {
     BlockStatus status = BlockStatus::kOk;  // kOk, kFull, or kInvalid (a size is 0 or above a slab)
-    Duration retry_after{};                 // if kFull
+    Duration retry_after{};                 // if kFull: the writer should ask again after this
     ExtentReservation reservation;
   };
-  // Reserves all sizes or none, and evicts blocks for them if necessary.  Never waits.  kFull if
-  // the sizes exceed `budget`, or if too much of the pool is held.  Then no block has been evicted
-  // for it, except one whose name another writer took in that very moment.
+  // Reserves all sizes or none, and evicts blocks for them if necessary.  Never waits.  Returns
+  // kFull if the sizes exceed `budget`, or if too much of the pool is held.  In that case it puts
+  // back the blocks that it had evicted, except one whose name another writer took meanwhile.
   [[nodiscard]] ReserveResult Reserve(std::span<const ByteCount> sizes, ByteCount budget)
       LARDER_EXCLUDES(mu_);
 
-  // What a writer says about a block.
+  // What the writer of a block states about it.
   struct NewBlock {
     VariantIndex variant = VariantIndex::kNone;
     Digest digest;
@@ -140,25 +142,28 @@ class BlockStore {
     Digest content = {};  // the content whose chain this is; Digest{} if unknown
     BlockWriter writer = {};
   };
-  // Publishes slot i of the reservation under the block's name.  kOk.  kDuplicate; the extent is
-  // returned to the pool.  kNotHeld: the slot is not open.  kInvalid: the table's payload is not as
-  // long as the bytes reserved.  kFull: the index is full, or a disk that has not reported all its
-  // blocks (AskBeforeNaming) cannot say now whether it has the name; the extent is returned.
+  // Publishes slot i of the reservation under the block's name.  Returns kOk if the block is
+  // published.  kDuplicate: the name is taken; the extent is returned to the pool.  kFull: the
+  // index is full, or a disk that has not reported all its blocks (AskBeforeNaming) cannot say now
+  // whether it has the name; the extent is returned to the pool.  kNotHeld: the slot is not open.
+  // kInvalid: the table's payload is not as long as the bytes reserved; the slot stays open.
   // The first writer of a name wins, in every write mode and tier: the result is kDuplicate while
-  // the name is stored or claimed, even if its block is only on disk and cannot be read now.  An
-  // Acquire brings such a block back.  A name that has left all tiers may be published with other
-  // bytes.
+  // the name is stored or claimed, even if its block is only on disk and cannot be read now; an
+  // Acquire can make the daemon promote such a block.  A name that has left all tiers may be
+  // published with other bytes.
   BlockStatus Publish(ExtentReservation& reservation, size_t i, const NewBlock& block)
       LARDER_EXCLUDES(mu_);
 
-  // Publishes in two steps, for a copy that the daemon makes: the caller claims the name, copies,
-  // and then calls Fill or Abandon.  Claim returns the statuses of Publish, but the extent stays in
-  // the reservation.  The claim must not outlive the reservation.
+  // Claim and Fill publish in two steps, for a copy that the daemon makes: the caller claims the
+  // name, copies the bytes into the extent, and then calls Fill or Abandon.  Claim returns the
+  // statuses of Publish, but the extent stays in the reservation.  The claim must not outlive the
+  // reservation.
   BlockStatus Claim(const ExtentReservation& reservation, size_t i, const NewBlock& block,
                     EntryRef* claim);
-  // Ends the claim.  On kOk the block is published.  Otherwise the extent stays in the reservation:
-  // kDuplicate if a disk that has not reported all its blocks has other bytes under this name,
-  // kFull if it cannot say now.
+  // Ends the claim, whatever it returns.  On kOk the block is published.  Otherwise the extent
+  // stays in the reservation: kDuplicate if a disk that has not reported all its blocks
+  // (AskBeforeNaming) has other bytes under this name, kFull if that disk cannot say now whether it
+  // has the name.
   BlockStatus Fill(ExtentReservation& reservation, size_t i, const NewBlock& block, EntryRef claim)
       LARDER_EXCLUDES(mu_);
   void Abandon(EntryRef claim);
@@ -166,104 +171,111 @@ class BlockStore {
   // ---- reading
   struct AcquireResult {
     BlockLease lease;
-    std::vector<BlockIndex::Held>
-        blocks;  // per key; metadata valid while the lease holds; ref 0 = missing or full
+    // For each key; the metadata is valid until the lease is destroyed.  ref 0: missing or `full`.
+    std::vector<BlockIndex::Held> blocks;
   };
-  // Holds the blocks that are in HOST, in key order, up to `budget` bytes; keys beyond that come
-  // back `full`.  HoldWhat::kAnyTier also holds blocks that are only on disk.  Their bytes count as
-  // if they were in HOST, and a promotion makes them readable (Promoter).
-  // A lease holds each block once, however often the keys name it: the later keys come back
-  // `repeated`.  If a block already has many holds, `may_crowd` decides whether this caller may
-  // hold it too; if not, the key comes back `full`.
+  // Holds the blocks that are in HOST, in key order, up to `budget` bytes; a block that would
+  // exceed the budget is marked `full`.  HoldWhat::kAnyTier also holds blocks that are only on
+  // disk.  Their bytes count as if they were in HOST, and a promotion makes them readable
+  // (Promoter).  A lease holds each block once, however often the keys name it: the later keys are
+  // marked `repeated`.  If a block has more than kCrowdedHolds, may_crowd(ref) decides whether this
+  // caller may hold it too; if not, the key is marked `full`.
   [[nodiscard]] AcquireResult Acquire(
       VariantIndex variant, std::span<const Digest> digests, ByteCount budget,
       HoldWhat what = HoldWhat::kHost,
       absl::FunctionRef<bool(EntryRef)> may_crowd = [](EntryRef) { return true; });
 
   // ---- leaving
-  // A held block was found damaged in tier `where`.  If that is HOST, the block leaves HOST, and
-  // its name stays with its copy on disk if there is one.  Otherwise the block leaves all tiers.  A
-  // name without a copy is removed at once; the bytes are freed with the last hold.
+  // The caller calls this if a held block was found damaged in tier `where`.  If that is HOST, the
+  // block leaves HOST, and stays on disk if it has a copy there.  Otherwise the block leaves all
+  // tiers.  If no tier has the block afterwards, its name is removed at once.  The bytes in HOST
+  // are freed when the last hold ends.
   void DropDamaged(EntryRef held, Tier where = Tier::kHost) LARDER_EXCLUDES(mu_);
   bool Drop(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
-  // As BlockIndex::Clear says.
+  // As BlockIndex::Clear; the store frees the extents.
   ClearedBlock Clear(VariantIndex variant, const Digest& digest, TierSet tiers, ClearHow how)
       LARDER_EXCLUDES(mu_);
-  // Evicts ahead of need: up to `blocks_max` blocks, until free_watermark of the pool is free.
-  // Returns how many it evicted.  A session calls this after it has answered a reservation, the
-  // daemon in the background.
+  // Evicts up to `blocks_max` blocks, until free_watermark of the pool is free, so that later
+  // reservations need not evict.  Returns how many blocks it evicted.  A session calls this after
+  // it has answered a reservation, and the daemon calls it periodically.
   size_t EvictToWatermark(size_t blocks_max) LARDER_EXCLUDES(mu_);
 
   // ---- The disk: what the threads that move bytes between the tiers (Spiller, Promoter) report.
 
-  // `disk` may have blocks whose names the index does not know yet: TierWorker calls this at the
-  // start, and calls it with nullptr once no block is unplaced.  Until then Publish and Fill ask
-  // the disk for the name, and may wait for it.  If the disk has the name, the new block is a
-  // duplicate, unless its bytes, which the store hashes here, are those of the record.  A closed
-  // part of the disk cannot answer, so the thread that enters its blocks later compares them
-  // (EnterFromDisk).
-  // `disk` outlives all calls of the store.
+  // TierWorker calls this when `disk` may have blocks whose names the index does not know yet, and
+  // with nullptr when the disk has no unplaced block.  In between, Publish and Fill ask the disk
+  // for the name, and may wait for the answer.  If the disk has the name, the new block is a
+  // duplicate, unless its bytes, which Publish and Fill hash, are those of the record.  A part of
+  // the disk that is closed cannot answer; when its blocks enter the index later, the thread that
+  // enters them compares the bytes (EnterFromDisk).
+  // REQUIRES: `disk` outlives all calls of the store.
   void AskBeforeNaming(DiskTier* disk) { untold_.store(disk, std::memory_order_release); }
   [[nodiscard]] bool asks_disk() const {
     return untold_.load(std::memory_order_acquire) != nullptr;
   }
-  // Returns the variant's index, and keeps the spec, from which the headers of its blocks' records
-  // are made.  Returns ResourceExhausted if there are too many variants.
+  // Returns the variant's index, and keeps the spec for the headers of the records of its blocks.
+  // Returns ResourceExhausted if there are too many variants.
   [[nodiscard]] absl::StatusOr<VariantIndex> RegisterVariant(const VariantSpec& spec)
       LARDER_EXCLUDES(disk_mu_);
-  // Returns nullptr if only the variant's id is known: its blocks were found on disk, and no engine
-  // has registered it since.
+  // Returns the variant's spec, or nullptr if no engine has registered the variant since the daemon
+  // started, and only blocks on disk name its id.
   [[nodiscard]] std::shared_ptr<const VariantSpec> SpecOf(VariantIndex variant) const
       LARDER_EXCLUDES(disk_mu_);
-  // Enters a block that an earlier process left on disk.  Returns {} if the name already has a copy
-  // on disk.  Returns kNotNow if the name is claimed or the index has no capacity for it; a later
-  // call may succeed.  If the block is in HOST, it gets this copy if it is `same`, which the caller
-  // holds and whose bytes it has found to be the record's; otherwise returns kNotNow.
+  // Enters a block that was stored on disk before the daemon started, and returns its entry.
+  // Returns {} if the name already has a copy on disk.  Returns kNotNow if the name is claimed or
+  // the index has no capacity for it; a later call may succeed.  If the block is in HOST, the
+  // record becomes its disk copy if the block is `same`, which the caller holds and whose bytes the
+  // caller has found to be the record's; otherwise returns kNotNow.
   static constexpr EntryRef kNotNow{UINT32_MAX};
   [[nodiscard]] EntryRef EnterFromDisk(const Digest& variant_id, const Digest& digest,
                                        const Digest& parent, uint64_t location, uint32_t pages,
                                        EntryRef same = {});
-  // A held block is durable at `location`.  Returns the location where it was on disk until now,
-  // which the caller must erase, or 0 if it was not on disk.  Returns nullopt if the block has left
-  // HOST meanwhile; then the caller must erase the new record.
+  // The caller calls this when a held block has become durable at `location`.  Returns the block's
+  // former location on disk, which the caller must erase, or 0 if it was not on disk.  Returns
+  // nullopt if the block has left HOST meanwhile; the caller must then erase the new record.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(EntryRef held, uint64_t location);
-  // The bytes of a held block are in slot 0 of the reservation; the block takes the extent and is
-  // in HOST.  Returns false, and leaves the extent in the reservation, if the block's name was
-  // dropped meanwhile.
+  // The caller has read a held block into slot 0 of the reservation.  The extent becomes the
+  // block's, which is then in HOST.  Returns false, and leaves the extent in the reservation, if
+  // the block's name was dropped meanwhile.
   [[nodiscard]] bool FinishPromote(EntryRef held, ExtentReservation& reservation,
                                    std::unique_ptr<const BlockMetadata> metadata)
       LARDER_EXCLUDES(mu_);
-  // The bytes that a held block has in HOST are, encoded or decoded, in slot 0 of the reservation;
-  // the block takes the extent instead of its former one.  Returns false, and leaves the extent in
-  // the reservation, if there is another hold on the block or it has left HOST.
+  // The caller has written a held block's bytes, encoded or decoded, into slot 0 of the
+  // reservation.  The extent replaces the block's extent in HOST, which is freed.  Returns false,
+  // and leaves the extent in the reservation, if there is another hold on the block or it has left
+  // HOST.
   [[nodiscard]] bool ReplaceInHost(EntryRef held, ExtentReservation& reservation,
                                    std::unique_ptr<const BlockMetadata> metadata)
       LARDER_EXCLUDES(mu_);
-  // Evicts blocks from disk, or only the disk copies of blocks in HOST, until that many bytes are
-  // free there.  Returns how many of the bytes could not be freed.  TakeFreedExtents returns their
-  // extents.
+  // Evicts blocks from disk, or only the disk copies of blocks in HOST, until their extents have
+  // this many bytes, which TakeFreedExtents then returns.  Returns how many of the bytes could not
+  // be freed.  The second form evicts the disk copies of these blocks, except of blocks that are
+  // held or pinned.
   ByteCount EvictFromDisk(ByteCount bytes) LARDER_EXCLUDES(disk_mu_);
   void EvictFromDisk(std::span<const EntryRef> blocks) LARDER_EXCLUDES(disk_mu_);
-  // What a byte of the block is worth on disk; nullopt if it must not leave the disk now.
+  // Returns the worth of the block on disk, per byte; nullopt if its disk copy must not be evicted
+  // now.
   [[nodiscard]] std::optional<double> WorthOnDisk(EntryRef block) const {
     return index_.WorthOnDisk(block, NowSeconds());
   }
-  // Returns up to `count` extents on disk that blocks have left, for the disk tier's Erase.
+  // Removes and returns up to `count` of the extents on disk that blocks have left.  The caller
+  // must erase them in the disk tier.
   [[nodiscard]] std::vector<FreedExtent> TakeFreedExtents(size_t count) LARDER_EXCLUDES(disk_mu_);
+  // Whether TakeFreedExtents would return any.
   [[nodiscard]] bool has_disk_rooms() const LARDER_EXCLUDES(disk_mu_);
-  // Holds a block of any tier; this does not count as a use.  Its ref is 0 if the block is not
-  // there or has too many holds.
+  // Holds a block in any tier, without counting a use.  The result's ref is 0 if no tier has the
+  // block or it has kHoldsMax holds.
   [[nodiscard]] BlockIndex::Held HoldUntouched(VariantIndex variant, const Digest& digest);
   // Adds a hold to each of these blocks, which the caller already holds.  Returns false, and adds
-  // none, if one of them has too many holds.
+  // no hold, if one of them has kClientHoldsMax.
   [[nodiscard]] bool HoldAgain(std::span<const EntryRef> held) { return index_.HoldAgain(held); }
   void Unhold(std::span<const EntryRef> held) { ReleaseHolds(held); }
 
-  // Hashes a held block whose writer left that to the daemon.  Returns false if the block has no
-  // metadata.
+  // Hashes a held block if its writer did not.  Returns false if the block has no metadata.
   [[nodiscard]] bool EnsureHashed(const BlockIndex::Held& held) const;
-  // Checks the segments of `range` against their hashes.  If the block is not hashed yet, hashes it
-  // instead and returns true.  Returns false if a segment is damaged or there is no metadata.
+  // Checks the segments of `range` against their hashes.  If the block is not hashed yet, hashes
+  // the block instead and returns true.  Returns false if a segment is damaged or there is no
+  // metadata.
   [[nodiscard]] bool Check(const BlockIndex::Held& held, const SegmentRange& range) const;
 
   [[nodiscard]] std::span<std::byte> Bytes(const Extent& extent) const {
@@ -273,7 +285,8 @@ class BlockStore {
   [[nodiscard]] const BlockIndex& index() const { return index_; }
   [[nodiscard]] BlockPins& pins() { return pins_; }
   [[nodiscard]] SlabPool& pool() { return pool_; }
-  [[nodiscard]] ByteCount lease_budget() const;  // per process
+  // How many bytes of the pool one process may lease (Options::lease_share).
+  [[nodiscard]] ByteCount lease_budget() const;
   [[nodiscard]] double lease_share() const { return options_.lease_share; }
 
   struct Stats {
@@ -283,7 +296,7 @@ class BlockStore {
     uint64_t evicted_disk = 0, evicted_unspilled = 0;
     ByteCount index_bytes, metadata_bytes;
     uint64_t pins = 0;
-    ByteCount pinned_host, pinned_disk;  // as BlockIndex::PinnedBytes says
+    ByteCount pinned_host, pinned_disk;  // from BlockIndex::PinnedBytes
   };
   [[nodiscard]] Stats stats() const LARDER_EXCLUDES(mu_);
   void CheckInvariants() const LARDER_EXCLUDES(mu_);
@@ -293,15 +306,17 @@ class BlockStore {
   friend class BlockLease;
 
   [[nodiscard]] uint32_t NowSeconds() const;
-  // Allocates `pages`, and evicts blocks if necessary.  Appends those to *gone; their extents are
-  // free.
+  // Allocates `pages` pages, and evicts blocks if necessary.  Appends the evicted blocks to *gone,
+  // and frees their extents.  Returns nullopt if it cannot evict enough.
   [[nodiscard]] std::optional<Extent> AllocateEvicting(uint32_t pages,
                                                        std::vector<BlockIndex::Evicted>* gone)
       LARDER_REQUIRES(mu_);
+  // Evicts the blocks of one window (ExtentAllocator::FindWindow), as above.  Returns false if it
+  // freed no page.
   bool EvictWindow(uint32_t pages, std::vector<BlockIndex::Evicted>* gone) LARDER_REQUIRES(mu_);
   void FreeAll(ExtentReservation& reservation) LARDER_REQUIRES(mu_);
-  // Undoes evictions that were made under this hold of mu_ for a reservation that failed.  Returns
-  // holds that the caller must release without mu_.
+  // Undoes the evictions of a reservation that failed, made since the caller locked mu_.  Returns
+  // holds that the caller must end after it has unlocked mu_.
   [[nodiscard]] std::vector<EntryRef> PutBack(std::vector<BlockIndex::Evicted> gone)
       LARDER_REQUIRES(mu_);
   void FreeExtents(std::span<const Extent> extents) LARDER_EXCLUDES(mu_);
@@ -309,9 +324,9 @@ class BlockStore {
       LARDER_EXCLUDES(mu_);
   void KeepFreedExtents(std::span<const FreedExtent> on_disk) LARDER_EXCLUDES(disk_mu_);
   void CountEviction(const BlockIndex::Evicted& gone);
-  // Asks a disk that has not reported all its blocks for this name.  kOk: the disk does not have
-  // it, or its record has the bytes in `extent`.  kDuplicate: the record has other bytes.  kFull:
-  // the disk cannot say now.
+  // Asks a disk that has not reported all its blocks for this name.  kOk: there is no such disk,
+  // the disk does not have the name, or its record has the bytes in `extent`.  kDuplicate: the
+  // record has other bytes.  kFull: the disk cannot say now whether it has the name.
   [[nodiscard]] BlockStatus AskDisk(const NewBlock& block, const Extent& extent);
   void ReleaseHolds(std::span<const EntryRef> refs) LARDER_EXCLUDES(mu_);
 

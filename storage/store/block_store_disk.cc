@@ -1,5 +1,5 @@
-// The part of BlockStore that concerns its disk: blocks that are found there, spilled to it,
-// promoted from it and evicted from it.
+// The part of BlockStore that concerns the disk tier: blocks that are found on disk, spilled,
+// promoted and evicted from disk.
 #include <algorithm>
 #include <utility>
 
@@ -68,7 +68,8 @@ bool BlockStore::ReplaceInHost(EntryRef held, ExtentReservation& reservation,
                                std::unique_ptr<const BlockMetadata> metadata) {
   LARDER_CHECK(reservation.open(0));
   MutexLock lock(mu_);
-  // Only another hold could move it, and then ReplaceInHost fails.
+  // The extent cannot change until ReplaceInHost: only a caller that also holds the block could
+  // change it, and ReplaceInHost fails if there is another hold.
   const Extent former = index_.LookAt(held).extent;
   const Extent extent = reservation.extent(0);
   if (!index_.ReplaceInHost(held, extent, &metadata)) return false;

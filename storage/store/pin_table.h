@@ -1,16 +1,16 @@
 // Pins: which owner wants which block kept, in which tier, until when.
 //
 // A pin is {owner, key, tier} with a deadline, and counts once: pinning again changes the deadline.
-// A pin does not need its block to exist.
+// The block of a pin need not exist.
 //
-// An owner "uid:N/NAME" (a process of user N) belongs to that user, and the owner "" (prefetches)
-// to all clients that prefetch.  The table knows how much each of these holds, so that its caller
-// can reserve part of the limits for the others.  Any other owner is an operator's and belongs to
-// no user.
+// An owner "uid:N/NAME" (a process of user N) belongs to user N.  The owner "" (prefetches) is a
+// user of its own, which all clients that prefetch share.  The table counts the pins and pages of
+// each user, so that the caller can reserve part of its limits for other users.  Any other owner is
+// an operator's and belongs to no user.
 //
-// Ownership: one per tenant, of BlockPins.
+// Ownership: part of BlockPins, one per tenant.
 // Thread-safety: none; the caller's lock guards it.
-// No clock: callers pass `now_ms` (wall clock, since pins outlive a boot).
+// The table has no clock: callers pass `now_ms`, Unix milliseconds, since pins outlive a reboot.
 // Limits: `pins_max` pins, exactly.
 #pragma once
 
@@ -57,8 +57,9 @@ class PinTable {
 
   explicit PinTable(size_t pins_max) : pins_max_(pins_max) {}
 
-  // Adds a pin.  kAdded: it is new.  kMoved: it existed, and now has this deadline, which may be
-  // earlier.  kFull: nothing has changed.  `pages` are those of the block, 0 if it does not exist.
+  // Adds a pin.  kAdded: the pin is new.  kMoved: the pin existed, and now has this deadline, which
+  // may be earlier than before.  kFull: there are pins_max pins; nothing has changed.  `pages`: how
+  // many pages the block has, 0 if it does not exist.
   enum class AddResult { kAdded, kMoved, kFull };
   [[nodiscard]] AddResult Add(std::string_view owner, const PinKey& key, uint64_t deadline_ms,
                               uint64_t pages = 0);
@@ -68,13 +69,14 @@ class PinTable {
   // Removes and returns the pins for which `which(owner, key)` is true.  O(pins).
   [[nodiscard]] std::vector<Pin> RemoveIf(
       absl::FunctionRef<bool(std::string_view owner, const PinKey& key)> which);
-  // Removes and returns pins whose deadline is `now_ms` or before, earliest first, at most `pins`
-  // of them.  A pin with kNoDeadline_ms never expires.
+  // Removes and returns pins whose deadline is `now_ms` or earlier, the earliest first, at most
+  // `pins` of them.  A pin with kNoDeadline_ms never expires.
   [[nodiscard]] std::vector<Pin> Expire(uint64_t now_ms, size_t pins = SIZE_MAX);
 
   // Returns nullopt if there is no such pin.
   [[nodiscard]] std::optional<uint64_t> DeadlineOf(std::string_view owner, const PinKey& key) const;
-  // What the pins of a user hold, all its owners together; pages as Add was given them.
+  // The number of pins of a user (of all its owners together), and the pages that were passed to
+  // Add with them, by the tier of the pin.
   struct Holding {
     size_t pins = 0;
     uint64_t host_pages = 0, disk_pages = 0;
@@ -86,7 +88,8 @@ class PinTable {
   [[nodiscard]] uint32_t Count(const PinKey& key) const;
   [[nodiscard]] size_t size() const { return pins_.size(); }
 
-  // Calls visit(owner, key, deadline_ms) for every pin, in no order, for dumps and snapshots.
+  // Calls visit(owner, key, deadline_ms) for every pin, in no particular order, for dumps and
+  // snapshots.
   template <class Visit>
   void ForEach(Visit visit) const {
     for (const auto& [name, value] : pins_)
@@ -101,7 +104,7 @@ class PinTable {
     uint64_t deadline_ms = 0;
     uint64_t pages = 0;
   };
-  // A node map, as `by_deadline_` points at its keys.
+  // A node map, since `by_deadline_` points at its keys, which must not move.
   using Pins = absl::node_hash_map<Name, Value>;
   struct Earlier {
     bool operator()(const std::pair<uint64_t, const Name*>& a,
@@ -111,7 +114,8 @@ class PinTable {
   };
 
   void Erase(Pins::iterator pin);
-  // Adds a pin to what its user holds, or subtracts it.  Does nothing if the owner has no user.
+  // Adds a pin and its pages to the Holding of its user, or subtracts them.  Does nothing if the
+  // owner belongs to no user.
   void Account(const Name& name, uint64_t pages, bool add);
 
   const size_t pins_max_;

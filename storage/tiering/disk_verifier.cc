@@ -31,7 +31,7 @@ VerifyLoop::Examined DiskVerifier::LookAt(const BlockIndex::View& view) {
     } else if (status == DiskTier::GetStatus::kFailed) {
       looked.outcome = VerifyLoop::Outcome::kFailed;
     } else if (store_.index().LookAt(held.ref).state == BlockState::kDisk) {
-      looked.outcome = VerifyLoop::Outcome::kDamaged;  // and the block was not promoted meanwhile
+      looked.outcome = VerifyLoop::Outcome::kDamaged;  // the block was not promoted meanwhile
       store_.DropDamaged(held.ref, Tier::kDisk);
     }
   }
@@ -39,8 +39,8 @@ VerifyLoop::Examined DiskVerifier::LookAt(const BlockIndex::View& view) {
   return looked;
 }
 
-// Reads pieces of whole segments.  A block that is one piece is read together with its record's
-// header.
+// Reads the block in pieces of whole segments.  If the block is one piece, the tier reads and
+// checks the record's header too.
 DiskTier::GetStatus DiskVerifier::Check(DiskTier& tier, const DiskAddress& block,
                                         ByteCount* bytes) {
   std::optional<DiskTier::Description> known;

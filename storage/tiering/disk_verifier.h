@@ -2,11 +2,12 @@
 // found before an engine waits for it.  The name of a damaged block is dropped, and the next engine
 // that wants it computes it.
 //
-// Reads one block at a time, at a bounded rate, and holds it meanwhile.  It skips blocks that are
-// in HOST too, since no reader uses their copies on disk now.  After the disk failed, it pauses.
+// The verifier reads one block at a time, at a bounded rate, and holds it meanwhile.  It skips
+// blocks that are in HOST too, since no reader uses their disk copies now.  After a failure of the
+// disk it pauses.
 // Ownership: the daemon or a test; store and tier outlive it.  Thread-safety: stats from any
 // thread.
-// Lifecycle: made (runs) -> destroyed (ends within one read).
+// Lifecycle: made (runs) -> destroyed (the thread ends within one read).
 // Limits: on average `bytes_per_s` of payloads, where a block counts as at least kChargedMin;
 // kPieceBytes of memory, or one segment if that is larger.
 #pragma once
@@ -25,8 +26,9 @@ class DiskVerifier {
     Duration pause = std::chrono::seconds(60);
   };
   static constexpr ByteCount kPieceBytes = MiB(8);
-  // The least that a block counts as: small blocks are read several at once and seldom, since a
-  // wake-up for one takes more processor time than reading it.
+  // A block counts as at least this many bytes.  So several small blocks are read at each wake-up
+  // of the thread, and wake-ups are rare, since a wake-up takes more processor time than reading a
+  // small block.
   static constexpr ByteCount kChargedMin = KiB(512);
 
   DiskVerifier(const Options& options, BlockStore& store, DiskTier& tier);

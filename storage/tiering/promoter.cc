@@ -187,7 +187,7 @@ void Promoter::PromoteOne(const RunningRef& running, size_t block, PayloadCodec&
   }
   BlockIndex::Held held;
   if (!mine) {
-    // Another job has promoted the block meanwhile, or it is gone.
+    // Another job has promoted the block meanwhile, or the block has left the disk.
     held = store_.index().LookAt(wanted.ref);
     Answer(running, block, InHost(held.state) ? BlockStatus::kOk : BlockStatus::kMissing, held);
     return;
@@ -299,7 +299,8 @@ BlockStatus Promoter::Read(Running& running, size_t block, PayloadCodec& codec,
   return BlockStatus::kOk;
 }
 
-// A failure is the disk's, unless this block fails again and again while others can be read.
+// A failure counts as one of the disk, unless this block fails again and again while other blocks
+// can be read.
 BlockStatus Promoter::Failed(const Wanted& wanted) {
   constexpr size_t kSuspectsMax = 4096;
   constexpr int kFailuresMax = 4;

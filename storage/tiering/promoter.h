@@ -1,20 +1,22 @@
-// Reads blocks from the disk tier into HOST for jobs that hold them, on threads of its own: the
-// blocks of a job in the order that it asked for, and the job that needs least work first.
+// Reads blocks from the disk tier into HOST, on threads of its own, for jobs that hold these
+// blocks.  It reads the blocks of a job in the job's order, and works first for the job that needs
+// the least work.
 //
 // A job is what one lease waits for.  Several threads read its blocks at once, so the lease's later
 // blocks are read ahead while its first ones arrive.  The next free thread works for the job with
-// the fewest bytes left; the longer a job has waited, the smaller it counts, so that none starves.
-// A block that two jobs want is read once.  All jobs share a limit of waiting blocks: a session may
-// have at most half of what the other sessions leave, so that there is always capacity for the next
-// one.
+// the fewest bytes left; the longer a job has waited, the smaller it counts, so that no job
+// starves.  A block that two jobs want is read once.  All jobs share a limit of waiting blocks: a
+// session may have at most half of what the other sessions leave of the limit, so that there is
+// always capacity for another session.
 //
 // A block that is encoded on disk is decoded by the thread that reads it: HOST gets raw bytes.
-// It never returns an error of the disk: a block that cannot be read is missing.  After the disk
-// has failed, all blocks are missing, at once, until the disk is worth asking again.
+// The promoter reports no error of the disk: a block that cannot be read is reported as missing.
+// After the disk has failed, every block is reported as missing without a read, until the breaker
+// closes (worth_asking).
 // Ownership: the daemon or a test; store, tier and clock outlive it.  Thread-safety: all methods
 // from any thread; `ready` is called from the promoter's threads, without a lock.
-// Lifecycle: made (runs) -> destroyed (ends within one read; blocks that wait are answered
-// kCancelled).
+// Lifecycle: made (runs) -> destroyed (the threads end within one read; blocks that wait are
+// answered kCancelled).
 #pragma once
 
 #include <atomic>
@@ -38,28 +40,29 @@ namespace larder {
 class Promoter {
  public:
   struct Wanted {
-    size_t key = 0;  // the caller's number for it
+    size_t key = 0;  // the caller's number for this block
     EntryRef ref;    // held by the caller of Prepare
     Digest digest;
     uint64_t location = 0;
     ByteCount bytes;
   };
   struct Job {
-    SessionId session;  // whose share of the waiting blocks it takes
+    SessionId session;  // the blocks count in this session's share of the waiting blocks
     VariantIndex variant = VariantIndex::kNone;
     std::vector<Wanted> blocks;  // in the order in which the caller wants them
-    ByteCount remaining;         // work that the request still has beside these blocks
-    // Called once for each block.  kOk: the block is in HOST now, at this extent, and held at least
-    // until this returns.
+    ByteCount remaining;         // what the request has to load besides these blocks
+    // Called once for each block.  kOk: the block is in HOST now, at Held::extent, and stays held
+    // at least until this function returns.
     std::function<void(const Wanted&, BlockStatus, const BlockIndex::Held&)> ready;
   };
 
-  // A job that holds its blocks until it was submitted and answered, or is destroyed.
+  // A prepared job.  It holds its blocks until the caller has dropped its reference and, if the job
+  // was submitted, all blocks were answered.
   class Running;
   using Prepared = std::shared_ptr<Running>;
   static constexpr size_t kWaitingMax = 262'144;  // blocks of all jobs that are not yet answered
-  // The catalog is searched for this many blocks of a job at once, and the job keeps headers and
-  // tokens of so many at a time.
+  // One search in the catalog describes this many blocks of a job, and the job keeps headers and
+  // tokens of about so many blocks at a time.
   static constexpr size_t kDescribedAtOnce = 256;
 
   Promoter(size_t threads, BlockStore& store, DiskTier& tier, const Clock& clock,
@@ -68,35 +71,36 @@ class Promoter {
   Promoter(const Promoter&) = delete;
   Promoter& operator=(const Promoter&) = delete;
 
-  // Holds the job's blocks, which the caller holds now, and takes its session's share.  Returns
-  // nullptr if too many blocks of this session or of all sessions wait already, or if a block has
-  // too many holds.
+  // Adds holds on the job's blocks, which the caller must hold during the call, and counts the
+  // blocks in the share of the job's session.  Returns nullptr if too many blocks of this session
+  // or of all sessions wait already, or if a block has too many holds.
   [[nodiscard]] Prepared Prepare(Job job) LARDER_EXCLUDES(mu_);
-  // Never waits.
+  // Queues the job.  Never waits.
   void Submit(Prepared prepared) LARDER_EXCLUDES(mu_);
-  // Blocks that no thread has read yet are answered kCancelled.
+  // After this, blocks of the job that no thread has begun to read are answered kCancelled.
   static void Cancel(const Prepared& prepared);
   // Returns how many headers and tokens the job still keeps.  For tests.  REQUIRES: all of its
   // blocks were answered.
   [[nodiscard]] static size_t Described(const Prepared& prepared);
 
-  // The caller is about to rewrite the copy on disk of a block that it holds: jobs that want the
-  // block wait until Readmit, which the caller calls exactly once.  Returns false if a thread reads
-  // the block, or if BlockIndex::BeginRewrite returns false.
+  // Called before the caller rewrites the disk copy, at `location`, of a block that it holds: jobs
+  // that want the block wait until the caller has called Readmit, which it must do exactly once.
+  // Returns false, and excludes nothing, if a thread is reading the block, or if
+  // BlockIndex::BeginRewrite returns false.
   [[nodiscard]] bool Exclude(EntryRef held, uint64_t location) LARDER_EXCLUDES(mu_);
-  // Ends Exclude; returns what BlockIndex::FinishRewrite does.  The caller's thread then reads the
-  // block for the jobs that waited.
+  // Ends Exclude; `location` and the result are those of BlockIndex::FinishRewrite.  Before it
+  // returns, the calling thread reads the block for the jobs that waited.
   [[nodiscard]] bool Readmit(EntryRef held, uint64_t location, PayloadCodec& codec)
       LARDER_EXCLUDES(mu_);
 
-  // Returns false after a failure of the disk, until it is worth asking again.  Meanwhile callers
-  // may as well report blocks on disk as missing.
+  // Returns false for a while after a failure of the disk (DiskBreaker).  During that time every
+  // block would be reported as missing, so callers need not make a job.
   [[nodiscard]] bool worth_asking() const { return !breaker_.open(clock_.Now()); }
 
   struct Stats {
     uint64_t promoted = 0, joined = 0, missing = 0, damaged = 0, full = 0;
-    uint64_t refused = 0;  // blocks of jobs that Prepare did not accept, as too many blocks waited
-    uint64_t waiting = 0;  // blocks
+    uint64_t refused = 0;  // blocks of jobs that Prepare refused because too many blocks waited
+    uint64_t waiting = 0;  // blocks that are not yet answered
     uint64_t breaker_opened = 0;
     ByteCount promoted_bytes;
   };
@@ -110,8 +114,8 @@ class Promoter {
     size_t block = 0;
   };
 
-  // The blocks that wait, by session.  Shared with the jobs, since one that is never submitted may
-  // return its share after the promoter is gone.
+  // Counts the blocks that wait, by session.  The promoter shares ownership with its jobs, since a
+  // job that is never submitted may return its share after the promoter was destroyed.
   class Shares {
    public:
     explicit Shares(size_t waiting_max) : waiting_max_(waiting_max) {}
@@ -129,24 +133,26 @@ class Promoter {
   };
   void Run() LARDER_EXCLUDES(mu_);
   [[nodiscard]] RunningRef Next() LARDER_REQUIRES(mu_);
-  // Looks up headers and tokens of the next kDescribedAtOnce blocks, from `first` on.
+  // Looks up headers and tokens of kDescribedAtOnce blocks of the job, from job.blocks[first] on.
   void Describe(Running& running, size_t first);
   void PromoteOne(const RunningRef& running, size_t block, PayloadCodec& codec)
       LARDER_EXCLUDES(mu_);
   [[nodiscard]] BlockStatus Read(Running& running, size_t block, PayloadCodec& codec,
                                  BlockIndex::Held* held);
-  // Returns header and tokens of the block; nullopt if they are not known.
+  // Returns header and tokens of the block, and removes them from running.known; nullopt if they
+  // are not known.
   [[nodiscard]] std::optional<DiskTier::Description> TakeDescription(Running& running, size_t block,
                                                                      const DiskAddress& address);
-  // Reads a whole payload and decodes it into `to`; *table becomes the table of those bytes.
+  // Reads a whole payload and decodes it into `to`; *table becomes the segment table of the decoded
+  // bytes.
   [[nodiscard]] DiskTier::GetStatus GetDecoded(const DiskAddress& address,
                                                const RecordHeader& header, PayloadCodec& codec,
                                                std::span<std::byte> to, SegmentTable* table);
   void Answer(const RunningRef& running, size_t block, BlockStatus status,
               const BlockIndex::Held& held) LARDER_EXCLUDES(mu_);
   void Count(BlockStatus status, ByteCount bytes) LARDER_EXCLUDES(mu_);
-  // A read of the block failed.  Returns kMissing, and the disk is not asked for a while; or
-  // kDamaged if this block keeps failing while others can be read.
+  // Called if a read of the block failed.  Returns kMissing and opens the breaker; or returns
+  // kDamaged if this block keeps failing while other blocks can be read.
   [[nodiscard]] BlockStatus Failed(const Wanted& wanted) LARDER_EXCLUDES(mu_);
 
   BlockStore& store_;
@@ -158,8 +164,9 @@ class Promoter {
   mutable Mutex mu_;
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
-  std::vector<RunningRef> jobs_ LARDER_GUARDED_BY(mu_);  // with blocks that no thread has taken yet
-  // By EntryRef::value.
+  // Jobs with blocks that no thread has taken yet.
+  std::vector<RunningRef> jobs_ LARDER_GUARDED_BY(mu_);
+  // The jobs that wait for each block that a thread reads or rewrites, by EntryRef::value.
   absl::flat_hash_map<uint32_t, std::vector<Waiter>> reading_ LARDER_GUARDED_BY(mu_);
   Stats stats_ LARDER_GUARDED_BY(mu_);
   // Blocks, by location, whose latest read failed.
@@ -171,10 +178,11 @@ class Promoter {
   std::vector<std::thread> threads_;
 };
 
-// The promoter uses all members.  Its lock guards them, except where a comment says otherwise.
+// Only the promoter uses these members.  Promoter::mu_ guards them, except where a comment says
+// otherwise.
 class Promoter::Running {
  public:
-  // REQUIRES: the job's share was taken.
+  // REQUIRES: the job's blocks were counted by Shares::Take.
   Running(BlockStore& store, std::shared_ptr<Shares> shares, Job the_job)
       : job(std::move(the_job)), store_(store), shares_(std::move(shares)) {}
   ~Running() {
@@ -187,20 +195,21 @@ class Promoter::Running {
  private:
   friend class Promoter;
   const Job job;
-  std::vector<EntryRef> held;  // until the last of them was answered
+  std::vector<EntryRef> held;  // the job's blocks; the destructor ends these holds
   std::atomic<bool> cancelled{false};
-  // Element i belongs first to the thread that describes block i, then to the one that reads it,
-  // then to the one that answers it, which clears it: a lease may keep this job alive for minutes
-  // after its answers.
+  // Element i belongs first to the thread that describes block i, then to the thread that reads the
+  // block, then to the thread that answers it, which clears the element: a lease may keep this job
+  // alive for minutes after its answers.
   std::vector<std::optional<DiskTier::Description>> known;
-  // Every search in the catalog has succeeded, so a block that it does not know is not there.
+  // True if every search in the catalog has succeeded, so that a block that the catalog does not
+  // know is not on disk.
   std::atomic<bool> readable{true};
   size_t next = 0;       // the next block of job.blocks to read
   size_t described = 0;  // the number of blocks that are described
   bool describing = false;
   ByteCount left;
   TimePoint since;
-  bool submitted = false;  // then each answer returns its part of the share
+  bool submitted = false;  // if true, each answer returns its block's part of the share
   BlockStore& store_;
   const std::shared_ptr<Shares> shares_;
 };

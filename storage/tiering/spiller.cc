@@ -16,11 +16,11 @@ namespace {
 
 constexpr int kNice = 10;
 constexpr size_t kErasuresAtOnce = 1024;
-constexpr uint64_t kBytesMax = 8;  // bytes that are evicted at most for each byte that is written
-constexpr uint64_t kSlices = 4;    // slices in which space for a batch is made
-constexpr int kTries = 4;          // puts in a row that may place no block
-// Batches that may have no space for a block (another thread may take what one has freed), or in
-// which the disk cannot take its name yet.
+constexpr uint64_t kBytesMax = 8;  // at most so many bytes are evicted per byte that is wanted
+constexpr uint64_t kSlices = 4;    // space for a batch is made in so many slices
+constexpr int kTries = 4;          // a batch ends after so many puts in a row that place no block
+// A block is dropped after so many batches in which it found no space (another thread may take the
+// space that this one has freed) or in which the disk answered kNotNow.
 constexpr uint8_t kUnplacedMax = 8;
 constexpr uint8_t kFailedAloneMax = 8;
 
@@ -40,12 +40,12 @@ struct Spiller::Block {
 };
 
 struct Spiller::Batch {
-  std::vector<Name> names;  // names that this batch has in `writing_`
+  std::vector<Name> names;  // the names that this batch has entered in `writing_`
   std::vector<Block> blocks;
-  std::vector<EntryRef> held;  // holds on the blocks, whatever became of them
-  std::vector<Item> durable;   // on disk already, or now
+  std::vector<EntryRef> held;  // the holds on all blocks of the batch, written or not
+  std::vector<Item> durable;   // on disk before this batch, or by it
   std::vector<Item> again;     // the disk failed to write these
-  std::vector<Item> unplaced;  // the disk had no space for these, so far
+  std::vector<Item> unplaced;  // no space for these, or kNotNow; to be tried again
   ByteCount bytes;
 };
 
@@ -202,8 +202,8 @@ void Spiller::EraseRooms() {
   }
 }
 
-// A part of the disk that cannot erase keeps its space taken, and the other parts go on.  The disk
-// has failed only if no part can erase.
+// If a part of the disk cannot erase, its space stays allocated, and the other parts are used.  The
+// disk has failed only if no part can erase.
 void Spiller::Erase(std::span<const DiskAddress> blocks) {
   if (!tier_.Erase(blocks).ok() && !tier_.Erase({}).ok()) Failed();
 }
@@ -224,7 +224,7 @@ void Spiller::HoldItem(const Item& item, Batch* batch) {
 
 bool Spiller::AddBlock(const Item& item, const BlockIndex::Held& held, Batch* batch) {
   const std::shared_ptr<const VariantSpec> spec = store_.SpecOf(item.variant);
-  if (held.metadata == nullptr || !spec) return false;  // a record needs both
+  if (held.metadata == nullptr || !spec) return false;  // a record needs metadata and spec
   if (!store_.Check(
           held, {0, held.metadata->segment_count(), 0, held.metadata->payload_bytes().value()})) {
     store_.DropDamaged(held.ref);
@@ -255,7 +255,7 @@ void Spiller::Write(Batch* batch) {
   if (!batch->blocks.empty()) PutWithRoom(batch);
   store_.Unhold(batch->held);
   Release(*batch);
-  // Callers that wait for their offers hear of them now, and not after the disk has erased.
+  // Destroying these items calls their `done`, so that callers do not wait for the erasures below.
   batch->again.clear();
   batch->unplaced.clear();
   std::erase_if(batch->durable, [](const Item& item) { return !item.who; });
@@ -293,7 +293,8 @@ void Spiller::Release(const Batch& batch) {
   EndWriting(batch.names);
   stats_.dropped_failed += Requeue(batch.again);
   stats_.dropped_room += Requeue(batch.unplaced);
-  // Another thread takes these, since this one has more to do before it looks at the queue.
+  // Another thread takes the queued items, since this thread has more to do before it looks at the
+  // queue.
   if (!queue_.empty()) wake_.NotifyOne();
 }
 
@@ -329,7 +330,7 @@ void Spiller::PutWithRoom(Batch* batch) {
     ByteCount bytes;
     for (const Block& block : left) bytes += ByteCount(block.payload.size());
     MakeRoom(bytes);
-    // There was enough space, but it was scattered.
+    // The put found no space although MakeRoom had made enough: the space is scattered.
     if (in_vain > 0) MakeWindows(left);
   }
   for (Block& block : left) Postpone(std::move(block.item), batch);
@@ -344,13 +345,14 @@ void Spiller::Postpone(Item item, Batch* batch) {
   ++stats_.dropped_room;
 }
 
-// Adds an eighth and 1 MiB for headers, and since part of the free space is scattered.
+// Makes an eighth and 1 MiB more than `bytes`, for headers, and because part of the free space is
+// scattered.
 void Spiller::MakeRoom(ByteCount bytes) {
   const ByteCount wanted(bytes.value() + bytes.value() / 8 + MiB(1).value());
   const ByteCount slice(wanted.value() / kSlices);
   if (tier_.free_bytes() >= wanted) return;
-  // First frees what earlier evictions have left: while the disk does not erase, more evictions
-  // free nothing.
+  // First erases what earlier calls failed to erase: while the disk cannot erase, more evictions
+  // free no space.
   if (!tier_.Erase({}).ok()) Failed();
   for (uint64_t i = 0; i < kSlices * kBytesMax && tier_.free_bytes() < wanted; ++i) {
     if (breaker_.open(clock_.Now()) || stopping()) return;
@@ -359,7 +361,7 @@ void Spiller::MakeRoom(ByteCount bytes) {
   }
 }
 
-// Blocks that were just placed are still held, so they are no victims.
+// Blocks that this batch has just written are still held, so FindVictims does not choose them.
 void Spiller::MakeWindows(std::span<const Block> blocks) {
   ByteCount largest;
   for (const Block& block : blocks) largest = std::max(largest, ByteCount(block.payload.size()));
@@ -399,7 +401,8 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
         TryAgain(blocks[i].item, written, batch);
         break;
       case DiskTier::PutStatus::kNotNow:
-        // The disk has not failed, so the other blocks go on meanwhile.
+        // The disk has not failed, so the breaker stays closed and other blocks are written
+        // meanwhile.
         Postpone(std::move(blocks[i].item), batch);
         break;
       case DiskTier::PutStatus::kTaken:
@@ -421,11 +424,12 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
   return unplaced;
 }
 
-// A block that the disk never takes must not keep it closed to the others.
+// A block that the disk can never write must not keep opening the breaker, which stops the writes
+// of all blocks; so it is dropped.
 void Spiller::TryAgain(Item item, bool mates_written, Batch* batch) {
   const uint64_t puts = puts_;
   const uint64_t before = item.failed_after.value_or(puts);
-  item.failed_after = puts + (mates_written ? 1 : 0);  // its own put is not yet counted
+  item.failed_after = puts + (mates_written ? 1 : 0);  // `puts_` does not count this put yet
   if ((mates_written || puts != before) && ++item.failed_alone > kFailedAloneMax) {
     MutexLock lock(mu_);
     ++stats_.dropped_failed;

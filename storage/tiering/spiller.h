@@ -1,21 +1,22 @@
-// Copies blocks from HOST to the disk tier in the background, makes space there, and reports when a
-// block is durable.
+// Copies blocks from HOST to the disk tier in the background, evicts blocks from disk to make
+// space, and reports when a block is durable.
 //
-// The queue holds names.  A block is held only while it is written, so that a slow disk keeps no
-// block in the pool.  A block that is evicted before its turn, or that finds the queue full, is not
-// written and is counted: that is the back-pressure, and no engine ever waits for it.  A block that
-// the disk failed to write returns to the queue.  A thread takes all names that wait, up to a
-// batch, so writes become larger the more names wait.  Another thread takes the rest, so that one
-// batch is checked and synced while the next is written.
+// The queue contains names of blocks.  A block is held only while it is written, so that a slow
+// disk keeps no block in the pool.  A block that is evicted before its turn, or that finds the
+// queue full, is counted and not written, so that no engine ever waits for the spiller.  A block
+// that the disk failed to write returns to the queue.  A thread takes all names that wait, up to a
+// batch, so writes become larger the more names wait.  Another thread takes the names beyond the
+// batch, so that one batch is checked and synced while the next is written.
 //
-// A name is in one batch at a time: two records of it would race for its entry in the catalog.  The
-// hashes that a block's writer sent are checked here before they are written.
+// A name is in at most one batch at a time: two records of one name would race for its entry in the
+// catalog.  Before a block is written, its bytes are checked against the hashes that its writer
+// sent.
 // Ownership: the daemon or a test; store, tier and clock outlive it.  Thread-safety: all methods
-// from any thread; `durable` is called from the spiller's threads, from several at once, and they
-// wait for it.
-// Lifecycle: made (runs) -> destroyed (ends within one write; queued names are lost).
-// Limits: `queue_max` names, beside those that are offered again while they are written.  Each
-// thread holds blocks of the least of `batch_bytes`, a 32nd of the pool and the tier's
+// from any thread; `durable` is called from the spiller's threads, possibly from several at the
+// same time, and they wait until it returns.
+// Lifecycle: made (runs) -> destroyed (the threads end within one write; queued names are lost).
+// Limits: `queue_max` names, not counting names that are offered again while they are written.
+// Each thread holds blocks of at most the least of `batch_bytes`, a 32nd of the pool and the tier's
 // batch_bytes(), plus one block.
 #pragma once
 
@@ -45,7 +46,7 @@ class Spiller {
     size_t queue_max = 65'536;
     ByteCount batch_bytes = MiB(32);
     size_t threads = 4;
-    bool paused = false;  // names wait until Resume, as the free space is known only after recovery
+    bool paused = false;  // names wait until Resume: the free space is known only after recovery
   };
   // Called with blocks of one session that are durable now.
   using Durable = std::function<void(SessionId, VariantIndex, std::span<const Digest>)>;
@@ -56,35 +57,37 @@ class Spiller {
   Spiller(const Spiller&) = delete;
   Spiller& operator=(const Spiller&) = delete;
 
-  // Queues a block that was published; `who` is the session that `durable` reports it to.  Never
-  // waits.
+  // Queues a block that was published.  `who`: the session to which `durable` reports the block.
+  // Never waits.
   void Offer(SessionId who, VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
-  // Called once, from any thread and possibly under the spiller's lock, when the block does not
-  // wait any more.  true: it was on disk, and may have been evicted since.  false: it was dropped,
-  // or the spiller has ended.
+  // Called once, from any thread and possibly under the spiller's lock, when the spiller is done
+  // with the block.  `on_disk` is true if the block was on disk, from which it may have been
+  // evicted since; false if it was dropped or the spiller was destroyed first.
   using Done = std::function<void(bool on_disk)>;
-  // Queues a block for a caller that wants to hear what becomes of it.  Never waits.
+  // Queues a block and calls `done` with the outcome.  Never waits.
   void Offer(VariantIndex variant, const Digest& digest, Done done) LARDER_EXCLUDES(mu_);
   void Resume() LARDER_EXCLUDES(mu_);
   // Wakes a thread, since there may be extents on disk to erase (BlockStore::TakeFreedExtents).
   void Nudge() LARDER_EXCLUDES(mu_);
-  // Claims a name that the caller writes itself.  Until Unclaim, offers of the name wait.  Returns
-  // false if the name is being written or claimed.
+  // Claims the name of a block that the caller writes to disk itself.  Until Unclaim, the spiller
+  // does not write the block; offers of it wait.  Returns false if the block is being written or
+  // its name is claimed.
   [[nodiscard]] bool Claim(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
   void Unclaim(std::span<const std::pair<VariantIndex, Digest>> names) LARDER_EXCLUDES(mu_);
-  // Evicts blocks from the disk until a put of `bytes` finds space in one place, or until more
-  // evictions would not help.
+  // Evicts blocks from the disk until one part of the disk has space for a put of `bytes`, or until
+  // more evictions would not help.
   void MakeRoom(ByteCount bytes) LARDER_EXCLUDES(mu_, erase_mu_);
-  // Erases the extents on disk that evicted blocks have left.  Waits for the disk.
+  // Erases from disk the extents that evicted blocks had there (BlockStore::TakeFreedExtents).
+  // Waits for the disk.
   void EraseRooms() LARDER_EXCLUDES(erase_mu_);
 
-  // Whether the spiller, or the caller that claimed the name, is writing it.  Meanwhile a reader
-  // that follows the index may find the description of the new record and the location of the old
-  // one.
+  // Returns true while the spiller, or the caller that claimed the name, is writing the block.
+  // During that time a reader may find the location of the old record in the index and the
+  // description of the new record on disk.
   [[nodiscard]] bool IsWriting(VariantIndex variant, const Digest& digest) const
       LARDER_EXCLUDES(mu_);
-  // Waits for the writes and claims of these names that are under way at the call.  Returns false
-  // if `until` passes first.
+  // Waits until the writes and claims of these names that exist at the call have ended.  Returns
+  // false if `until` passes first.
   [[nodiscard]] bool WaitWritten(std::span<const std::pair<VariantIndex, Digest>> names,
                                  TimePoint until) LARDER_EXCLUDES(mu_);
   // Waits until the queue is empty and no batch is under way.  Returns false if `until` passes
@@ -95,11 +98,11 @@ class Spiller {
     uint64_t offered = 0, spilled = 0;
     uint64_t dropped_queue = 0;    // the queue was full
     uint64_t dropped_evicted = 0;  // evicted from HOST before its turn
-    // There was no space on disk, the block was too large, another record of the name was there
-    // first, or a part of the disk that cannot be asked may have one.
+    // There was no space on disk, the block was too large, an unplaced record has the name
+    // (kTaken), or the disk answered kNotNow in too many batches.
     uint64_t dropped_room = 0;
-    // The disk failed and the queue was full by then, or the disk fails on this block alone,
-    // always.
+    // The disk failed and the queue was full by then, or the disk failed on this block again and
+    // again while it wrote other blocks.
     uint64_t dropped_failed = 0;
     uint64_t damaged = 0;  // blocks that do not match the hashes that their writers sent
     uint64_t queued = 0;   // names in the queue, and names that are being written
@@ -122,13 +125,15 @@ class Spiller {
     SessionId who;
     VariantIndex variant = VariantIndex::kNone;
     Digest digest;
-    std::shared_ptr<Offered> offered = nullptr;  // null: no caller wants to hear of it
-    // Failures of this block while others were written, in its own put or since its previous
-    // failure.
+    std::shared_ptr<Offered> offered = nullptr;  // null if the offer has no `done`
+    // The number of failures of this block with other blocks written in the same put or since its
+    // previous failure.
     uint8_t failed_alone = 0;
-    // `puts_` at its latest failure, its own put included if it wrote another block.
+    // The value of `puts_` at the block's latest failure, counting the put that failed if it wrote
+    // another block.
     std::optional<uint64_t> failed_after = std::nullopt;
-    // Batches that had no space for it, or in which the disk could not take its name.
+    // The number of batches in which the block found no space, or in which the disk answered
+    // kNotNow.
     uint8_t unplaced = 0;
   };
   struct Block;  // a block that is held while it is written
@@ -145,22 +150,23 @@ class Spiller {
   void Fill(Batch* batch) LARDER_EXCLUDES(mu_);
   void Erase(std::span<const DiskAddress> blocks);
   void HoldItem(const Item& item, Batch* batch) LARDER_EXCLUDES(mu_);
-  // Returns false if the block cannot be written.
+  // Adds a held block to the batch.  Returns false if the block cannot be written.
   [[nodiscard]] bool AddBlock(const Item& item, const BlockIndex::Held& held, Batch* batch)
       LARDER_EXCLUDES(mu_);
   void Write(Batch* batch) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool stopping() const LARDER_EXCLUDES(mu_);
-  void Failed();  // the disk failed: it is not asked for a while
+  void Failed();  // the disk failed: opens the breaker, so that no thread uses the disk for a while
   void PutWithRoom(Batch* batch) LARDER_EXCLUDES(mu_);
-  // Frees a window on disk for each of these blocks, by evicting the blocks that lie in it.
+  // Frees contiguous space on disk for each of these blocks, by evicting the blocks that lie there
+  // (DiskTier::FindVictims).
   void MakeWindows(std::span<const Block> blocks);
   [[nodiscard]] std::vector<Block> PutOnce(std::vector<Block> blocks, Batch* batch)
       LARDER_EXCLUDES(mu_);
-  // The block found no place in this batch: queues it for a later one, or drops it after the last
-  // try.
+  // Called if the block found no space or the disk answered kNotNow.  Queues the block for a later
+  // batch, or drops it after the last try.
   void Postpone(Item item, Batch* batch) LARDER_EXCLUDES(mu_);
-  // The disk failed to write the block: queues it again, or drops it.  `mates_written`: other
-  // blocks of the same put were written.
+  // Called if the disk failed to write the block.  Queues the block again, or drops it.
+  // `mates_written`: other blocks of the same put were written.
   void TryAgain(Item item, bool mates_written, Batch* batch) LARDER_EXCLUDES(mu_);
   void Settle(const Block& block, DiskLocation location, Batch* batch) LARDER_EXCLUDES(mu_);
   void Release(const Batch& batch) LARDER_EXCLUDES(mu_);
@@ -184,11 +190,12 @@ class Spiller {
   bool nudged_ LARDER_GUARDED_BY(mu_) = false;
   bool paused_ LARDER_GUARDED_BY(mu_);
   size_t busy_ LARDER_GUARDED_BY(mu_) = 0;
-  // Names in a batch, or claimed, and the items that were offered again meanwhile: these return to
-  // the queue when the write or the claim ends.
+  // Names that are in a batch or claimed, each with the items that were offered for it meanwhile.
+  // These items return to the queue when the write or the claim ends.
   absl::flat_hash_map<Name, std::vector<Item>> writing_ LARDER_GUARDED_BY(mu_);
   Stats stats_ LARDER_GUARDED_BY(mu_);
-  // Held until what was taken is erased, so that a thread that needs space finds it.
+  // Held from TakeFreedExtents until the extents are erased, so that another thread that needs
+  // space waits until they are free.
   Mutex erase_mu_;
   std::vector<std::thread> threads_;
 };

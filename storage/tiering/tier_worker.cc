@@ -23,7 +23,7 @@ absl::Status DiskParts::CheckReady() const {
 
 namespace {
 
-// Pauses before the store is offered again what it could not take.
+// The first and the longest pause before unplaced blocks are offered to the store again.
 constexpr Duration kRetryFirst = std::chrono::milliseconds(250);
 constexpr Duration kRetryLongest = std::chrono::minutes(2);
 
@@ -54,10 +54,10 @@ bool TierWorker::Promote(VariantIndex variant, std::span<const Digest> digests, 
   Promoter::Job job;
   job.variant = variant;
   std::vector<EntryRef> held;
-  // The first index that names the block, by its ref.
+  // For each block to read, by its ref: the first index in `digests` that names it.
   absl::flat_hash_map<uint32_t, size_t> reading;
-  // The further indices that name the block, by its first.  Each block is held once, however often
-  // it is named.
+  // The further indices that name the same block, by the first.  Each block is held once, however
+  // often it is named.
   auto others = std::make_shared<absl::flat_hash_map<size_t, std::vector<size_t>>>();
   std::vector<std::pair<size_t, BlockStatus>> known;
   for (size_t i = 0; i < digests.size(); ++i) {
@@ -111,10 +111,11 @@ void TierWorker::Recover(const Done& done) {
   done(status, recovered_, clock_.Now() - start);
   if (absl::IsCancelled(status)) return;
   all_known_ = !absl::IsUnavailable(status) && tier_.stats().unplaced == 0;
-  // An unplaced block still has its name, and a put of that name may be under way, so the store
-  // goes on asking.  It does not ask for the sake of a part of the disk that failed: a closed part
-  // cannot answer, and callers would wait for one that is slow to fail.  What such a part reports
-  // later is compared with what the pool has by then (Join).
+  // While there are unplaced blocks, the store must ask the disk before it names a new block,
+  // because the new block may have the name of an unplaced one.  A part of the disk that failed is
+  // no reason to ask: a closed part cannot answer, and callers would wait for a part that is slow
+  // to fail.  A block that such a part reports later is compared with the block that the pool has
+  // under its name by then (Join).
   StopAskingWhereAllIsPlaced();
   recovering_ = false;
   spiller_.Resume();
@@ -128,8 +129,8 @@ void TierWorker::Recover(const Done& done) {
   do {
     rest.Failed(clock_.Now());
     if (!SleepUntil(rest.until())) return;
-    // A part that opens now may have blocks that cannot be placed at once, or may report them
-    // slowly.
+    // Asking starts again: a part of the disk that opens now may have blocks that cannot be placed
+    // at once, or may report them slowly.
     store_.AskBeforeNaming(&tier_);
     status = RecoverOnce();
     StopAskingWhereAllIsPlaced();
@@ -139,8 +140,8 @@ void TierWorker::Recover(const Done& done) {
   TellUnplaced();
 }
 
-// A claim ends soon, but variant numbers and entries of the index may take long to become free, so
-// the pauses grow.
+// A block stays unplaced while its name is claimed, which ends soon, or while the index has no free
+// variant number or entry for it, which may last long, so the pauses grow.
 void TierWorker::TellUnplaced() {
   for (Duration pause = kRetryFirst; tier_.stats().unplaced > 0;
        pause = std::min(2 * pause, kRetryLongest)) {
@@ -202,8 +203,8 @@ EntryRef TierWorker::Join(const DiskTier::Entry& entry, const BlockIndex::Held& 
   }
   const SegmentTable table = held.metadata->Table();
   if (known->header.table == table) return Enter(entry, held.ref);
-  // If one of the two is encoded, their bytes may be the same or not.  An earlier daemon promised
-  // that the record is durable, so it stays, unplaced, until the block has left the pool.
+  // If one of the two is encoded, their decoded bytes may be the same or not.  An earlier daemon
+  // promised that the record is durable, so it stays, unplaced, until the block has left the pool.
   return known->header.table.encoded() || table.encoded() ? BlockStore::kNotNow : EntryRef{};
 }
 

@@ -1,11 +1,12 @@
-// The threads that the daemon runs over its disk tier: one that finds at the start what is on disk,
-// and those that move blocks there and back.  Absent if no disk is configured.
+// The threads that the daemon runs for its disk tier: recovery, which finds at the start what is on
+// disk, the spiller and the promoter, which move blocks to disk and back, and the verifier.  A
+// daemon without a disk has no TierWorker.
 //
 // Ownership: made by Daemon; tier, store and clock outlive it.  Thread-safety: all methods from any
 // thread.
-// Lifecycle: made (promotes; blocks to spill wait) -> StartRecovery once (spilling starts when
-// recovery has ended) -> destroyed (ends within one operation of the disk; queued blocks are lost,
-// unless spiller().WaitIdle has returned true before).
+// Lifecycle: made (promotes; blocks to spill wait) -> StartRecovery once (spilling starts when the
+// first try of recovery has ended) -> destroyed (the threads end within one operation of the disk;
+// queued blocks are not written, unless spiller().WaitIdle has returned true before).
 #pragma once
 
 #include <atomic>
@@ -32,8 +33,8 @@ struct DiskParts {
   DiskTier* tier = nullptr;
   TierWorker* work = nullptr;
 
-  // Whether a call about the disk can be served.  Returns FailedPrecondition if there is no disk,
-  // Unavailable if its blocks are not known yet.
+  // Returns OK if a call about the disk can be served; FailedPrecondition if there is no disk,
+  // Unavailable if the first try of recovery has not ended.
   [[nodiscard]] absl::Status CheckReady() const;
 };
 
@@ -46,27 +47,28 @@ class TierWorker {
   TierWorker& operator=(const TierWorker&) = delete;
 
   // Enters the blocks that an earlier process left on disk into the store, on a thread of its own,
-  // while everything else works.  Blocks that the disk cannot read, or that the store cannot take,
-  // are tried again at growing intervals.  `done` is called after the first try.  If that could not
-  // read all of the disk, `done` is called once more when all of it was read, or recovery was
-  // cancelled.
+  // while the daemon serves calls.  Blocks that the disk cannot read, or that the store cannot
+  // take, are tried again at growing intervals.  `done` is called after the first try.  If the
+  // first try could not read all of the disk, `done` is called once more after the try that has
+  // read all of it or was cancelled; it is not called again if the worker is destroyed between two
+  // tries.
   using Done = std::function<void(const absl::Status&, uint64_t blocks, Duration)>;
   void StartRecovery(Done done);
 
   [[nodiscard]] Spiller& spiller() { return spiller_; }
   [[nodiscard]] Promoter& promoter() { return promoter_; }
   [[nodiscard]] bool recovering() const { return recovering_; }
-  // Whether every block on disk is known: every part of the disk was read, and the store has taken
-  // all of its blocks.
+  // Returns true if every block on disk is known: every part of the disk was read, and the store
+  // has taken all blocks on disk.
   [[nodiscard]] bool all_known() const { return all_known_; }
   // Reads those of these blocks that are only on disk into HOST, for no particular session.  Calls
-  // `ready` once for each block, with kOk (it is in HOST), kMissing (it is gone), kFull, kDamaged
-  // or kCancelled; for some blocks before this returns, for others from the promoter's threads.
-  // Returns false if too many blocks wait already; then it has done nothing and does not call
-  // `ready`.
+  // `ready` once for each block, with kOk (the block is in HOST), kMissing (it is in no tier or
+  // cannot be read), kFull, kDamaged or kCancelled; for some blocks before Promote returns, for
+  // others from the promoter's threads.  Returns false, without calling `ready`, if too many blocks
+  // wait for the disk already.
   using Ready = std::function<void(size_t i, BlockStatus)>;
   [[nodiscard]] bool Promote(VariantIndex variant, std::span<const Digest> digests, Ready ready);
-  // Wakes the spiller if there are extents on disk to erase.
+  // Wakes the spiller if evicted blocks have left extents on disk that it must erase.
   void Tick();
 
   struct Stats {
@@ -77,7 +79,7 @@ class TierWorker {
     uint64_t recovered_blocks = 0;
     bool recovering = false;
   };
-  // Reads directories, so it is for metrics and not for every call.
+  // Reads directories, so it is meant for metrics and not for every call of a client.
   [[nodiscard]] Stats stats() const;
 
  private:
@@ -89,7 +91,7 @@ class TierWorker {
   [[nodiscard]] EntryRef Place(const DiskTier::Entry& entry);
   [[nodiscard]] EntryRef Enter(const DiskTier::Entry& entry, EntryRef same);
   // Enters a block that is in HOST too, because it was published before the disk reported it.  If
-  // the bytes are the same, the record becomes that block's copy on disk.
+  // the record has the bytes of the block in HOST, it becomes that block's copy on disk.
   [[nodiscard]] EntryRef Join(const DiskTier::Entry& entry, const BlockIndex::Held& held);
   // Returns false if the worker is being destroyed.
   [[nodiscard]] bool SleepUntil(TimePoint until) LARDER_EXCLUDES(stop_mu_);
@@ -100,7 +102,7 @@ class TierWorker {
   Spiller spiller_;
   Promoter promoter_;
   const ByteCount verify_rate_;
-  // Exists once the first try of recovery has ended.
+  // Exists after the first try of recovery, if verify_rate_ is not 0.
   mutable Mutex verifier_mu_;
   std::optional<DiskVerifier> verifier_ LARDER_GUARDED_BY(verifier_mu_);
   Mutex stop_mu_;

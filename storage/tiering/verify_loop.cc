@@ -19,7 +19,7 @@ VerifyLoop::Options Checked(const VerifyLoop::Options& options) {
 
 }  // namespace
 
-// The rate is checked before the thread starts, which divides by it.
+// The rate is checked before the thread starts, because the thread divides by the rate.
 VerifyLoop::VerifyLoop(const Options& options, const BlockIndex& index, Examine examine)
     : options_(Checked(options)),
       index_(index),

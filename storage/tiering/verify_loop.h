@@ -5,10 +5,10 @@
 // whether and how to check the block.  The loop holds no block and no lock while it sleeps.
 // Ownership: the last member of a verifier, since its thread calls `examine` until it is destroyed.
 // Thread-safety: stats from any thread; `examine` is called from the loop's thread.
-// Lifecycle: made (runs) -> destroyed (ends within one examination).
-// Limits: `bytes_per_s` on average; a block counts as at least `charged_min`, since each costs
-// processor time however small it is.  The loop sleeps once it owes kOwedMax of sleep or more,
-// since each wake-up costs processor time too.
+// Lifecycle: made (runs) -> destroyed (the thread ends within one examination).
+// Limits: `bytes_per_s` on average; a block that was read counts as at least `charged_min`, since
+// each block costs processor time however small it is.  The loop sleeps only when it owes kOwedMax
+// of sleep or more, since each wake-up costs processor time too.
 #pragma once
 
 #include <cstdint>
@@ -36,10 +36,10 @@ class VerifyLoop {
     Outcome outcome = Outcome::kPassedOver;
     ByteCount bytes;  // the bytes that were read
   };
-  // Examines one block.  The view may be outdated, so `examine` asks the index again.
+  // Examines one block.  The view may be outdated, so the function must ask the index again.
   using Examine = std::function<Examined(const BlockIndex::View&)>;
 
-  // REQUIRES: `index` outlives it.
+  // REQUIRES: `index` outlives the loop.
   VerifyLoop(const Options& options, const BlockIndex& index, Examine examine);
   ~VerifyLoop();
   VerifyLoop(const VerifyLoop&) = delete;
@@ -63,7 +63,8 @@ class VerifyLoop {
   const Options options_;
   const BlockIndex& index_;
   const Examine examine_;
-  Duration owed_{};  // the thread's: the sleep that it owes for what it has read since the last one
+  // Used only by the loop's thread: how long it must sleep for what it read since it last slept.
+  Duration owed_{};
   mutable Mutex mu_;
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;

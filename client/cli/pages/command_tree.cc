@@ -37,7 +37,7 @@ absl::Status CheckEnvironment() {
   return absl::OkStatus();
 }
 
-// Long names of the options of `app`, then of the options of every verb.
+// Long names of the options of `app`, then of the options of `root`, which all verbs have.
 std::vector<std::string> OptionNames(const CLI::App& app, const CLI::App& root) {
   std::vector<std::string> names;
   for (const CLI::App* one : {&app, &root}) {

@@ -27,8 +27,8 @@ class Interrupt {
   [[nodiscard]] int signal() const;
   // Returns false if a signal arrived before the time had passed.
   [[nodiscard]] bool Sleep(std::chrono::milliseconds how_long);
-  // From now on this process ends, as by SIGPIPE, when the last reader of `fd` has gone.  Otherwise
-  // a verb that waits for events would notice only at its next write.
+  // From now on this process ends, as by SIGPIPE, when the last reader of `fd` has gone.  Without
+  // this, a verb that waits for events would notice only at its next write.
   void EndWithReaderOf(int fd);
   // Waits until `fd` is readable.  Returns false if a signal has arrived.
   [[nodiscard]] bool AwaitInput(int fd);

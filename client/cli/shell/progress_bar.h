@@ -1,4 +1,5 @@
-// Shows how far a long operation is, on standard error; nothing if that is no terminal.
+// Shows on standard error how far a long operation is.  Prints nothing if standard error is no
+// terminal.
 //
 // It redraws one line at most ten times per second, and erases it at the end.
 // Thread-safety: none.

@@ -53,7 +53,8 @@ class Shell {
   [[nodiscard]] absl::StatusOr<AdminStub*> Admin();
   // Returns OK if a process listens at the socket file of Admin.
   [[nodiscard]] absl::Status ProbeAdmin();
-  // --timeout if it is given, otherwise `usual`.  A signal cancels the call.
+  // Returns the limits of a call: its deadline is --timeout if that is given, otherwise `usual`,
+  // and a signal cancels it.
   [[nodiscard]] CallLimits Limits(std::chrono::milliseconds usual = std::chrono::seconds(30));
 
   void Print(std::string_view text);  // to standard output
@@ -76,8 +77,8 @@ class Shell {
   [[nodiscard]] std::string ControlSocket() const;
   [[nodiscard]] std::string AdminSocket() const;
   [[nodiscard]] absl::Status Probe(const std::string& path, const std::string& who);
-  // Waits until the daemon answers.  Probe has found that it listens, which a stopped daemon does
-  // too.
+  // Waits until the daemon answers.  Probe has found only that it listens, which a suspended daemon
+  // does too.
   template <class Stub>
   [[nodiscard]] absl::StatusOr<Stub*> Connect(std::unique_ptr<Stub>* stub, const std::string& path);
   [[nodiscard]] std::string NextOf(const absl::Status& status) const;

@@ -15,9 +15,9 @@ namespace larder::cli {
 // block in.  kUnanswered: an engine was asked and has not answered.
 enum class Pending { kComes, kUnanswered };
 
-// Prints the answers, in JSON behind the fields of `more`, and then a line with the number of
-// blocks of each status.  Returns kIncomplete unless every block is OK, or PENDING where that is
-// kComes.
+// Prints the answers, in JSON after the fields of `more`.  Then prints to standard error how many
+// blocks have each status, unless there is only one block and the result is kOk.  Returns kOk if
+// every block is OK or, with kComes, PENDING; otherwise kIncomplete.
 [[nodiscard]] ExitCode PrintAnswers(Shell& shell, const std::vector<wire::BlockAnswer>& answers,
                                     Json more = Json::object(), Pending pending = Pending::kComes);
 [[nodiscard]] Json ToJson(const std::vector<wire::BlockAnswer>& answers);

@@ -19,7 +19,7 @@ std::string WordsOf(const OptionText& option) {
   return absl::StrReplaceAll(option.value, {{"|", " "}});
 }
 
-// The options of the verb, then those of every verb.
+// The verb's own options, then those that all verbs have.
 std::vector<OptionText> AllOptions(const CommandTree& tree, const CommandTree::Verb& verb) {
   std::vector<OptionText> options = OptionsOf(*verb.app);
   for (OptionText& common : OptionsOf(tree.app())) options.push_back(std::move(common));
@@ -37,7 +37,7 @@ bool TakesFiles(const CommandTree::Verb& verb) {
   return false;
 }
 
-// The first sentence, for a menu.  It can stand within single quotes, and has none of the
+// The first sentence, for a menu.  The result fits within single quotes, and has none of the
 // characters that separate the parts of a zsh specification.
 std::string Brief(std::string_view help) {
   std::string brief(help.substr(0, help.find(". ")));

@@ -1,5 +1,5 @@
-// profile: measures with blocks of its own what loading from this daemon costs, for the file that
-// restores start from.
+// profile: puts and gets blocks of its own to measure what loading from this daemon costs, and
+// makes the profile (a file) with which restores begin.
 #include <algorithm>
 #include <csignal>
 #include <optional>
@@ -16,7 +16,7 @@
 namespace larder::cli {
 namespace {
 
-constexpr double kMeasuredDoubt = 0.05;  // relative, of the rates that are measured here
+constexpr double kMeasuredDoubt = 0.05;  // relative, of the rates that this verb measures
 
 struct ProfileOptions {
   ScratchSize size;
@@ -145,7 +145,7 @@ ExitCode RunProfile(const ProfileOptions& options, Shell& shell) {
   }
   const absl::StatusOr<RpcStub*> cache = shell.Cache();
   if (!cache.ok()) return shell.Fail(cache.status());
-  std::signal(SIGPIPE, SIG_IGN);  // so that the blocks are cleared even if the reader has gone
+  std::signal(SIGPIPE, SIG_IGN);  // the blocks are cleared even if the reader has gone
   ScratchBlocks blocks("profile", options.size, shell, **cache);
   std::vector<ChannelCost> channels;
   absl::Status status = Measure(options, shell, **cache, blocks, &channels);

@@ -2,10 +2,10 @@
 // a data file of the disk tier (.kv) records begin at pages, and the free pages between them may
 // hold what is left of erased records.
 //
-// Only the catalog knows which records of a .kv file are in use.  So a record there that is not
-// whole may be damaged, or erased and partly overwritten; a whole record may be erased, too; and a
-// page whose header is damaged looks like a free page.
-// Reads headers and segments with one segment in memory at a time, and needs no daemon.
+// Only the catalog knows which records of a .kv file are in use.  So a record of a .kv file that is
+// not whole may be damaged, or erased and partly overwritten; a whole record may be erased, too;
+// and a page whose header is damaged looks like a free page.
+// DumpRecords has at most one segment in memory at a time, and needs no daemon.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,3 @@
-// See scratch_blocks.h.
 #include "client/cli/verbs/scratch_blocks.h"
 
 #include <unistd.h>
@@ -146,7 +145,7 @@ absl::Status ScratchBlocks::Clear() {
   query.tenant = shell_.options().tenant;
   query.scope = wire::SelectionScope::kContent;
   query.blocks.content = content_;
-  // Without the interrupt, so that no block stays after Ctrl-C either.
+  // The call does not end at Ctrl-C, so that no block stays behind.
   return cache_.Clear(query, {std::chrono::minutes(1)}).status();
 }
 

@@ -1,9 +1,9 @@
 // Blocks that larderctl itself puts and gets through the client library, as an engine does.
 //
-// They belong to a content that no other process names; Clear removes them again.
+// The blocks belong to a content that no other process names; Clear removes them again.
 // Ownership: a value; borrows the size, the shell and the stub.  Thread-safety: none.
 // Lifecycle: Begin -> Put -> Get, any number of times -> Clear, also after a failure.
-// Limits: wire::kLookupDigestsMax blocks; bytes a multiple of 1024, 4 KiB to 256 MiB.
+// Limits: wire::kLookupDigestsMax blocks, each of 4 KiB to 256 MiB, a multiple of 1,024 bytes.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ class ScratchBlocks {
   struct Batch {
     uint64_t blocks = 0;  // that the daemon stored (Put) or returned (Get)
     double seconds = 0;
-    uint64_t wrong = 0;  // that Get returned with other bytes than Put stored
+    uint64_t wrong = 0;  // of them, those that Get returned with wrong bytes
   };
   // `what` is the label of the progress bar.  Return Cancelled after a signal.
   [[nodiscard]] absl::Status Put(const std::string& what, std::vector<Batch>* batches);

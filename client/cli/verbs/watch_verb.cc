@@ -67,7 +67,7 @@ void PrintJson(const wire::WatchReply& reply, Shell& shell) {
   }
 }
 
-// The same command with other options for where it starts.
+// Returns the command line of this watch, with `from` as the options that say where it starts.
 std::string Again(const WatchOptions& options, absl::string_view from) {
   return absl::StrCat("larderctl watch ", from,
                       options.tier == "all" ? "" : absl::StrCat(" --tier ", options.tier),

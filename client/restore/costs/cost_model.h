@@ -2,10 +2,10 @@
 // has observed.
 //
 // Computing tokens [a, b) through all layers costs fixed + linear * (b - a) + quadratic * (b^2 -
-// a^2) / 2, because the attention of a token looks at all tokens before it.  A part of the layers
-// costs its share of that.  Loading costs bytes / rate of the channel.  The model does not know
-// whether the engine is busy with other work, nor how long a load waits in its channel: the
-// scheduler does.
+// a^2) / 2, because the attention of a token looks at all tokens before it.  Computing through some
+// of the layers costs their share of that time.  Loading costs bytes / rate of the channel.  The
+// model does not know whether the engine is busy with other work, nor how long a load waits in its
+// channel: the scheduler adds both.
 // Ownership: a value.  Thread-safety: none.
 // Limits: a channel that the profile lacks is added by its first observation or SetRate; until then
 // LoadSeconds uses kUnknownRate for it.
@@ -30,13 +30,15 @@ class CostModel {
   [[nodiscard]] double ComputeSeconds(TokenRange tokens) const;
   // `layers` count within the model, not within a stage.
   [[nodiscard]] double ComputeSeconds(TokenRange tokens, StageLayers layers) const;
-  // The same in steps of `chunk` tokens.  The number of steps is at least 1 and not rounded.
+  // As above, but in steps of `chunk` tokens, each with the fixed cost.  The number of steps is at
+  // least 1 and not rounded.
   [[nodiscard]] double ComputeSeconds(TokenRange tokens, StageLayers layers, uint32_t chunk) const;
   [[nodiscard]] double LoadSeconds(ChannelId channel, double bytes) const;
   [[nodiscard]] double Share(StageLayers layers) const;
 
   void ObserveCompute(TokenRange tokens, StageLayers layers, double seconds);
-  // A step of several ranges through all layers, and of `decode_tokens` decoded in the same step.
+  // Observes a step that computed several ranges through all layers and also decoded
+  // `decode_tokens`.
   void ObserveStep(std::span<const TokenRange> ranges, uint32_t decode_tokens, double seconds);
   void ObserveLoad(ChannelId channel, double bytes, double seconds);
   // Sets the channel's rate, and forgets what was observed of it before.
@@ -47,7 +49,7 @@ class CostModel {
   [[nodiscard]] double LoadDoubt(ChannelId channel) const;
 
   [[nodiscard]] ComputeCost compute() const;  // as learnt so far
-  // What was learnt so far, as the profile for a later start.
+  // Returns what was learnt so far, as a profile from which a later CostModel can start.
   [[nodiscard]] Profile Learnt() const;
   [[nodiscard]] uint16_t layers() const { return profile_.layers; }
 
@@ -63,7 +65,7 @@ class CostModel {
   Channel& At(ChannelId channel);
 
   Profile profile_;
-  ComputeCost basis_;  // the profile's, with no part 0, because factors could not change a 0
+  ComputeCost basis_;  // the profile's, but no part is 0, because no factor could change it
   std::vector<double> share_ends_;  // share_ends_[l] is the share of layers [0, l)
   RecursiveFit<3> compute_;
   std::vector<Channel> channels_;

@@ -1,5 +1,5 @@
-// toml++ reads the file.  This code writes it itself, so that it has a fixed order and comments for
-// people.
+// toml++ only parses the file.  FormatProfile writes it without toml++, so that the file has a
+// fixed order and comments for people.
 #include "client/restore/costs/profile.h"
 
 #include <cmath>

@@ -4,7 +4,7 @@
 //   [compute] fixed_s, linear_s, quadratic_s, layer_shares (optional)
 //   [[channel]] name, bytes_per_s            in the order of their ChannelIds
 //
-// An unknown key is an error, and so is a number that no machine has; the error names the line.
+// An unknown key is an error, and so is a number outside of its range; the error names the line.
 // Ownership: values.  Thread-safety: functions without state.
 // Limits: files of 1 MiB, kStageLayersMax layers, kChannelsMax channels.
 #pragma once
@@ -22,7 +22,8 @@ namespace larder {
 
 inline constexpr size_t kChannelsMax = 256;
 
-// A channel.  The driver of the scheduler counts them from 1; 0 is nowhere.
+// Names a channel.  The scheduler's driver numbers its channels from 1.  A block with kNowhere is
+// not stored.
 enum class ChannelId : uint16_t { kNowhere = 0 };
 
 struct ComputeCost {
@@ -48,7 +49,8 @@ struct Profile {
   std::vector<double> layer_shares = {};   // each layer's share of a step's time; empty: all equal
   std::vector<ChannelCost> channels = {};  // ChannelId 1, 2, ...
   uint32_t crossover_tokens = 0;           // for shorter prefixes layer-wise plans were faster
-  // Relative standard deviation: 0.05 if measured on this machine, 0.3 if on one of the same kind.
+  // Relative standard deviation of the costs: 0.05 to 0.1 if they were measured on this machine,
+  // 0.3 if on another one of the same kind.
   double doubt = 0.15;
 };
 
@@ -56,10 +58,10 @@ struct Profile {
 [[nodiscard]] absl::StatusOr<Profile> ParseProfile(std::string_view text, const std::string& path);
 [[nodiscard]] std::string FormatProfile(const Profile& profile);
 
-// Returns NotFound if there is no such file or it is out of reach, InvalidArgument if it is
+// Returns NotFound if the file does not exist or cannot be accessed, InvalidArgument if it is
 // malformed, Unavailable if reading fails.
 [[nodiscard]] absl::StatusOr<Profile> ReadProfile(const std::string& path);
-// Writes another file beside it and renames that, so `path` is replaced as a whole or not at all.
+// Writes `path`.new and renames it, so `path` is replaced as a whole or not at all.
 [[nodiscard]] absl::Status WriteProfile(const Profile& profile, const std::string& path);
 
 }  // namespace larder

@@ -1,10 +1,10 @@
 // Fits y = sum of x[k] * factor[k] as observations arrive, by recursive least squares with
 // forgetting.
 //
-// Everything is relative: all factors begin at 1, with a large part of their doubt in common
-// (because a machine that is slower than its profile is slower at everything) and a small part of
-// their own.  An observation far outside of what is likely counts little.  A second one in a row on
-// the same side means that the machine has changed, and counts in full.
+// Everything is relative: all factors begin at 1, and most of their variance is common to all
+// (because a machine that is slower than its profile is slower at everything).  An observation that
+// is unlikely under the current fit counts little.  A second one in a row on the same side means
+// that the machine has changed, and counts in full.
 // The fit does not know what the factors multiply; cost_model.h does.
 // Ownership: a value.  Thread-safety: none.
 #pragma once
@@ -35,13 +35,14 @@ class RecursiveFit {
     for (size_t i = 0; i < N; ++i) y += x[i] * factors_[i];
     return y;
   }
-  // Standard deviation of Predict(x) / Predict(x).
+  // Returns the standard deviation of Predict(x), relative to Predict(x).
   [[nodiscard]] double Doubt(const Vector& x) const {
     return std::sqrt(std::max(Variance(x), 0.0)) / std::max(Predict(x), 1e-300);
   }
   [[nodiscard]] double factor(size_t i) const { return factors_[i]; }
 
-  // REQUIRES: the sum of the elements of x is 1, so that y is about 1 if the start was right.
+  // REQUIRES: the sum of the elements of x is 1, so that y is about 1 if the initial factors were
+  // right.
   void Observe(const Vector& x, double y) {
     for (auto& row : spread_) {
       for (double& entry : row) entry /= kMemory;
@@ -68,7 +69,7 @@ class RecursiveFit {
   static constexpr double kShared = 0.9;   // the part of the variance that all factors share
   static constexpr double kMemory = 0.97;  // weight of an observation relative to the next one
   static constexpr double kNoise = 0.03;   // relative noise of a single observation
-  static constexpr double kFar = 3;        // this many standard deviations are not chance
+  static constexpr double kFar = 3;        // an error of more standard deviations is unlikely
   static constexpr double kDoubtMin = 0.01;
   static constexpr double kFactorMin = 1e-3;  // a cost is above 0
 
@@ -118,7 +119,7 @@ class RecursiveFit {
   double doubt_;
   Vector factors_{};
   std::array<Vector, N> spread_{};
-  int strayed_ = 0;  // the side on which the last observation was far off; 0 if it was not
+  int strayed_ = 0;  // 1 or -1: the last observation was far above or below its prediction
 };
 
 }  // namespace larder

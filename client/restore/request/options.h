@@ -13,23 +13,25 @@ inline constexpr double kNoDeadline = std::numeric_limits<double>::infinity();
 // What the engine can do.  llama.cpp can do none of this.
 struct EngineTraits {
   bool splits_layers = false;   // computes a chunk up to a layer, and continues from there later
-  bool abandons_steps = false;  // soon drops a step that is under way when told to
-  bool hands_over = false;      // a stage gets the activations that the stage before it computes
-  // Computes the suffix layer by layer, each as soon as the engine has that layer of the prefix.
+  bool abandons_steps = false;  // drops a running step soon after it is told to
+  bool hands_over = false;      // a stage passes the activations that it computes to the next stage
+  // Computes each layer of the suffix as soon as the engine has that layer of the prefix.
   bool overlaps_suffix = false;
 };
 
 struct SchedulerOptions {
   EngineTraits engine = {};
-  bool computes = true;    // false: load only; what does not come is lost (Outcome::lost)
-  bool loads = true;       // false: compute only
-  bool falls_back = true;  // neither resource begins what the other is through with sooner
+  bool computes = true;  // false: load only; if a block cannot be loaded, Outcome::lost is set
+  bool loads = true;     // false: compute only
+  // Neither the engine nor a channel begins work that the other would finish sooner.
+  bool falls_back = true;
   bool hedges = true;
-  // A load is late after this many times what it should take, and never before the other.
+  // A load is late when its channel has served it for `patience` times its predicted time, and for
+  // at least `patience_s_min` seconds.
   double patience = 4;
   double patience_s_min = 0.05;
-  // When little is left, a step or a load takes at most this part of what is left.  It is cut
-  // between layers.
+  // A step or a load that would take more than this part of the stage's remaining time is cut
+  // between layers, down to one layer.  Only for engines that split layers.
   double finest = 1.0 / 16;
   size_t trace_capacity = 0;
 };

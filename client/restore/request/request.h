@@ -23,39 +23,40 @@ using LoadId = Id<struct BlockLoadTag>;
 
 // Where the blocks of one rank of one stage are.
 struct Copy {
-  std::vector<ChannelId> channel_of_block = {};  // kNowhere: a hole
-  double block_bytes = 0;                        // all layers of the stage
+  std::vector<ChannelId> channel_of_block = {};  // kNowhere: the block is a hole, stored nowhere
+  double block_bytes = 0;                        // of one block, in all layers of the stage
 };
 
 struct StageSpec {
   StageLayers layers = {};       // counted within the model
   std::vector<Copy> ranks = {};  // a block counts as loaded when every rank has it
-  Copy boundary = {};  // the activations that computing starts from; without blocks it needs none
+  Copy boundary = {};  // activations that computing starts from; empty if the stage needs none
 };
 
 struct RequestSpec {
   RequestId id = {};
   uint32_t tokens = 0;  // of the prefix, which is whole blocks
   uint32_t block_tokens = 0;
-  uint32_t chunk_tokens = 0;  // of a step, at most; a multiple or a divisor of block_tokens
-  // Where part of a chunk is loaded, a step may also begin and end within the chunk, at multiples
-  // of this.  Such a part of a chunk is a cut: it is whole blocks, and cut_tokens divides
-  // chunk_tokens.  No step has fewer tokens than a cut, unless its chunk has fewer: a rest at the
-  // end of the prefix that is less than a cut belongs to the cut before it, and a budget of one cut
-  // is enough for both.  With a smaller budget the scheduler may give no step.  0: steps are whole
-  // chunks, unless their budgets are smaller.
+  uint32_t chunk_tokens = 0;  // the most in one step; a multiple or a divisor of block_tokens
+  // If part of a chunk is loaded, a step may also begin and end inside the chunk, at multiples of
+  // cut_tokens.  The tokens between two such positions are a cut.  A cut is whole blocks, and
+  // cut_tokens divides chunk_tokens.  No step has fewer tokens than a cut, unless its chunk has
+  // fewer: if the prefix ends with less than a cut, those tokens belong to the cut before them, and
+  // a budget of cut_tokens is enough for both.  With a budget below cut_tokens the scheduler may
+  // return no step.  0: steps are whole chunks, unless the budget is smaller.
   // Only for engines that do not split layers, with one stage and without `depths`.
   uint32_t cut_tokens = 0;
-  uint32_t suffix_tokens = 0;       // prefill behind the prefix, once the prefix is restored
-  double deadline_s = kNoDeadline;  // no load begins that would end later
+  uint32_t suffix_tokens = 0;       // to prefill behind the prefix; see overlaps_suffix
+  double deadline_s = kNoDeadline;  // no load begins that is predicted to end later
   std::vector<StageSpec> stages = {};
-  // Per chunk (or per block, if blocks are larger): the engine computes up to these layers first,
-  // and the channels load the rest; a resource that has finished continues with what the other has
-  // not begun.  Empty: the scheduler chooses.
+  // Per chunk (or per block, if blocks are larger), at first: the engine computes layers [0,
+  // depth), and the channels load the layers above.  When the engine or a channel has finished its
+  // own part, it continues with layers of the other part that have not begun.  Empty: the scheduler
+  // chooses.
   std::vector<uint16_t> depths = {};
 };
 
-// Returns InvalidArgument with what is wrong.  `layers` are those of the model.
+// Returns InvalidArgument with what is wrong.  The model has `layers` layers.
 [[nodiscard]] absl::Status Validate(const RequestSpec& spec, uint16_t layers);
 
 enum class StepKind : uint8_t { kUnspecified = 0, kRestore = 1, kSuffix = 2 };
@@ -68,7 +69,7 @@ struct ComputeStep {
   StepKind kind = StepKind::kUnspecified;
   TokenRange tokens = {};
   StageLayers layers = {};
-  bool hedge = false;  // a load of the same is under way as well
+  bool hedge = false;  // a load of the same layers is under way as well
   double began_s = 0, estimate_s = 0;
 };
 
@@ -79,18 +80,18 @@ struct Load {
   uint16_t stage = 0, rank = 0;
   ChannelId channel = ChannelId::kNowhere;
   bool boundary = false;
-  bool hedge = false;  // the engine computes the same as well
+  bool hedge = false;  // the engine is computing the same layers
   uint32_t block = 0;
   StageLayers layers = {};
   double bytes = 0;
   double began_s = 0;
-  double deadline_s = kNoDeadline;  // afterwards OnTime treats the load as lost
+  double deadline_s = kNoDeadline;  // from then on OnTime treats the load as failed
 };
 
 // Why a load failed.
 enum class LoadFailure : uint8_t {
   kUnspecified = 0,
-  kGone = 1,       // the block is missing or damaged, and a hole from now on
+  kGone = 1,       // the block is missing or damaged; it becomes a hole
   kTransient = 2,  // the load may be tried again
 };
 
@@ -98,12 +99,13 @@ enum class LoadFailure : uint8_t {
 enum class Landing : uint8_t {
   kUnspecified = 0,
   kPlace = 1,  // puts them into the engine's cache
-  kDrop = 2,   // drops them: computed meanwhile, cancelled, or their request has ended
+  kDrop = 2,   // drops them: the engine computed the layers, or the load or its request has ended
 };
 
 struct StageOutcome {
-  // Per block: the engine computed layers [0, depth), the rest was loaded.  If the engine does not
-  // split layers, computing and loading met at the first block of depth 0 behind the last hole.
+  // Per block: the engine computed layers [0, depth), the other layers were loaded.  If the engine
+  // does not split layers, computing and loading met at the first block of depth 0 behind the last
+  // hole.
   std::vector<uint16_t> depths = {};
 };
 
@@ -112,10 +114,10 @@ struct Outcome {
   double arrived_s = 0, restored_s = 0, first_token_s = 0;
   std::vector<StageOutcome> stages = {};
   double bytes_loaded = 0, bytes_dropped = 0;
-  uint64_t tokens_recomputed = 0;  // computed in hedges although a load came first
+  uint64_t tokens_recomputed = 0;  // the engine computed, or began to, but loads came first
   bool cancelled = false;
   // For some chunk neither the KV nor the activations at a boundary are available, so the engine
-  // must compute all of it, from the first stage on.  If nothing may be computed
+  // must compute the prefix itself, from the first stage on.  If nothing may be computed
   // (SchedulerOptions::computes is false): a block was not loaded, because it is missing or
   // damaged, its loads failed too often, or no load of it began before the deadline.
   bool lost = false;

@@ -10,10 +10,10 @@ namespace larder {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr double kTie = 1e-3;        // of equally fast staircases, the one with less work in all
+constexpr double kTie = 1e-3;        // weight of all work, to choose among equally fast staircases
 constexpr double kRegretMax = 0.02;  // above it, a load waits while its lane is still busy
 
-// Factors of the costs: as they seem, and wrong in either direction.
+// Factors of the predicted costs of computing and loading.
 struct Guess {
   double compute = 1, load = 1;
 };
@@ -63,12 +63,12 @@ class Search {
 
   const Endgame& game_;
   const Guess guess_;
-  std::vector<std::vector<double>> sums_;  // per chunk, engine and lanes up to the chunk before it
+  std::vector<std::vector<double>> sums_;  // sums_[i]: engine and lanes, for chunks [0, i)
   std::vector<uint16_t> depths_;
   Best best_;
 };
 
-// The game after the engine was given the next layer of a chunk.
+// Returns the game after the engine was given the next layer of a chunk.
 Endgame Computing(Endgame game, size_t i) {
   Endgame::Chunk& chunk = game.chunks[i];
   game.busy_s[0] += chunk.layer_s;
@@ -79,7 +79,7 @@ Endgame Computing(Endgame game, size_t i) {
   return game;
 }
 
-// The game after a lane was given the next piece of a chunk.
+// Returns the game after a lane was given the next piece of a chunk.
 Endgame Loading(Endgame game, size_t i, size_t lane) {
   Endgame::Chunk& chunk = game.chunks[i];
   const double piece_s = chunk.piece_s[lane];
@@ -106,10 +106,10 @@ class Chooser {
     aim.depths = best_[0].depths;
     aim.loads.resize(game_.lanes);
     const size_t chunks = game_.chunks.size();
-    // A cell about which all guesses agree has no regret.  Of equals the engine takes the first
-    // chunk and a lane takes the last.
+    // A cell about which all guesses agree has no regret.  Among cells of equal regret, the engine
+    // gets the first chunk and a lane gets the last.
     Least compute;
-    uint16_t limit = game_.layers;  // the layers that all chunks before this one have
+    uint16_t limit = game_.layers;  // all chunks before this one have layers [0, limit)
     for (size_t i = 0; i < chunks; ++i) {
       const Endgame::Chunk& chunk = game_.chunks[i];
       if (chunk.low < limit)
@@ -131,7 +131,8 @@ class Chooser {
   }
 
  private:
-  // Whether `any` or `all` of the guesses compute the next layer, or load the next piece.
+  // Whether the best staircases of `any` or `all` of the guesses compute the next layer, or load
+  // the next piece.
   struct Votes {
     bool any = false, all = true;
   };
@@ -162,7 +163,8 @@ class Chooser {
     if (least->chunk.has_value() && regret >= least->regret) return;
     *least = {i, regret};
   }
-  // How much longer the restore takes in the worst guess, relative to the best.
+  // Returns by what part of the best time the restore takes longer after this choice, in the guess
+  // for which that part is largest.
   [[nodiscard]] double Regret(const Endgame& after) const {
     double worst = 0;
     for (size_t g = 0; g < guesses_.size(); ++g) {

@@ -2,13 +2,14 @@
 //
 // A cell is a layer of a chunk.  A staircase is a depth for each chunk, none larger than the one
 // before.  If computing only went up and loading only came down (StageState), at most one chunk
-// would be divided between them, and one cell may be much of what is left.  Moreover, the cells
-// that are given out first should be right whatever the costs turn out to be.  So the search finds
-// the fastest staircase for the costs as they seem, and for two others: computing slower than it
-// seems relative to loading, and faster.  Where the three disagree, the next cell is the one that
-// costs least time if it was wrong. It does not know the requests, nor what is under way except for
-// `busy_s`. Thread-safety: functions without state. Limits: kStaircasesMax staircases; O(chunks *
-// lanes * staircases) where the costs are in doubt.
+// would be divided between them, and one cell may be much of the work that is left.  Moreover, the
+// cells that are given out first should be right whatever the costs turn out to be.  So the search
+// finds the fastest staircase for the predicted costs, and for two other guesses: computing is
+// slower than predicted relative to loading, and faster.  If the three disagree about the next
+// cell, the search chooses the cell that costs least time in the guess for which it is wrong.
+// It does not know the requests, and knows the work under way only by `busy_s`.
+// Thread-safety: functions without state.
+// Limits: kStaircasesMax staircases; O(chunks * lanes * staircases) if the guesses disagree.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +24,12 @@ struct Endgame {
   // What one chunk costs at each depth that is still possible.
   struct Chunk {
     uint16_t low = 0, high = 0;       // the possible depths
-    bool above_low_is_there = false;  // at depth `low`, everything above it is already loaded
-    double layer_s = 0;               // to compute one layer
-    // To load the layers from a depth on, [(depth - low) * lanes + lane].
+    bool above_low_is_there = false;  // layers [low, layers) are already present
+    double layer_s = 0;               // seconds to compute one layer
+    // Seconds to load the layers from a depth on, at index (depth - low) * lanes + lane.
     std::vector<double> loads_s = {};
-    // The next piece of each lane belongs to the layer below this one; 0 if it has none.
+    // Per lane: one above the layer of the lane's next piece (0 if it has none), and the piece's
+    // seconds.
     std::vector<uint16_t> piece_top = {};
     std::vector<double> piece_s = {};
     [[nodiscard]] double LoadSeconds(uint16_t depth, size_t lane, size_t lanes) const {
@@ -39,14 +41,14 @@ struct Endgame {
   std::vector<Chunk> chunks = {};
   // Seconds until the engine [0] and each lane [1 + lane] have finished what they were given.
   std::vector<double> busy_s = {};
-  double doubt = 0;  // of the cost of computing relative to that of loading
+  double doubt = 0;  // relative uncertainty of computing compared with loading
 };
 
 struct EndgameAim {
   std::vector<uint16_t> depths = {};              // per chunk
   std::optional<size_t> compute = {};             // the chunk whose next layer to compute
   std::vector<std::optional<size_t>> loads = {};  // per lane, the chunk whose next piece to load
-  // Per lane: load nothing yet, because what is under way will show which load is right.
+  // Per lane: load nothing yet, because the work under way will show which load is right.
   std::vector<bool> waits = {};
 };
 

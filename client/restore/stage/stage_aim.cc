@@ -9,7 +9,7 @@
 namespace larder {
 namespace {
 
-constexpr double kUnknown = 0.1;  // doubt of costs that were not measured yet
+constexpr double kUnknown = 0.1;  // a larger doubt means that costs are not measured yet
 
 bool MayAim(const StageClaims& claims, const StageSweep& sweep, uint32_t first, uint32_t end) {
   if (claims.complete() || claims.HasHolesAhead() || sweep.begun() || first >= end) return false;
@@ -89,7 +89,8 @@ StageAim AimOf(const StageClaims& claims, const StageSweep& sweep, const CostMod
   aim.compute = absolute(solved.compute);
   for (const auto& chunk : solved.loads) aim.loads.push_back(absolute(chunk));
   aim.waits = solved.waits;
-  // A channel of which nothing is known, and that has nothing to do, is tried in any case.
+  // An idle channel for which Solve chose no load is tried anyway, as long as costs are not
+  // measured.
   for (size_t lane = 0; lane < lanes; ++lane)
     aim.tries.push_back(!solved.loads[lane].has_value() && game.busy_s[lane + 1] <= 0 &&
                         game.doubt > kUnknown);

@@ -16,25 +16,27 @@
 namespace larder {
 
 struct StageAim {
-  // Per chunk: computing claims the layers below this first, and loads those above it.  Empty: the
-  // resources meet where they meet.
+  // Per chunk: computing first claims layers [0, depth), and loads first claim the layers above.
+  // Empty: computing and loading claim layers until they meet.
   std::vector<uint16_t> depths = {};
-  // Of the last few cells, chunks counted from the first of the request.
+  // When few cells are left: the chunk whose next layer to compute, and per lane the chunk whose
+  // next piece to load, counted from the first chunk of the request.
   std::optional<uint32_t> compute = {};
-  std::vector<std::optional<uint32_t>> loads = {};  // per lane; empty: nothing is aimed at
-  // Per lane, with `loads`.  waits: load nothing for now.  tries: load the next piece anyway, to
-  // learn the channel's rate.
+  std::vector<std::optional<uint32_t>> loads = {};  // empty: the stage does not aim
+  // Per lane; empty if `loads` is.  waits: load nothing for now.  tries: load the next piece,
+  // although the lane has no aim, to learn the channel's rate.
   std::vector<bool> waits = {}, tries = {};
 
   [[nodiscard]] bool aims() const { return !loads.empty(); }
-  // Returns the depth of a chunk, or all layers if it has none or has a hole.
+  // Returns the depth of a chunk, or all layers if `depths` is empty or the chunk has a hole.
   [[nodiscard]] uint16_t DepthFor(const StageClaims& claims, uint32_t chunk) const;
-  // Returns true if computing has claimed all that the depths give to it.
+  // Returns true if every chunk is computed up to its depth, except for layers that loads have
+  // claimed.
   [[nodiscard]] bool DepthsMet(const StageClaims& claims) const;
 };
 
-// Returns what Solve (endgame.h) says, if few cells without holes are left; otherwise nothing.
-// `busy_s` and `doubt`: as there.
+// Returns the aim that Solve (endgame.h) finds if few cells and no holes are left, otherwise an
+// empty aim.  `busy_s` and `doubt` are those of Endgame.
 [[nodiscard]] StageAim AimOf(const StageClaims& claims, const StageSweep& sweep,
                              const CostModel& costs, std::vector<double> busy_s, double doubt);
 

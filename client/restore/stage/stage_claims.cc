@@ -8,7 +8,7 @@
 namespace larder {
 namespace {
 
-constexpr uint8_t kFailuresMax = 5;  // of one block in a row; then it is a hole
+constexpr uint8_t kFailuresMax = 5;  // failures of one block in a row that make it a hole
 
 }  // namespace
 
@@ -50,7 +50,7 @@ void StageClaims::MakeLanes() {
 
 void StageClaims::MakeRegions() {
   const uint32_t blocks = shape_.blocks;
-  if (blocks == 0) return;  // all of the request is suffix
+  if (blocks == 0) return;  // the request has only a suffix
   regions_.push_back({0, blocks, std::vector<int64_t>(lanes_.size(), int64_t{blocks} - 1)});
   for (uint32_t b = 0; b < blocks; ++b) {
     const auto lacks = [&](const Copy& copy) {
@@ -146,10 +146,10 @@ uint16_t StageClaims::OpenTop(uint32_t chunk) const {
 }
 
 uint32_t StageClaims::OpenEnd() const {
-  uint32_t above = shape_.blocks;  // the regions seen so far begin here
+  uint32_t above = shape_.blocks;  // where the regions seen so far begin
   for (size_t i = regions_.size(); i-- > 0;) {
     const Region& region = regions_[i];
-    if (region.end < above && above > head_) return above;  // a hole
+    if (region.end < above && above > head_) return above;  // a hole ends at `above`
     const int64_t last = *std::max_element(region.next.begin(), region.next.end());
     if (last >= std::max<int64_t>(region.begin, head_)) return static_cast<uint32_t>(last) + 1;
     above = region.begin;
@@ -162,7 +162,8 @@ double StageClaims::OpenBlocks(const Region& region, size_t lane, uint32_t from)
   const int64_t next = region.next[lane];
   if (next < begin) return 0;
   const StageLane& of = lanes_[lane];
-  // Some of the last chunk is loaded, and some of the first is computed; what is between is whole.
+  // Loads may have claimed part of the last chunk, and computing part of the first.  No one has
+  // claimed the chunks between.
   const uint32_t last =
       std::max(shape_.ChunkBegin(shape_.ChunkOf(static_cast<uint32_t>(next))), begin);
   const uint32_t first = std::min(shape_.ChunkEnd(shape_.ChunkOf(begin)), last);
@@ -207,11 +208,12 @@ StageWork StageClaims::Computed() {
 
 bool StageClaims::Overtaken(uint16_t target) const {
   if (!work_.has_value()) return false;
-  // Its activations are what the layers above it are computed from.
+  // The layers above the work are computed from its activations.
   const uint16_t top = std::min(OpenTop(work_->chunk), target);
   if (top > work_->layers.end) return false;
   for (uint32_t b = shape_.ChunkBegin(work_->chunk); b < shape_.ChunkEnd(work_->chunk); ++b) {
-    if (shape_.cuts() && ComputeClaim(b) == computed_[b]) continue;  // the step has none of it
+    // The step does not have this block.
+    if (shape_.cuts() && ComputeClaim(b) == computed_[b]) continue;
     if (!Present(b).Contains(LayerSet(work_->layers))) return false;
   }
   return true;

@@ -1,17 +1,19 @@
-// Who has, or is about to have, which layers of which blocks of one stage.
+// Records which layers of which blocks of one stage are present, and which of the others computing
+// or a load has claimed.
 //
-// A layer of a block is claimed by computing or by a load; a hedge claims it for both.  Computing
-// claims the lowest layers of a chunk, and of chunks from the first on; loads claim the rest.  What
-// was loaded on every rank, or computed, is there.  The head is the first block that is not there
-// in all layers.
-// A hole is a block that is stored nowhere, or could not be loaded.  Its chunk, or the cut of it,
-// must be computed.  Holes divide the blocks that can be loaded into regions.
+// A layer of a block is claimed by computing or by a load; in a hedge, by both.  Computing begins
+// with the first chunk, and claims the layers of a chunk from the lowest up; loads claim the other
+// layers.  A layer of a block is present if it was computed, or loaded on every rank.  The head is
+// the first block of which not all layers are present.
+// A hole is a block that is stored nowhere, or could not be loaded.  Its chunk, or only its cut if
+// chunks are cut, must be computed.  Holes divide the blocks that can be loaded into regions.
 //
-// Invariants (CheckInvariants): a layer that has landed on a rank is not asked for on it; a layer
-// is in here_ exactly if it has landed on all ranks; blocks before the head are there in all
-// layers; a chunk that is under way continues at its depth. This class decides nothing: StageState
-// does. Ownership: a value inside a StageState.  Thread-safety: none. Limits: kStageLayersMax
-// layers; memory about 40 B per block and rank.
+// Invariants (CheckInvariants): no layer is asked for on a rank on which it has landed; a layer is
+// in here_ exactly if it has landed on all ranks; all layers of the blocks before the head are
+// present; a step under way begins at the depth of its chunk.
+// This class decides nothing: StageState does.
+// Ownership: a value inside a StageState.  Thread-safety: none.
+// Limits: kStageLayersMax layers; memory about 40 B per block and rank.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +28,7 @@ namespace larder {
 struct StageLane {
   uint16_t rank = 0;
   ChannelId channel = ChannelId::kNowhere;
-  std::vector<uint32_t> count = {};  // count[b]: its blocks below b
+  std::vector<uint32_t> count = {};  // count[b]: how many of its blocks are below b
   [[nodiscard]] bool Has(uint32_t block) const { return count[block + 1] != count[block]; }
 };
 
@@ -35,10 +37,10 @@ struct StageWork {
   uint32_t chunk = 0;
   TokenRange tokens = {};
   StageLayers layers = {};
-  bool hedge = false;               // a load of the same is under way
-  bool waits_for_boundary = false;  // the activations that it starts from are not here yet
-  // Loads have claimed everything before this token.  The step computes that too, because what is
-  // behind it cannot be computed without it.
+  bool hedge = false;               // a load of the same layers is under way
+  bool waits_for_boundary = false;  // its input activations have not arrived
+  // Loads have claimed the tokens of this work that are before this one.  The step computes them
+  // too, because the tokens behind them cannot be computed without them.
   uint32_t unclaimed_from = 0;
 };
 
@@ -47,8 +49,8 @@ struct StagePiece {
   uint32_t block = 0;
   StageLayers layers = {};
   double bytes = 0;
-  bool boundary = false;  // activations, and no KV
-  bool hedge = false;     // the engine computes the same
+  bool boundary = false;  // activations instead of KV
+  bool hedge = false;     // the engine is computing the same layers
 };
 
 class StageClaims {
@@ -60,11 +62,11 @@ class StageClaims {
     // move it down.
     std::vector<int64_t> next = {};
   };
-  // A chunk that takes several steps: the engine has claimed its layers below layers_end, and its
-  // first `tokens` are computed through them.
+  // A chunk that takes several steps: the engine has claimed layers [0, layers_end) of the chunk,
+  // and has computed its first `tokens` through these layers.
   struct Partial {
     uint32_t tokens = 0;
-    uint16_t layers_end = 0;  // 0: the chunk has not begun, or is not divided
+    uint16_t layers_end = 0;  // 0: no step of the chunk has begun, or one step has all of it
   };
   enum class Boundary : uint8_t { kNotAsked, kAsked, kHere, kGone };
 
@@ -85,13 +87,13 @@ class StageClaims {
   [[nodiscard]] bool IsComputed(uint32_t block, StageLayers layers) const {
     return computed_[block] >= layers.end;
   }
-  // Returns n if layers [0, n) of the chunk are there.
+  // Returns n if layers [0, n) of the chunk are present.
   [[nodiscard]] uint16_t PresentTo(uint32_t chunk) const;
   [[nodiscard]] bool HasHole(uint32_t chunk) const { return hole_[chunk]; }
   [[nodiscard]] bool HasHolesAhead() const;
-  // Returns true if a hole is ahead behind blocks that can be loaded and are not there yet.
+  // Returns true if a hole lies behind blocks that can be loaded and are not all present yet.
   [[nodiscard]] bool HolesFollowLoads() const;
-  // Returns the chunk's depth: its activations are known up to this layer.
+  // Returns the chunk's depth: the engine has computed its activations up to this layer.
   [[nodiscard]] uint16_t DepthOf(uint32_t chunk) const { return depth_[chunk]; }
   [[nodiscard]] bool IsPartial(uint32_t chunk) const { return partial_[chunk].layers_end > 0; }
   [[nodiscard]] const Partial& partial(uint32_t chunk) const { return partial_[chunk]; }
@@ -105,40 +107,43 @@ class StageClaims {
   // ---- what is claimed
   [[nodiscard]] bool busy() const { return work_.has_value(); }
   [[nodiscard]] const std::optional<StageWork>& work() const { return work_; }
-  // Returns the layer below which a block is the engine's: computed, or about to be.
+  // Returns n if the engine has computed or claimed layers [0, n) of the block.
   [[nodiscard]] uint16_t ComputeClaim(uint32_t block) const;
-  // Returns the layers of a lane's block that no one has claimed.
+  // Returns the layers of a lane's block that neither computing nor a load of the lane's rank has
+  // claimed.
   [[nodiscard]] LayerSet Loadable(size_t lane, uint32_t block) const;
   // Returns the layers in [ComputedTo(block), claim) that the lane's rank has neither asked for nor
   // received.
   [[nodiscard]] LayerSet Hedgeable(size_t lane, uint32_t block, uint16_t claim) const;
-  // Returns true if some of the block is neither there nor claimed.
+  // Returns true if some layer of the block is not present, is not claimed by computing, and is not
+  // claimed by a load on some rank.
   [[nodiscard]] bool IsOpen(uint32_t block) const;
-  // Returns one above the highest layer of the chunk that no load has claimed on all ranks.
+  // Returns one above the highest layer of the chunk that is not present and that no load has
+  // claimed on some rank; 0 if there is none.
   [[nodiscard]] uint16_t OpenTop(uint32_t chunk) const;
-  // Returns one behind the last block that no one has claimed; an upper bound.
+  // Returns n so that all blocks from n on are claimed or present.  A smaller n may exist.
   [[nodiscard]] uint32_t OpenEnd() const;
-  // Returns the blocks of a lane in a region, from `from` on, that no one has claimed; part of a
-  // block counts as that part.
+  // Returns how many blocks of a lane in a region, from block `from` on, no one has claimed; part
+  // of a block counts as that part.
   [[nodiscard]] double OpenBlocks(const Region& region, size_t lane, uint32_t from) const;
 
   // ---- computing
   void Begin(const StageWork& work);
-  // What Begin was told is computed.
+  // Records that the work given to Begin is computed, and returns it.
   StageWork Computed();
-  void Abandoned() { work_.reset(); }  // it was dropped
-  // Returns true if all of what Begin was told has been loaded meanwhile, and no layer between it
-  // and `target` that no load has claimed needs its activations.
+  void Abandoned() { work_.reset(); }  // the engine dropped the work
+  // Returns true if loads have brought all of the work given to Begin, and every layer above it and
+  // below `target` is claimed by loads, so that its activations are not needed either.
   [[nodiscard]] bool Overtaken(uint16_t target) const;
 
   // ---- loading
   void Ask(size_t lane, const StagePiece& piece);
   void Unask(uint16_t rank, uint32_t block, StageLayers layers);
-  // Returns true if the bytes are of use.
+  // Returns false if the bytes are of no use, because the engine has computed these layers.
   bool Landed(uint16_t rank, uint32_t block, StageLayers layers);
   // Returns true if the block became a hole, because it is gone or has failed too often.
   [[nodiscard]] bool Failed(uint16_t rank, uint32_t block, StageLayers layers, bool gone);
-  // No block of the region behind `next` is unclaimed on this lane.
+  // Records that no block of the region behind block `next` is unclaimed on this lane.
   void PassTo(size_t region, size_t lane, int64_t next) { regions_[region].next[lane] = next; }
 
   // ---- the activations that computing starts from, per chunk
@@ -153,13 +158,16 @@ class StageClaims {
   [[nodiscard]] double BoundaryBytes(uint32_t chunk) const {
     return boundary_copy_.block_bytes * (shape_.ChunkEnd(chunk) - shape_.ChunkBegin(chunk));
   }
-  // Returns bytes of activations per byte of KV that they spare, on the same channel.
+  // Returns the bytes of activations per byte of KV (of one rank): what computing a block needs to
+  // load, relative to the load that it spares.
   [[nodiscard]] double BoundaryPerLoad() const;
   [[nodiscard]] bool BoundaryCostsMore() const { return BoundaryPerLoad() >= 1; }
   void AskBoundary(uint32_t chunk) { boundary_[chunk] = Boundary::kAsked; }
-  // They were loaded, or handed over.  Returns true if they were not here before.
+  // Records that the chunk's activations were loaded or handed over.  Returns true if they had not
+  // arrived before.
   bool BoundaryIsHere(uint32_t chunk);
-  // A load of them failed.  `gone`: unless they are handed over, the chunk can only be loaded.
+  // Records that a load of the chunk's activations failed.  If `gone`, no load is tried again:
+  // unless they are handed over, the chunk's KV can only be loaded.
   void BoundaryFailed(uint32_t chunk, bool gone);
   // Returns true if a chunk can be neither loaded nor computed.
   [[nodiscard]] bool Lost() const;
@@ -174,7 +182,8 @@ class StageClaims {
   }
   void MakeLanes();
   void MakeRegions();
-  // The block is a hole: what is before its cut and what is behind it are loaded apart.
+  // Makes the block a hole, and divides its region into the blocks before its chunk (or cut) and
+  // the blocks behind it.
   void MakeHole(uint32_t block);
   void Advance();
 
@@ -188,8 +197,8 @@ class StageClaims {
   std::vector<uint16_t> depth_;           // per chunk
   std::vector<Partial> partial_;          // per chunk
   std::vector<bool> hole_;                // per chunk
-  std::vector<uint16_t> computed_;        // per block: layers [0, this) came by computing
-  std::vector<LayerSet> here_;            // per block: landed on every rank
+  std::vector<uint16_t> computed_;        // per block: layers [0, this) are computed
+  std::vector<LayerSet> here_;            // per block: layers that landed on every rank
   std::vector<LayerSet> asked_, landed_;  // per rank and block
   std::vector<uint8_t> failures_;         // per block, in a row
   std::vector<Boundary> boundary_;        // per chunk; empty: computing needs none

@@ -1,5 +1,5 @@
 // Which tokens of a chunk are left to compute.  An engine that cuts chunks between tokens computes
-// whole cuts, and leaves to loads what they have claimed at the end of a chunk.
+// whole cuts, and does not compute the tokens at the end of a chunk that loads have claimed.
 //
 // Functions of a stage's claims, without state.
 #pragma once
@@ -11,17 +11,17 @@
 namespace larder {
 
 struct ChunkRest {
-  TokenRange tokens = {};       // with what loads have claimed
+  TokenRange tokens = {};       // including tokens that loads have claimed
   uint32_t unclaimed_from = 0;  // StageWork::unclaimed_from
 };
-// Returns the whole chunk, or, if it may be cut, the tokens from the first block that is not there
-// to the last.
+// Returns the whole chunk, or, if chunks are cut, the tokens from the first to the last cut in
+// which a layer is neither present nor claimed by computing.
 [[nodiscard]] ChunkRest RestOf(const StageClaims& claims, uint32_t chunk);
-// Returns the tokens up to the first hole behind their beginning: what is behind that hole may be
-// loaded meanwhile.
+// If chunks are cut, returns the tokens up to the end of the first hole among them: the tokens
+// behind that hole may be loaded meanwhile.  Otherwise returns all tokens.
 [[nodiscard]] TokenRange UpToHole(const StageClaims& claims, TokenRange tokens);
-// Returns the tokens without those at their end that loads have claimed, unless loads have claimed
-// all of them.
+// If chunks are cut, returns the tokens without the cuts at their end that are claimed or present,
+// unless all of them are.  Otherwise returns all tokens.
 [[nodiscard]] TokenRange Trimmed(const StageClaims& claims, TokenRange tokens);
 
 }  // namespace larder

@@ -8,13 +8,13 @@
 namespace larder {
 namespace {
 
-// At most so many are added up one by one.
+// Up to this many chunks and blocks are added up one by one.
 constexpr uint32_t kExactChunks = 4;
 constexpr uint32_t kExactBlocks = 64;
 
 using Region = StageClaims::Region;
 
-// Of what no one has claimed.
+// Seconds of computing alone, and of loading alone, what no one has claimed.
 struct Open {
   double compute_s = 0, lanes_s = 0;
 };
@@ -78,8 +78,9 @@ Open TakeAsOne(const StageClaims& claims, const CostModel& costs, uint32_t begin
   return open;
 }
 
-// Both resources work from their ends: computing y tokens takes as long as loading the others, and
-// the activations of the y.
+// Returns the seconds until both resources, which start from opposite ends, meet after y computed
+// tokens: computing y tokens takes as long as loading all others and the activations of the y
+// tokens.
 double Both(const StageClaims& claims, const CostModel& costs, const Open& open,
             TokenRange tokens) {
   if (open.compute_s <= 0 || open.lanes_s <= 0) return 0;
@@ -95,8 +96,9 @@ double Both(const StageClaims& claims, const CostModel& costs, const Open& open,
   return y * (linear * scale + q * y / 2);
 }
 
-// Returns true if a layer of the last chunk of a region can be loaded before computing gets there,
-// and in the time that what is behind the region leaves.
+// Returns true if some lane can load the top layer of the last unclaimed chunk of region i before
+// computing reaches that layer, and can load it and all regions behind before computing reaches
+// region i + 1.
 bool FitsBefore(const StageClaims& claims, const CostModel& costs, size_t i) {
   const StageShape& shape = claims.shape();
   const std::vector<Region>& regions = claims.regions();

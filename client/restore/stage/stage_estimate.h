@@ -1,5 +1,5 @@
-// What is left of a stage, in seconds, with the engine and all channels to itself.  Few chunks are
-// added up one by one; many are taken as one stretch of tokens.
+// Estimates how many seconds of work are left of a stage, if it has the engine and all its channels
+// to itself.  A few chunks are added up one by one; more are treated as one stretch of tokens.
 //
 // Functions of a stage's claims, without state.
 #pragma once
@@ -12,23 +12,25 @@
 namespace larder {
 
 struct StageOutlook {
-  double compute_s = 0;  // of all that no one has claimed, by computing alone
+  // Of everything that no one has claimed:
+  double compute_s = 0;  // by computing alone
   double lanes_s = 0;    // by loading alone, without holes
-  double both_s = 0;
+  double both_s = 0;     // by both at once; 0 if one of them has nothing to do
 };
 [[nodiscard]] StageOutlook Estimate(const StageClaims& claims, const CostModel& costs);
 
 [[nodiscard]] double WorkSeconds(const StageClaims& claims, const CostModel& costs,
                                  const StageWork& work);
-// Returns the seconds of computing that are left in the chunk of `work`, from its first layer on.
+// Returns the seconds of computing the chunk of `work` to its end, from the first token and layer
+// of `work` on; if chunks are cut, the seconds of `work` alone.
 [[nodiscard]] double ChunkSeconds(const StageClaims& claims, const CostModel& costs,
                                   const StageWork& work);
-// Returns the seconds of computing that loads cannot spare: of chunks with holes.
+// Returns the seconds of computing the chunks (or cuts) with holes, which loads cannot spare.
 [[nodiscard]] double HoleSeconds(const StageClaims& claims, const CostModel& costs);
 // Returns the seconds of loading what no one has claimed behind the last hole.
 [[nodiscard]] double TailSeconds(const StageClaims& claims, const CostModel& costs);
-// Returns the seconds in which a channel loads what no one has claimed.  `to_hole`: of that, what
-// is before the first hole.
+// Returns the seconds in which a channel loads what no one has claimed, or, if `to_hole`, only what
+// no one has claimed before the first hole.
 [[nodiscard]] double LaneSeconds(const StageClaims& claims, const CostModel& costs,
                                  ChannelId channel, bool to_hole);
 // Returns the seconds in which a channel loads its activations for all chunks that no one has
@@ -36,11 +38,11 @@ struct StageOutlook {
 [[nodiscard]] double BoundarySeconds(const StageClaims& claims, const CostModel& costs,
                                      ChannelId channel);
 
-// Returns the region to load first: the last one that computing reaches while it, and what is
-// behind it, is loaded.  0 if there are none.
+// Returns the index of the region to load first: the last region that computing reaches before it
+// and all regions behind it are loaded.  0 if there are no regions.
 [[nodiscard]] size_t UrgentRegion(const StageClaims& claims, const CostModel& costs);
-// Returns the first block of the chunk (or cut) with the hole ahead, if what is before it is loaded
-// first; otherwise 0.
+// Returns the first block of the chunk (or cut) with the next hole, if the blocks between the head
+// and that hole are loaded first; otherwise 0.
 [[nodiscard]] uint32_t LoadsToHole(const StageClaims& claims, const CostModel& costs);
 
 }  // namespace larder

@@ -15,14 +15,16 @@ namespace larder {
 struct PieceCut {
   uint16_t layers_max = kStageLayersMax;
   bool bottom_up = false;  // computing follows the loads layer by layer
-  uint16_t floor = 0;      // layers below this are left alone
+  uint16_t floor = 0;      // no piece has layers below this
 };
 
-// Of blocks [first, last], takes the one of which the least is claimed, from its top layer down.
+// Returns a piece of the block in [first, last] with the highest unclaimed layer (of several, the
+// last block), from that layer down.
 [[nodiscard]] std::optional<StagePiece> TopPiece(const StageClaims& claims, size_t lane,
                                                  uint32_t first, uint32_t last,
                                                  const PieceCut& cut);
-// Of blocks [first, last], takes the last one that is not all claimed, from its lowest layer up.
+// Returns a piece of the last block in [first, last] that has an unclaimed layer, from its lowest
+// such layer up.
 [[nodiscard]] std::optional<StagePiece> BottomPiece(const StageClaims& claims, size_t lane,
                                                     uint32_t first, uint32_t last,
                                                     const PieceCut& cut);

@@ -36,11 +36,13 @@ struct StageShape {
   [[nodiscard]] TokenRange ChunkTokens(uint32_t chunk) const {
     return {TokensOf(ChunkBegin(chunk)).begin, TokensOf(ChunkEnd(chunk) - 1).end};
   }
-  // Returns what must be computed if this block must be: its chunk, or its cut.  If a chunk ends
-  // with less than a cut, that rest belongs to the cut before it.
+  // Returns the tokens that must be computed if this block must be: its chunk, or, if chunks are
+  // cut, its cut.  If a chunk ends with less than a cut, those tokens belong to the cut before
+  // them.
   [[nodiscard]] TokenRange CutOf(uint32_t block) const;
   // Returns as many whole cuts from the beginning of `tokens` on as `tokens_max` allows.  The last
-  // cut of a chunk may be longer than the others.  If chunks are not cut: the first `tokens_max`.
+  // cut of a chunk may be longer than the others.  If chunks are not cut, returns the first
+  // `tokens_max` tokens.
   [[nodiscard]] TokenRange Within(TokenRange tokens, uint32_t tokens_max) const;
   // Returns layers of the stage as layers of the model.
   [[nodiscard]] StageLayers ModelLayers(StageLayers of_stage) const {

@@ -10,8 +10,8 @@ namespace larder {
 
 // ---- what to compute
 
-// `limit`: chunks before this one are there up to that layer.  `past_depth`: beyond the chunk's
-// depth of the aim, too.
+// `limit`: layers [0, limit) of all chunks before this one are present.  `past_depth`: the work may
+// have layers above the depth that the aim has for the chunk.
 std::optional<StageWork> StageState::WorkIn(uint32_t chunk, uint16_t limit, uint16_t layers_max,
                                             uint32_t tokens_max, bool past_depth) const {
   const uint16_t depth = claims_.DepthOf(chunk), wanted = aim_.DepthFor(claims_, chunk);
@@ -28,7 +28,8 @@ std::optional<StageWork> StageState::WorkIn(uint32_t chunk, uint16_t limit, uint
   work.tokens = Trimmed(claims_, shape().Within(UpToHole(claims_, work.tokens), tokens_max));
   if (work.tokens.begin == work.tokens.end) return std::nullopt;
   const bool whole = work.tokens.end == end && !goes_on;
-  // What may not be divided is computed through, even where a load has the upper layers.
+  // Work that may not be divided between layers is computed through all of them, even if loads have
+  // claimed the upper ones.
   const bool splits = whole && layers_max < shape().layers;
   const uint16_t reach = std::min(limit, past_depth ? shape().layers : wanted);
   work.layers = {
@@ -54,7 +55,7 @@ std::optional<StageWork> StageState::NextWork(uint16_t layers_max, uint32_t toke
   uint16_t limit = shape().layers;
   const uint32_t open_end = claims_.OpenEnd();
   for (uint32_t chunk = first; limit > 0 && shape().ChunkBegin(chunk) < open_end; ++chunk) {
-    // While loads come bottom-up, chunks that they will bring are theirs.
+    // During a sweep, computing begins no chunk that loads will bring.
     if (!sweeping || claims_.HasHole(chunk) || claims_.IsPartial(chunk)) {
       if (auto work = WorkIn(chunk, limit, layers_max, tokens_max, past_depth)) return work;
     }
@@ -67,7 +68,7 @@ std::optional<StageWork> StageState::NextHedge(uint16_t layers_max, uint32_t tok
   if (claims_.busy() || claims_.complete()) return std::nullopt;
   const uint32_t chunk = shape().ChunkOf(claims_.head());
   const uint16_t depth = claims_.DepthOf(chunk);
-  if (claims_.OpenTop(chunk) > depth) return std::nullopt;  // not all of it is under way
+  if (claims_.OpenTop(chunk) > depth) return std::nullopt;  // not all of it is being loaded
   StageWork work{.chunk = chunk, .tokens = RestOf(claims_, chunk).tokens};
   const bool goes_on = claims_.IsPartial(chunk);
   if (goes_on) work.tokens.begin += claims_.partial(chunk).tokens;
@@ -106,8 +107,9 @@ std::optional<StagePiece> StageState::NextPiece(const CostModel& costs, size_t l
   return std::nullopt;
 }
 
-// From the tail.  If something follows the loads layer by layer, pieces come bottom-up, except in
-// the chunk that computing has come to.
+// Searches the region from its last block backwards.  If computing follows the loads layer by
+// layer, pieces come bottom-up, except in the chunk of the head and in chunks that are being
+// computed.
 std::optional<StagePiece> StageState::PieceIn(size_t region, size_t lane, PieceCut cut,
                                               bool past_depth) {
   const StageClaims::Region& of = claims_.regions()[region];
@@ -125,7 +127,7 @@ std::optional<StagePiece> StageState::PieceIn(size_t region, size_t lane, PieceC
     auto piece = bottom_up ? BottomPiece(claims_, lane, first, last, cut)
                            : TopPiece(claims_, lane, first, last, cut);
     if (piece.has_value()) return piece;
-    // What is only being computed may yet have to be loaded.
+    // The engine may drop its step, and then loads may have to bring the chunk.
     passes = passes && past_depth && !computing;
     next = int64_t{shape().ChunkBegin(chunk)} - 1;
     if (passes) claims_.PassTo(region, lane, next);
@@ -139,7 +141,7 @@ std::optional<StagePiece> StageState::AimedPiece(size_t lane, PieceCut cut) cons
   const uint32_t begin = shape().ChunkBegin(chunk), last = shape().ChunkEnd(chunk) - 1;
   const auto one = TopPiece(claims_, lane, begin, last, {.layers_max = 1});
   if (!one.has_value()) return std::nullopt;
-  // As much as the costs as they seem allow, and at least one layer.
+  // The piece ends at the depth that is best for the predicted costs, and has at least one layer.
   cut.floor = std::min(aim_.depths[chunk], static_cast<uint16_t>(one->layers.end - 1));
   return TopPiece(claims_, lane, begin, last, cut);
 }
@@ -176,7 +178,7 @@ std::optional<StagePiece> StageState::NextBoundary(ChannelId channel, uint32_t a
 uint32_t StageState::Computed() {
   LARDER_CHECK(claims_.busy());
   const TokenRange tokens = claims_.work()->tokens;
-  // Blocks that end within the step.
+  // The blocks that end within the step.
   const uint32_t first = tokens.begin / shape().block_tokens;
   const uint32_t end = tokens.end / shape().block_tokens;
   std::vector<LayerSet> before;

@@ -1,15 +1,15 @@
 // How far the restore of one request has come on one stage, and what to compute and load next.
 //
 // Computing goes up from the head, chunk by chunk; loading comes down from the tail, each lane
-// through its own blocks, until they meet.  Where few chunks are left both may divide one between
-// its layers: computing takes them from the bottom, loading from the top.  Holes divide the blocks
-// into regions.  Computing must pass each hole, so the region before one is loaded first, unless
-// computing gets there while what is behind is loaded.
+// through its own blocks, until they meet.  When few chunks are left, both may divide a chunk
+// between its layers: computing takes them from the bottom, loading from the top.  Holes divide the
+// blocks into regions.  Computing must compute each hole, so the region before a hole is loaded
+// before the regions behind it, unless computing would reach those regions before they are loaded.
 //
-// The parts: who has which cells (StageClaims), loading bottom-up while something follows the loads
-// (StageSweep), and which cells, each a layer of a chunk, are given out when few are left
-// (StageAim).  Seconds are in stage_estimate.h.
-// Knows no policy, no channel queue and no other request.
+// The parts: which layers are present or claimed (StageClaims), loading bottom-up while computing
+// follows the loads (StageSweep), and which cells, each a layer of a chunk, are given out when few
+// are left (StageAim).  Estimates in seconds are in stage_estimate.h.
+// This class knows no policy, no channel queue and no other request.
 // Ownership: a value inside a RequestState.  Thread-safety: none.
 // Limits: those of StageClaims.
 #pragma once
@@ -35,7 +35,7 @@ class StageState {
   [[nodiscard]] const StageClaims& claims() const { return claims_; }
   [[nodiscard]] const StageShape& shape() const { return claims_.shape(); }
 
-  // ---- what to give out; nothing is claimed by asking
+  // ---- what to give out; these functions claim nothing
 
   // Returns the next work that no one has claimed: at most `tokens_max` tokens, and at most
   // `layers_max` layers if the engine divides chunks between layers.
@@ -47,13 +47,13 @@ class StageState {
                                                     const PieceCut& cut);
   // Returns a piece that is being computed and could be loaded as well.
   [[nodiscard]] std::optional<StagePiece> NextHedgePiece(size_t lane) const;
-  // Returns the activations that computing needs next and that lie on this channel, for `ahead`
-  // chunks at most.
+  // Returns the activations that computing needs next on this channel, for one of the next `ahead`
+  // chunks that are left to compute.
   [[nodiscard]] std::optional<StagePiece> NextBoundary(ChannelId channel, uint32_t ahead) const;
 
   // ---- what was given out, and what became of it (StageClaims)
   void Begin(const StageWork& work) { claims_.Begin(work); }
-  // Returns how many tokens of the work a load had brought before.
+  // Returns how many tokens of the work loads had already brought.
   uint32_t Computed();
   void Abandoned() { claims_.Abandoned(); }
   [[nodiscard]] bool Overtaken() const;
@@ -61,7 +61,7 @@ class StageState {
   void Unask(uint16_t rank, uint32_t block, StageLayers layers) {
     claims_.Unask(rank, block, layers);
   }
-  // Returns true if the bytes are of use.
+  // Returns false if the bytes are of no use, because the engine has computed these layers.
   bool Landed(uint16_t rank, uint32_t block, StageLayers layers);
   void Failed(uint16_t rank, uint32_t block, StageLayers layers, bool gone);
   void AskBoundary(const StagePiece& piece) { claims_.AskBoundary(shape().ChunkOf(piece.block)); }
@@ -74,7 +74,8 @@ class StageState {
   [[nodiscard]] uint16_t LayersThere() const { return sweep_.LayersThere(claims_); }
   // Returns the layers from the lowest to the highest that loads still have to bring.
   [[nodiscard]] StageLayers Missing() const;
-  // Like LaneSeconds of stage_estimate.h; during a sweep, of what the sweep has left.
+  // Like LaneSeconds of stage_estimate.h.  During a sweep, `to_hole` is ignored: the seconds are
+  // those of all blocks that the sweep has left.
   [[nodiscard]] double LaneSeconds(const CostModel& costs, ChannelId channel,
                                    bool to_hole = false) const;
 

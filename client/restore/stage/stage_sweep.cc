@@ -24,7 +24,7 @@ void StageSweep::Begin(const StageClaims& claims, bool for_suffix) {
   }
 }
 
-// Begins from the first cell, with what no one has claimed by now.
+// Resets each lane to its first cell, and counts what no one has claimed by now.
 void StageSweep::Count(const StageClaims& claims) {
   const StageShape& shape = claims.shape();
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
@@ -61,7 +61,7 @@ std::optional<StagePiece> StageSweep::Next(const StageClaims& claims, size_t lan
     const bool elsewhere = !claims.lanes()[lane].Has(block) || claims.HasHole(shape.ChunkOf(block));
     if (elsewhere || (block >= behind) != (at >= cells)) continue;
     if (!claims.Loadable(lane, block).Contains(LayerSet(One(layer)))) {
-      // What is only being computed may yet have to be loaded.
+      // The engine may drop its step, and then loads may have to bring this cell.
       passes = passes && (claims.ComputedTo(block) > layer || claims.ComputeClaim(block) <= layer);
       continue;
     }
@@ -79,7 +79,8 @@ void StageSweep::OnFailed(size_t lane, StageLayers layers) {
 }
 
 void StageSweep::OnHole(const StageClaims& claims) {
-  // Other blocks are before the last hole now, and none of this chunk is loaded.
+  // After a new hole, other blocks are before the last hole, and the chunk of the hole is not
+  // loaded.
   if (begun_) Count(claims);
 }
 

@@ -1,11 +1,11 @@
 // Loads layer by layer, from the lowest up, while something must be computed behind the loads and
-// can follow them layer by layer: the suffix, or chunks with holes.  A cell is here a layer of a
-// block.
+// can follow them layer by layer: the suffix, or chunks with holes.  In this file, a cell is a
+// layer of a block.
 //
-// What is before the last hole comes first, then what is behind it; each layer from its first block
-// on.
-// Keeps what the claims do not: for each lane where the next unclaimed cell can be, and how much is
-// unclaimed; for each layer how many blocks lack it.
+// Blocks before the last hole are loaded first, then those behind it; within a layer, from the
+// first block on.
+// The sweep keeps what the claims do not: for each lane, where the next unclaimed cell can be and
+// how many cells are unclaimed; for each layer, how many blocks lack it.
 // Ownership: a value inside a StageState, which reports every change of the claims to it.
 // Thread-safety: none.
 #pragma once
@@ -20,15 +20,15 @@ namespace larder {
 
 class StageSweep {
  public:
-  // From now on loads come bottom-up: until computing has passed the last hole, or, for a suffix,
-  // to the end.
+  // Makes loads come bottom-up from now on, to the end if `for_suffix`, otherwise until no hole
+  // lies behind blocks that are still to be loaded.
   void Begin(const StageClaims& claims, bool for_suffix);
   [[nodiscard]] bool begun() const { return begun_; }
   // Returns true if loads come bottom-up now.
   [[nodiscard]] bool goes_on(const StageClaims& claims) const {
     return begun_ && (for_suffix_ || claims.HolesFollowLoads());
   }
-  // Returns n if layers [0, n) of the whole prefix are there; 0 before a sweep has begun, unless
+  // Returns n if layers [0, n) of the whole prefix are present; 0 before a sweep has begun, unless
   // the prefix is complete.
   [[nodiscard]] uint16_t LayersThere(const StageClaims& claims) const;
   // Returns how many blocks of a lane loads have not asked for since the sweep began; part of a
@@ -40,8 +40,8 @@ class StageSweep {
   // REQUIRES: begun().
   [[nodiscard]] std::optional<StagePiece> Next(const StageClaims& claims, size_t lane);
 
-  // Reports, each after the claims have changed, except OnFailed: that comes before, while the lane
-  // still has the block.  They do nothing before Begin.
+  // Reports of changes.  The caller reports each after the claims have changed, but OnFailed
+  // before, while the lane still has the block.  Reports before Begin do nothing.
   void OnAsked(size_t lane, StageLayers layers);
   void OnFailed(size_t lane, StageLayers layers);
   void OnHole(const StageClaims& claims);
@@ -49,7 +49,7 @@ class StageSweep {
 
  private:
   struct Lane {
-    uint64_t at = 0;        // a cell: pass * blocks * layers + layer * blocks + block
+    uint64_t at = 0;        // the next cell: pass * blocks * layers + layer * blocks + block
     int64_t unclaimed = 0;  // layers of blocks
   };
   void Count(const StageClaims& claims);
