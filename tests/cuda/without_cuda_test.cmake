@@ -12,6 +12,6 @@ run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK} -G ${GENERATOR} -DCMAKE_MAKE_PROGRA
 run(${CMAKE_COMMAND} --build ${WORK} --target paged_engine host_device_test)
 run(${WORK}/tests/contract/host_device_test --gtest_brief=1)
 # It gets another name, because tests prefer programs that lie beside them.
-run(${CMAKE_COMMAND} -E create_symlink paged_engine ${WORK}/tests/e2e/paged_engine_without_cuda)
-run(${CMAKE_COMMAND} -E env LARDER_TEST_PAGED_ENGINE=${WORK}/tests/e2e/paged_engine_without_cuda
+run(${CMAKE_COMMAND} -E create_symlink paged_engine ${WORK}/tests/e2e/support/paged_engine_without_cuda)
+run(${CMAKE_COMMAND} -E env LARDER_TEST_PAGED_ENGINE=${WORK}/tests/e2e/support/paged_engine_without_cuda
     ${TEST} --gtest_filter=*no_driver --gtest_brief=1)
