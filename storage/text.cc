@@ -96,7 +96,7 @@ std::string FormatBytes(double bytes) {
     ++unit;
   }
   const bool whole = unit == 0 || bytes >= 99.95 || std::abs(bytes - std::round(bytes)) < 0.05;
-  return absl::StrFormat(whole ? "%.0f %s" : "%.1f %s", bytes, kUnits[unit]);
+  return absl::StrFormat("%.*f %s", whole ? 0 : 1, bytes, kUnits[unit]);
 }
 
 std::string FormatCount(uint64_t count) {

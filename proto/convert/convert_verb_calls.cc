@@ -58,7 +58,8 @@ void DecodeCleared(const Field& at, const v1::TierCleared& in, ClearResult* out)
 
 void DecodeChain(const Field& at, const v1::Event::Stored& in, BlockEvent* out) {
   if (in.block_tokens() == 0 && in.tokens().empty()) return;
-  BlockEvent::Chain& chain = out->chain.emplace();
+  out->chain = BlockEvent::Chain();
+  BlockEvent::Chain& chain = *out->chain;
   chain.block_tokens = in.block_tokens();
   if (chain.block_tokens == 0 || chain.block_tokens > kBlockTokensMax ||
       chain.block_tokens % kStepTokens != 0) {

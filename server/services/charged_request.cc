@@ -99,7 +99,8 @@ void AnswerCharged(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_re
   absl::StatusOr<Shares::Ticket> charge = Charge(call.context(), deps, call.account(), length);
   if (!charge.ok()) return call.Finish(charge.status());
   // Shared, because a job must be copyable.
-  const auto request = std::make_shared<ChargedRequest>(std::move(bytes), *std::move(charge));
+  const auto request = std::make_shared<ChargedRequest>(
+      ChargedRequest{.bytes = std::move(bytes), .charge = *std::move(charge)});
   OnLongThread(call, deps, long_requests, length,
                [&call, &deps, &type, request, answer = std::move(answer)] {
                  AnswerNow(call, deps, type, *request, answer);
