@@ -159,13 +159,14 @@ TEST_F(LarderctlTest, MissingRightsAreExplained) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_EQ(chmod(folder_->path().c_str(), 0755), 0);
-  CtlOptions nobody;
-  nobody.uid = 65'534;
-  if (Line("--version", nobody).code != 0) GTEST_SKIP() << "another user cannot execute this build";
-  ExpectError(Line("status", nobody), 4, "admin.sock, which is for the user that runs larderd",
+  CtlOptions other_user;
+  other_user.uid = 65'534;
+  if (Line("--version", other_user).code != 0)
+    GTEST_SKIP() << "another user cannot execute this build";
+  ExpectError(Line("status", other_user), 4, "admin.sock, which is for the user that runs larderd",
               "next: sudo larderctl status");
-  ExpectError(Line("drain --yes", nobody), 4, "no permission", "next: sudo larderctl drain");
-  ExpectError(Line("instances", nobody), 4, "control.sock, which is for routers",
+  ExpectError(Line("drain --yes", other_user), 4, "no permission", "next: sudo larderctl drain");
+  ExpectError(Line("instances", other_user), 4, "control.sock, which is for routers",
               "next: sudo larderctl instances");
   ExpectError(Line("instances --tenant other"), 4, "tenant", "next: larderctl");
 }

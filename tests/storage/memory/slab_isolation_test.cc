@@ -1,4 +1,4 @@
-// What another uid can do with the descriptor of a slab.  A forked child becomes the user nobody,
+// What another uid can do with the descriptor of a slab.  A forked child becomes another user,
 // keeps the one descriptor that it was given, and tries every way to the slab's bytes that we know
 // of.
 //
