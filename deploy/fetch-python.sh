@@ -45,6 +45,6 @@ printf '%s\n' "$PINNED" >"$WORK/pinned.txt"
   --no-deps --no-compile --only-binary :all: --require-hashes --target "$WORK/packages" --requirement "$WORK/pinned.txt" >&2 ||
   fail "the download failed: is there a network, and python3 with pip (deploy/install-deps.sh)?"
 touch "$WORK/packages/.complete"
-# Somebody else may have been quicker: theirs is as good.
+# If another run has put the folder there meanwhile, that one is used: it has the same content.
 mv -T "$WORK/packages" "$FOLDER" 2>/dev/null || [ -e "$FOLDER/.complete" ] || fail "cannot write $FOLDER"
 echo "$FOLDER"

@@ -137,9 +137,9 @@ absl::Status StagingTable::Ledger::CheckRoom(uid_t uid, const User& user, ByteCo
 
 absl::Status StagingTable::Ledger::Charge(uid_t uid, ByteCount bytes) {
   MutexLock lock(mu_);
-  const User nobody;
+  const User none;
   const auto known = users_.find(uid);
-  const User& before = known == users_.end() ? nobody : known->second;
+  const User& before = known == users_.end() ? none : known->second;
   LARDER_RETURN_IF_ERROR(CheckRoom(uid, before, bytes));
   User& user = users_[uid];
   user.bytes += bytes;

@@ -128,7 +128,7 @@ class SlabPool {
                                                                       ByteCount slab_bytes,
                                                                       bool huge);
   // Makes the memfd and the mapping of `slab`, which is empty.  If MakeSlab fails, the caller calls
-  // Release to free whatever it has made.
+  // Release to free what it has made.
   [[nodiscard]] absl::Status MakeSlab(uint32_t index, bool huge, Slab* slab) const;
   void Release(Slab& slab) const;
   [[nodiscard]] absl::Status Populate(uint32_t slab);

@@ -13,7 +13,7 @@ inline constexpr double kNoDeadline = std::numeric_limits<double>::infinity();
 // What the engine can do.  llama.cpp can do none of this.
 struct EngineTraits {
   bool splits_layers = false;   // computes a chunk up to a layer, and continues from there later
-  bool abandons_steps = false;  // drops a running step soon after it is told to
+  bool abandons_steps = false;  // drops a running step soon after the restore cancels it
   bool hands_over = false;      // a stage passes the activations that it computes to the next stage
   // Computes each layer of the suffix as soon as the engine has that layer of the prefix.
   bool overlaps_suffix = false;

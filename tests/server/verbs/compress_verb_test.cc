@@ -282,10 +282,10 @@ TEST_F(CompressVerbTest, ARecordRewrittenByAnotherCallIsNotMissing) {
   ASSERT_TRUE(process_->tier.Describe({&old, 1}, {&known, 1}).ok());
   ASSERT_TRUE(known.has_value());
   const Bytes payload(DiskProcess::kBlockBytes, std::byte{1});
-  const DiskTier::NewBlock anew = {
+  const DiskTier::NewBlock again = {
       .header = &known->header, .tokens = known->tokens, .payload = payload};
   DiskTier::PutResult put;
-  process_->tier.Put({&anew, 1}, {&put, 1});
+  process_->tier.Put({&again, 1}, {&put, 1});
   ASSERT_EQ(put.status, DiskTier::PutStatus::kOk);
   process_->tier.SetOwner(put.location, other.ref.value);
   ASSERT_TRUE(promoter.Readmit(other.ref, static_cast<uint64_t>(put.location), codec));

@@ -45,8 +45,8 @@ struct DiskProcess {
   explicit DiskProcess(MemoryDiskTier::Medium& medium, uint64_t now = kNow_ms,
                        ByteCount disk_bytes = GiB(1))
       : disk(disk_bytes, medium), tier(disk), now_ms(now) {
-    const auto nobody = [](SessionId, VariantIndex, std::span<const Digest>) {};
-    work.emplace(tier, f.store(), clock, 1, ByteCount(0), nobody);
+    const auto ignored = [](SessionId, VariantIndex, std::span<const Digest>) {};
+    work.emplace(tier, f.store(), clock, 1, ByteCount(0), ignored);
     keeper.emplace(f.store(), DiskParts{&tier, &*work}, counters, [this] { return now_ms.load(); });
     loaded = keeper->Load();
     work->StartRecovery([](const absl::Status&, uint64_t, Duration) {});

@@ -142,8 +142,8 @@ TEST_F(FileSpill, BlocksThatCannotEnterTheIndexKeepTheirSpaceAndAreReported) {
   const ByteCount used = tier_->stats().used;
   ASSERT_GT(used, ByteCount(6 * kBlockBytes));
   ASSERT_NO_FATAL_FAILURE(Start());
-  const auto nobody = [](const DiskTier::Entry&) { return DiskTier::kUnplaced; };
-  ASSERT_TRUE(tier_->Recover(nobody, [] { return false; }).ok());
+  const auto unplaced = [](const DiskTier::Entry&) { return DiskTier::kUnplaced; };
+  ASSERT_TRUE(tier_->Recover(unplaced, [] { return false; }).ok());
   EXPECT_EQ(tier_->stats().used, used);
   MutexLock lock(warned_mu_);
   EXPECT_NE(warned_.find(absl::StrCat("6 blocks on disk cannot enter the index now; they keep ",

@@ -15,7 +15,7 @@ using Owner = ExtentAllocator::Owner;
 constexpr uint32_t kSlabPages = 100;
 constexpr ByteCount kSlabBytes(kSlabPages* kPageBytes);
 
-std::optional<double> Anybody(Owner) { return 1; }
+std::optional<double> AnyOwner(Owner) { return 1; }
 std::optional<double> If(bool may_go) { return may_go ? std::optional<double>(1) : std::nullopt; }
 
 Extent At(uint16_t slab, uint32_t page, uint32_t pages) {
@@ -53,7 +53,7 @@ TEST_F(ExtentAllocatorTest, NothingFitsWithoutASlab) {
   EXPECT_EQ(empty.largest_free_pages(), 0u);
   EXPECT_FALSE(empty.Allocate(1).has_value());
   uint64_t cursor = 7;
-  EXPECT_THAT(empty.FindWindow(1, &cursor, Anybody), IsEmpty());
+  EXPECT_THAT(empty.FindWindow(1, &cursor, AnyOwner), IsEmpty());
   empty.AddSlab(SlabId{0});
   EXPECT_TRUE(empty.Allocate(1).has_value());
 }
@@ -124,7 +124,7 @@ TEST_F(ExtentAllocatorTest, AWindowNamesTheOwnersBetweenHoles) {
   allocator_.Free(extents[2]);
   allocator_.Free(extents[4]);
   uint64_t cursor = 0;
-  EXPECT_THAT(allocator_.FindWindow(30, &cursor, Anybody), ElementsAre(4));
+  EXPECT_THAT(allocator_.FindWindow(30, &cursor, AnyOwner), ElementsAre(4));
   EXPECT_EQ(cursor, 50u);
 }
 

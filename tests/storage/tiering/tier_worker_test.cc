@@ -136,7 +136,7 @@ class TierWorkerTest : public ::testing::Test {
   std::optional<TierWorker> work_;
 };
 
-// An operator is told that something is missing and that it is back, and nothing in between.
+// The worker reports that something is missing and that it is back, and nothing in between.
 TEST_F(TierWorkerTest, ReportsAnAbsentDiskOnceAndItsReturnOnce) {
   Start(/*failures=*/3);
   EXPECT_TRUE(Eventually([&] { return heard().size() >= 2 && tier_->calls() == 4; }));
