@@ -1,5 +1,5 @@
-# Builds SOURCE once more, in WORK, as on a machine without a CUDA toolkit, and runs TEST with the
-# engine of that build. The build is kept, so that the next run builds only what has changed.
+# Configures SOURCE in WORK as on a machine without a CUDA toolkit, builds the device layer and its contract test there, and
+# runs the test. The build is kept, so that the next run builds only what has changed.
 unset(ENV{GTEST_OUTPUT})  # test results are counted by file, and these tests are counted in the build that has CUDA
 
 function(run)
@@ -9,9 +9,5 @@ endfunction()
 run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK} -G ${GENERATOR} -DCMAKE_MAKE_PROGRAM=${MAKE_PROGRAM}
     -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER} -DCMAKE_CXX_FLAGS_RELEASE=-O0
     -DCMAKE_BUILD_TYPE=Release -DLARDER_CUDA=OFF -DLARDER_TESTS=ON -DLARDER_BENCH=OFF -DLARDER_LLAMA=OFF)
-run(${CMAKE_COMMAND} --build ${WORK} --target paged_engine host_device_test)
+run(${CMAKE_COMMAND} --build ${WORK} --target larder_cuda host_device_test)
 run(${WORK}/tests/contract/host_device_test --gtest_brief=1)
-# It gets another name, because tests prefer programs that lie beside them.
-run(${CMAKE_COMMAND} -E create_symlink paged_engine ${WORK}/tests/e2e/support/paged_engine_without_cuda)
-run(${CMAKE_COMMAND} -E env LARDER_TEST_PAGED_ENGINE=${WORK}/tests/e2e/support/paged_engine_without_cuda
-    ${TEST} --gtest_filter=*no_driver --gtest_brief=1)

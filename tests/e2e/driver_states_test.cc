@@ -3,8 +3,8 @@
 // the right bytes, and engine, daemon and larderctl must report which device it has, what that
 // device cannot do, and why.
 //
-// The drivers are those of tests/cuda/fake_libcuda.cc.  LARDER_TEST_PAGED_ENGINE names an engine of
-// another build, without CUDA (tests/cuda/without_cuda_test.cmake).
+// The drivers are those of tests/cuda/fake_libcuda.cc.  LARDER_TEST_PAGED_ENGINE names another engine
+// program, which was linked without CUDA (tests/e2e/support/CMakeLists.txt).
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -72,7 +72,7 @@ const DriverState kStates[] = {
      .environment = "LARDER_TEST_CUDA_NO_DEVICE"},
 };
 
-const char* EngineOfAnotherBuild() { return std::getenv("LARDER_TEST_PAGED_ENGINE"); }
+const char* EngineWithoutCuda() { return std::getenv("LARDER_TEST_PAGED_ENGINE"); }
 
 class DriverStates : public ::testing::TestWithParam<DriverState> {
  protected:
@@ -100,7 +100,7 @@ class DriverStates : public ::testing::TestWithParam<DriverState> {
   // Starts an engine, which runs until the returned object is destroyed.
   std::unique_ptr<ChildEngine> Start(const char* wish, const char* verb) {
     Set("LARDER_TEST_DEVICE", wish);
-    const char* const other = EngineOfAnotherBuild();
+    const char* const other = EngineWithoutCuda();
     return std::make_unique<ChildEngine>(daemon_, "mapped", verb, 0,
                                          other == nullptr ? PAGED_ENGINE_PATH : other);
   }
@@ -132,7 +132,7 @@ void ExpectLimits(const DriverState& state, const std::vector<std::string>& limi
 
 TEST_P(DriverStates, AnEngineThatAcceptsAnyDeviceStartsAndReportsIt) {
   DriverState state = GetParam();
-  if (EngineOfAnotherBuild() != nullptr)
+  if (EngineWithoutCuda() != nullptr)
     state = {.name = "", .kind = "host", .reason = "this build has no CUDA: install the toolkit"};
   const std::unique_ptr<ChildEngine> engine = Start("auto", "tell");
   const auto said = Heard(*engine);
@@ -171,7 +171,7 @@ TEST_P(DriverStates, AnEngineThatAcceptsAnyDeviceStartsAndReportsIt) {
 }
 
 TEST_P(DriverStates, AnEngineThatRequiresCudaStartsOnlyWithCuda) {
-  const bool starts = std::string(GetParam().kind) == "cuda" && EngineOfAnotherBuild() == nullptr;
+  const bool starts = std::string(GetParam().kind) == "cuda" && EngineWithoutCuda() == nullptr;
   const std::unique_ptr<ChildEngine> engine = Start("cuda", "once");
   EXPECT_EQ(engine->Hear(), starts ? std::optional<std::string>("done 96") : std::nullopt);
   EXPECT_EQ(engine->Wait(), starts ? 0 : 1);
