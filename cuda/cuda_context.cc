@@ -33,7 +33,7 @@ CudaContext::Scope::~Scope() {
 }
 
 absl::Status CudaContext::Start(uint32_t ordinal) {
-  // Whatever error cuInit returns, it means that there is no usable device.
+  // Any error of cuInit means that there is no usable device.
   if (const absl::Status ok = StatusOf(driver_.cuInit(0), "cuInit"); !ok.ok())
     return absl::UnavailableError(
         absl::StrCat(ok.message(), "; nvidia-smi says whether the GPU works"));

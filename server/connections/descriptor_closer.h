@@ -5,8 +5,8 @@
 // if it closes the socket because a thread exits.  So a thread with its own descriptor table (Linux
 // 5.9, close_range) takes copies of the descriptors; then the process closes its own descriptors,
 // which are not the last ones; and then the thread exits.  A socket that lingers thus costs neither
-// time nor a descriptor, so no peer can use up either by sending many such sockets, whatever its
-// share of connections is.
+// time nor a descriptor, so no peer can use up either by sending many such sockets, however large
+// its share of connections is.
 //
 // A close that waits all the same (for a file system whose server does not answer) occupies its
 // thread, but costs no descriptor.  If the kernel is older, or refuses, a thread closes the

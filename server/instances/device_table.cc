@@ -118,20 +118,20 @@ void DeviceTable::Cleared(SessionId session) {
 // ---- the end of a session
 
 // A block is erased and its event appended under one hold of the lock; otherwise the block could be
-// stored again in between, and the two events would be in the wrong order.  Before TellAnew no
+// stored again in between, and the two events would be in the wrong order.  Before ReportAgain no
 // events are appended for erased blocks, because it reports every remaining block afterwards.
 void DeviceTable::LetAllGo(SessionId session, uint32_t number, const Names& has) {
   if (LetEngineGo(number, has)) return;
-  const bool anew = BetterToldAnew(number, has);
+  const bool reports_again = CheaperToReportAgain(number, has);
   for (auto name = has.begin(); name != has.end();) {
     MutexLock lock(mu_);
     Engine& engine = EngineNumbered(number);
     for (size_t i = 0; i < kSlice && name != has.end(); ++i, ++name) {
-      if (LetGo(session, engine, *name) && !anew)
+      if (LetGo(session, engine, *name) && !reports_again)
         Tell(engine, {name->second, name->first, Tier::kDevice, false, false, number});
     }
   }
-  if (anew) TellAnew(number);
+  if (reports_again) ReportAgain(number);
   MutexLock lock(mu_);
   --EngineNumbered(number).sessions;
 }
@@ -150,7 +150,7 @@ bool DeviceTable::LetEngineGo(uint32_t number, const Names& has) {
   return true;
 }
 
-bool DeviceTable::BetterToldAnew(uint32_t number, const Names& has) const {
+bool DeviceTable::CheaperToReportAgain(uint32_t number, const Names& has) const {
   const size_t many = events_.events_max() / 4;
   if (has.size() <= many) return false;
   size_t gone = 0, there = 0;
@@ -165,8 +165,8 @@ bool DeviceTable::BetterToldAnew(uint32_t number, const Names& has) const {
 }
 
 // Other sessions of the engine may store and remove blocks meanwhile.  Their events are interleaved
-// with those of TellAnew, and the last event of each block is right.
-void DeviceTable::TellAnew(uint32_t number) {
+// with those of ReportAgain, and the last event of each block is right.
+void DeviceTable::ReportAgain(uint32_t number) {
   Cursor left;
   left.engine_ = left.last_engine_ = number;
   {

@@ -303,15 +303,15 @@ bool InstanceTable::PassOn(Engine& engine, const Claimant& to) {
   const auto next = std::ranges::find(engine.others, to, [](auto& o) { return o.first; });
   Part part = std::move(next->second);
   engine.others.erase(next);
-  const bool anew = !part.empty();
-  if (anew) {
+  const bool had_part = !part.empty();
+  if (had_part) {
     engine.former = Part();
   } else if (!engine.own.empty()) {
     engine.former = std::move(engine.own);
   }
   engine.own = std::move(part);
   engine.owner = to;
-  return anew;
+  return had_part;
 }
 
 void InstanceTable::TellOfOther(const std::string& engine_id, const Claimant& who,

@@ -3,7 +3,7 @@
 // Checking every n-th read would coincide with the windows in which clients ask: with windows of 16
 // keys and every 64th key checked, only the first key of a window would ever be checked.  So the
 // gap between two checks is drawn at random, such that every read has the same probability of being
-// checked, whatever reads came before it.
+// checked, independently of the reads before it.
 // Thread-safety: none; the session's lock protects it.
 #pragma once
 

@@ -171,7 +171,7 @@ void SessionLoop::Erase(uint64_t id) {
 
 void SessionLoop::Watch(Served& served, const SessionSocket::Next& next, bool hung_up) {
   const uint32_t events = (next.read ? EPOLLIN : 0U) | (next.write ? EPOLLOUT : 0U);
-  // epoll reports a hang-up whatever events it is asked for, and would do so again at once.  So a
+  // epoll reports a hang-up even if it is asked for no event, and would do so again at once.  So a
   // socket that has hung up but waits for something else (a worker, capacity) is removed from the
   // epoll.  It is looked at again when it is woken or due.
   const bool watched = events != 0 || (served.watched && !hung_up);

@@ -34,7 +34,7 @@ struct BlockOnDisk {
 enum class HoldWhat : uint8_t { kHost, kAnyTier, kUntouched };
 
 // An entry has at most kHoldsMax holds.  Clients may add holds only up to kClientHoldsMax, so that
-// the daemon's own threads, whose holds are short, can always add one: whatever clients do, a block
+// the daemon's own threads, whose holds are short, can always add one: with any clients, a block
 // can be spilled, verified and cleared.  If a block has more than kCrowdedHolds, the caller must
 // make sure that no single client takes all remaining ones (BlockStore::Acquire).
 inline constexpr uint16_t kHoldsMax = 65'535, kClientHoldsMax = 60'000, kCrowdedHolds = 16'384;
@@ -81,7 +81,7 @@ struct EvictedBlock {
 };
 
 enum class ClearHow : uint8_t {
-  kAll,           // clears a block whatever tiers it is in
+  kAll,           // clears a block in the given tiers, even its last copy
   kKeepLastCopy,  // clears only a block that stays in another tier, decided when it is cleared
   kDryRun,        // only returns what kAll would do
 };

@@ -49,11 +49,11 @@ TEST(DaemonStart, RefusesAnUnknownKeyWithItsLine) {
 
 TEST(DaemonStart, RefusesToReplaceAFileAtASocketPath) {
   const auto folder = std::make_shared<TemporarySocketDirectory>();
-  std::ofstream(folder->File("data.sock")) << "somebody's file";
+  std::ofstream(folder->File("data.sock")) << "another program's file";
   ExpectRefused({}, 3, "data.sock", {.folder = folder});
   std::string kept;
   std::getline(std::ifstream(folder->File("data.sock")) >> std::ws, kept);
-  EXPECT_EQ(kept, "somebody's file");
+  EXPECT_EQ(kept, "another program's file");
 }
 
 TEST(DaemonStart, RefusesToReplaceAnotherProgramsSocket) {

@@ -480,7 +480,7 @@ std::vector<Happening> Happenings() {
              [&](auto& stub, auto& context) { return stub.QueryIp(&context, where, &ip); });
          at.Pin(0, 1, 60'000);
          v1::UnpinRequest unpin;
-         unpin.set_owner("nobody");
+         unpin.set_owner("unknown");
          unpin.set_all(true);
          v1::UnpinReply unpinned;
          (void)at.Ask(

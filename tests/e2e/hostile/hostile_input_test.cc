@@ -36,7 +36,7 @@ class HostileCall : public HostileTest {
 
 TEST_F(HostileCall, UnknownContentHasNoInstances) {
   v1::LookupRequest request = Question();
-  request.mutable_content()->set_model("nobody has heard of it");
+  request.mutable_content()->set_model("a model without a session");
   request.set_digests(std::string(32, 'x'));
   v1::LookupReply reply;
   ASSERT_TRUE(Lookup(channel_, request, &reply).ok());

@@ -135,7 +135,7 @@ TEST_F(PinTest, NamesBlocksByTheirTokens) {
   EXPECT_EQ(std::memcmp(reply.blocks().digests().data(), block.digest.bytes.data(),
                         block.digest.bytes.size()),
             0);
-  request.mutable_blocks()->set_engine_id("nobody");
+  request.mutable_blocks()->set_engine_id("unknown");
   ASSERT_TRUE(Pin(request, &reply).ok());
   EXPECT_EQ(reply.blocks().status_size(), 0)
       << "this engine registered no variant, so it has no blocks";

@@ -91,7 +91,7 @@ TEST_F(SessionContents, RefusesAContentThatIsNotTheBlocks) {
   Start(wire::WriteMode::kMapped);
   ASSERT_NO_FATAL_FAILURE(RegisterAnother());
   for (const auto& [parent, content] :
-       {std::pair(Name(9), IdOf("nobody's")), std::pair(IdOf("m"), IdOf("another"))}) {
+       {std::pair(Name(9), IdOf("unregistered")), std::pair(IdOf("m"), IdOf("another"))}) {
     const wire::Published answer = PutOf(1, parent, content);
     EXPECT_EQ(answer.status.at(0), BlockStatus::kInvalid);
     EXPECT_NE(answer.message.find("content_id"), std::string::npos) << answer.message;

@@ -192,7 +192,7 @@ TEST(BlockSelection, HasALimit) {
   wire::BlockSelection selection;
   selection.digests.resize(8'192);
   EXPECT_TRUE(absl::IsInvalidArgument(Select(selection, {}, {}, instances, f.store()).status()));
-  selection.engine_id = "nobody";
+  selection.engine_id = "unknown";
   EXPECT_TRUE(Select(selection, {}, {}, instances, f.store())->blocks.empty());
 }
 
