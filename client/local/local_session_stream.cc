@@ -1,7 +1,6 @@
 #include "client/local/local_session_stream.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -32,7 +31,7 @@ int MsUntil(TimePoint until) {
 
 }  // namespace
 
-LocalSessionStream::LocalSessionStream(FileDescriptor socket, FileDescriptor wake,
+LocalSessionStream::LocalSessionStream(FileDescriptor socket, WakeUp wake,
                                        SessionInbox::Handlers handlers)
     : socket_(std::move(socket)),
       wake_(std::move(wake)),
@@ -43,8 +42,7 @@ absl::StatusOr<std::unique_ptr<SessionStream>> LocalSessionStream::Open(
     FileDescriptor socket, wire::Hello hello, SessionInbox::Handlers handlers,
     std::chrono::milliseconds deadline) {
   const TimePoint until = SteadyNow() + deadline;
-  FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake) return absl::ErrnoToStatus(errno, "cannot make an eventfd for the session");
+  LARDER_ASSIGN_OR_RETURN(WakeUp wake, WakeUp::Open());
   auto opened = absl::WrapUnique(
       new LocalSessionStream(std::move(socket), std::move(wake), std::move(handlers)));
   wire::Up up;
@@ -172,17 +170,16 @@ void LocalSessionStream::End(const absl::Status& why) {
 void LocalSessionStream::Sleep(bool writing, TimePoint until) {
   const auto events = static_cast<int16_t>(writing ? POLLIN | POLLOUT : POLLIN);
   pollfd waiting[] = {{.fd = socket_.get(), .events = events, .revents = 0},
-                      {.fd = ending_ ? -1 : wake_.get(), .events = POLLIN, .revents = 0}};
+                      {.fd = ending_ ? -1 : wake_.fd(), .events = POLLIN, .revents = 0}};
   (void)poll(waiting, 2, MsUntil(until));  // the caller checks again in any case
-  eventfd_t nudges;
-  if ((waiting[1].revents & POLLIN) != 0) (void)eventfd_read(wake_.get(), &nudges);
+  if ((waiting[1].revents & POLLIN) != 0) wake_.Clear();
 }
 
 // ---- ending
 
 void LocalSessionStream::Cancel() { shutdown(socket_.get(), SHUT_RDWR); }
 
-void LocalSessionStream::Nudge() { (void)eventfd_write(wake_.get(), 1); }
+void LocalSessionStream::Nudge() { wake_.Wake(); }
 
 void LocalSessionStream::Wake() {
   woken_ = true;

@@ -25,6 +25,7 @@
 #include "proto/frames/session_codec.h"
 #include "proto/frames/session_frames.h"
 #include "proto/frames/socket_queue.h"
+#include "proto/frames/wake_up.h"
 #include "proto/messages/messages.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"
@@ -54,7 +55,7 @@ class LocalSessionStream final : public SessionStream {
   bool Close(std::chrono::milliseconds deadline) override LARDER_EXCLUDES(write_mu_, pump_mu_);
 
  private:
-  LocalSessionStream(FileDescriptor socket, FileDescriptor wake, SessionInbox::Handlers handlers);
+  LocalSessionStream(FileDescriptor socket, WakeUp wake, SessionInbox::Handlers handlers);
 
   // Sends queued bytes as far as the socket takes them.  Once all are sent, half-closes the socket
   // if Close has begun.
@@ -74,7 +75,7 @@ class LocalSessionStream final : public SessionStream {
 
   const ForkGuard fork_guard_;
   const FileDescriptor socket_;
-  const FileDescriptor wake_;
+  const WakeUp wake_;
   SessionInbox inbox_;
   std::atomic<bool> woken_{false};  // set by Wake: then only Close pumps
   std::atomic<bool> stuck_{false};  // given up: the daemon accepts no data

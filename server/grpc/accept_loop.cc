@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -42,8 +41,7 @@ void TakePrecedence() {
 
 AcceptLoop::AcceptLoop(std::vector<Endpoint> endpoints, ConnectionPeers& peers,
                        IncomingMessages& incoming, const Doorkeeper::Report& report)
-    : peers_(peers), incoming_(incoming), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  LARDER_CHECK(bool{wake_});
+    : peers_(peers), incoming_(incoming), wake_(WakeUp::Open().value()) {
   for (Endpoint& endpoint : endpoints) {
     counters_.push_back(endpoint.counters);
     served_.emplace_back(std::move(endpoint), report);
@@ -60,7 +58,7 @@ AcceptLoop::~AcceptLoop() { Stop(); }
 
 void AcceptLoop::Stop() {
   stop_.store(true);
-  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+  wake_.Wake();
   MutexLock lock(mu_);
   if (!thread_.joinable()) return;
   thread_.join();
@@ -69,7 +67,7 @@ void AcceptLoop::Stop() {
 
 void AcceptLoop::Ask() {
   heartbeat_.Ask();
-  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+  wake_.Wake();
 }
 
 bool AcceptLoop::Accepting() const {
@@ -80,16 +78,13 @@ void AcceptLoop::Run() {
   std::vector<pollfd> fds(served_.size() + 1);
   while (!stop_.load()) {
     const Time before = SteadyNow();
-    fds[0] = {wake_.get(), POLLIN, 0};
+    fds[0] = {wake_.fd(), POLLIN, 0};
     for (size_t i = 0; i < served_.size(); ++i) {
       fds[i + 1] = {served_[i].door.fd(before), POLLIN, 0};
     }
     const int ready = poll(fds.data(), fds.size(), WaitMs(before));
     LARDER_CHECK(ready >= 0 || errno == EINTR || errno == ENOMEM);
-    if (ready > 0 && fds[0].revents != 0) {
-      eventfd_t count;
-      (void)eventfd_read(wake_.get(), &count);
-    }
+    if (ready > 0 && fds[0].revents != 0) wake_.Clear();
     heartbeat_.Answer();
     for (size_t i = 0; ready > 0 && i < served_.size(); ++i) {
       const pollfd& polled = fds[i + 1];

@@ -40,6 +40,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "proto/frames/file_descriptor.h"
+#include "proto/frames/wake_up.h"
 #include "server/connections/connection_peers.h"
 #include "server/connections/connection_shares.h"
 #include "server/connections/doorkeeper.h"
@@ -112,7 +113,7 @@ class AcceptLoop {
 
   ConnectionPeers& peers_;
   IncomingMessages& incoming_;
-  const FileDescriptor wake_;
+  const WakeUp wake_;
   std::vector<const ConnectionCounters*> counters_;  // of all sockets
   std::atomic<bool> stop_{false};
   Heartbeat heartbeat_;

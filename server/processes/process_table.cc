@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -53,7 +52,7 @@ size_t ProcessTable::TokenHash::operator()(const SidebandToken& token) const {
   return hash;
 }
 
-ProcessTable::ProcessTable(const Options& options, FileDescriptor epoll, FileDescriptor wake)
+ProcessTable::ProcessTable(const Options& options, FileDescriptor epoll, WakeUp wake)
     : options_(options), epoll_(std::move(epoll)), wake_(std::move(wake)) {}
 
 ProcessTable::~ProcessTable() { Stop(); }
@@ -62,9 +61,8 @@ absl::StatusOr<std::unique_ptr<ProcessTable>> ProcessTable::Create(const Options
   LARDER_RETURN_IF_ERROR(options.Validate());
   FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return absl::ErrnoToStatus(errno, "epoll_create1");
-  FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake) return absl::ErrnoToStatus(errno, "eventfd");
-  LARDER_RETURN_IF_ERROR(Watch(epoll.get(), wake.get(), kWake));
+  LARDER_ASSIGN_OR_RETURN(WakeUp wake, WakeUp::Open());
+  LARDER_RETURN_IF_ERROR(Watch(epoll.get(), wake.fd(), kWake));
   return absl::WrapUnique(new ProcessTable(options, std::move(epoll), std::move(wake)));
 }
 
@@ -79,7 +77,7 @@ void ProcessTable::Start(DeathCallback on_death) {
 
 void ProcessTable::Stop() {
   if (!reaper_.joinable()) return;
-  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+  wake_.Wake();
   reaper_.join();
 }
 

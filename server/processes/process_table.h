@@ -35,6 +35,7 @@
 #include "absl/status/statusor.h"
 #include "proto/frames/file_descriptor.h"
 #include "proto/frames/sideband_frames.h"
+#include "proto/frames/wake_up.h"
 #include "server/processes/peer_process.h"
 #include "server/runtime/shares.h"
 #include "storage/mutex.h"
@@ -126,7 +127,7 @@ class ProcessTable {
   struct TokenHash {
     size_t operator()(const SidebandToken& token) const;
   };
-  ProcessTable(const Options& options, FileDescriptor epoll, FileDescriptor wake);
+  ProcessTable(const Options& options, FileDescriptor epoll, WakeUp wake);
 
   [[nodiscard]] absl::StatusOr<ProcessId> EntryOf(PeerProcess peer) LARDER_REQUIRES(mu_);
   void EraseToken(Entry& entry, const SidebandToken& token) LARDER_REQUIRES(mu_);
@@ -139,7 +140,7 @@ class ProcessTable {
 
   const Options options_;
   const FileDescriptor epoll_;  // polls the pidfds, keyed by ProcessId, and wake_ as id 0
-  const FileDescriptor wake_;
+  const WakeUp wake_;
   DeathCallback on_death_;
   std::thread reaper_;
 

@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -44,7 +43,7 @@ absl::Status Sideband::Options::Validate() const {
   return absl::OkStatus();
 }
 
-Sideband::Sideband(const Options& options, SidebandHost& host, ProcessTable& processes,
+Sideband::Sideband(const Options& options, WakeUp wake, SidebandHost& host, ProcessTable& processes,
                    StagingTable& staging)
     : options_(options),
       staging_(staging),
@@ -54,16 +53,13 @@ Sideband::Sideband(const Options& options, SidebandHost& host, ProcessTable& pro
                .shares = shares_,
                .counters = counters_,
                .trusted_uids = options_.trusted_uids},
+      dead_(std::move(wake)),
       last_id_(kWake),
       places_(options_.connections) {}
 
 Sideband::~Sideband() {
   if (thread_.joinable()) {
-    {
-      MutexLock lock(mu_);
-      stop_ = true;
-    }
-    LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+    dead_.Stop();
     thread_.join();
   }
 }
@@ -73,7 +69,9 @@ absl::StatusOr<std::unique_ptr<Sideband>> Sideband::Create(const Options& option
                                                            ProcessTable& processes,
                                                            StagingTable& staging) {
   LARDER_RETURN_IF_ERROR(options.Validate());
-  auto sideband = absl::WrapUnique(new Sideband(options, host, processes, staging));
+  LARDER_ASSIGN_OR_RETURN(WakeUp wake, WakeUp::Open());
+  auto sideband =
+      absl::WrapUnique(new Sideband(options, std::move(wake), host, processes, staging));
   LARDER_ASSIGN_OR_RETURN(auto listener, ListeningSocket::Open({.path = options.path,
                                                                 .type = SOCK_SEQPACKET,
                                                                 .mode = options.mode,
@@ -86,9 +84,8 @@ absl::StatusOr<std::unique_ptr<Sideband>> Sideband::Create(const Options& option
 
 absl::Status Sideband::OpenLoop() {
   epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
-  wake_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll_ || !wake_) return absl::ErrnoToStatus(errno, "cannot open the sideband's loop");
-  LARDER_RETURN_IF_ERROR(Watch(epoll_.get(), wake_.get(), kWake));
+  if (!epoll_) return absl::ErrnoToStatus(errno, "cannot open the sideband's loop");
+  LARDER_RETURN_IF_ERROR(Watch(epoll_.get(), dead_.fd(), kWake));
   WatchDoor();
   if (watched_ < 0) return absl::ErrnoToStatus(errno, "cannot watch the sideband's socket");
   return absl::OkStatus();
@@ -105,16 +102,12 @@ void Sideband::Start() {
 void Sideband::OnProcessDeath(ProcessId process) {
   staging_.DropProcess(process);
   shares_.DropProcess(process);
-  {
-    MutexLock lock(mu_);
-    dead_.push_back(process);
-  }
-  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+  dead_.Push(process);
 }
 
 void Sideband::Ask() {
   heartbeat_.Ask();
-  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+  dead_.Wake();
 }
 
 void Sideband::Run() {
@@ -125,8 +118,7 @@ void Sideband::Run() {
     for (int i = 0; i < ready; ++i) {
       const uint64_t id = events[static_cast<size_t>(i)].data.u64;
       if (id == kWake) {
-        eventfd_t count;
-        eventfd_read(wake_.get(), &count);
+        dead_.Clear();
         heartbeat_.Answer();
       } else if (id == door_id_) {
         Accept(events[static_cast<size_t>(i)].events);
@@ -138,8 +130,7 @@ void Sideband::Run() {
     CloseDead();
     door_->Check(SteadyNow());
     WatchDoor();
-    MutexLock lock(mu_);
-    if (stop_) break;
+    if (dead_.stopped()) break;
   }
   while (!connections_.empty()) Close(connections_.begin()->first);
 }
@@ -224,12 +215,7 @@ void Sideband::CloseLate() {
 }
 
 void Sideband::CloseDead() {
-  std::vector<ProcessId> dead;
-  {
-    MutexLock lock(mu_);
-    dead.swap(dead_);
-  }
-  for (const ProcessId process : dead) {
+  for (const ProcessId process : dead_.Take()) {
     std::vector<uint64_t> ids;
     for (const auto& [id, c] : connections_) {
       if (c.connection->welcomed() && c.connection->process() == process) ids.push_back(id);

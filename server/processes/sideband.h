@@ -11,7 +11,7 @@
 // staging, which outlive it.
 // Thread-safety: one thread calls Create and Start and destroys it; any thread may call the other
 // methods.
-// Locks: mu_ is a leaf.
+// Locks: the queue of dead processes has one, a leaf.
 // Lifecycle: Create (listens; connections wait) -> Start -> destroyed (closes all connections).
 // The daemon's death callback calls OnProcessDeath, so ProcessTable::Stop must precede the
 // destruction.
@@ -40,7 +40,7 @@
 #include "server/processes/sideband_connection.h"
 #include "server/processes/staging_table.h"
 #include "server/runtime/heartbeat.h"
-#include "storage/mutex.h"
+#include "server/runtime/wake_queue.h"
 #include "storage/types.h"
 
 namespace larder {
@@ -96,7 +96,7 @@ class Sideband {
     Time deadline;
     uint64_t id = 0;
   };
-  Sideband(const Options& options, SidebandHost& host, ProcessTable& processes,
+  Sideband(const Options& options, WakeUp wake, SidebandHost& host, ProcessTable& processes,
            StagingTable& staging);
   [[nodiscard]] absl::Status OpenLoop();
 
@@ -117,7 +117,7 @@ class Sideband {
   const SidebandConnection::Context context_;
   std::optional<Doorkeeper> door_;
   FileDescriptor epoll_;
-  FileDescriptor wake_;
+  WakeQueue<ProcessId> dead_;  // Stop ends the loop
   Heartbeat heartbeat_;
   std::thread thread_;
 
@@ -128,10 +128,6 @@ class Sideband {
   absl::flat_hash_map<uint64_t, Connection> connections_;
   ConnectionShares places_;
   std::deque<Handshake> handshakes_;  // by deadline; some of them may be complete already
-
-  Mutex mu_;
-  bool stop_ LARDER_GUARDED_BY(mu_) = false;
-  std::vector<ProcessId> dead_ LARDER_GUARDED_BY(mu_);
 };
 
 }  // namespace larder

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "storage/check.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -41,19 +41,15 @@ void BlockSignals() {
 
 absl::StatusOr<std::unique_ptr<SignalThread>> SignalThread::Start(Handlers handlers) {
   const sigset_t set = OurSignals();
-  const int signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-  const int stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (signal_fd < 0 || stop_fd < 0) {
-    const int error = errno;
-    if (signal_fd >= 0) close(signal_fd);
-    if (stop_fd >= 0) close(stop_fd);
-    return absl::ErrnoToStatus(error, "cannot listen for signals");
-  }
-  return std::unique_ptr<SignalThread>(new SignalThread(std::move(handlers), signal_fd, stop_fd));
+  FileDescriptor signals(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals) return absl::ErrnoToStatus(errno, "cannot listen for signals");
+  LARDER_ASSIGN_OR_RETURN(WakeUp stop, WakeUp::Open());
+  return std::unique_ptr<SignalThread>(
+      new SignalThread(std::move(handlers), std::move(signals), std::move(stop)));
 }
 
-SignalThread::SignalThread(Handlers handlers, int signal_fd, int stop_fd)
-    : handlers_(std::move(handlers)), signal_fd_(signal_fd), stop_fd_(stop_fd) {
+SignalThread::SignalThread(Handlers handlers, FileDescriptor signals, WakeUp stop)
+    : handlers_(std::move(handlers)), signals_(std::move(signals)), stop_(std::move(stop)) {
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "signals");
     Run();
@@ -61,15 +57,12 @@ SignalThread::SignalThread(Handlers handlers, int signal_fd, int stop_fd)
 }
 
 SignalThread::~SignalThread() {
-  const uint64_t one = 1;
-  LARDER_CHECK(write(stop_fd_, &one, sizeof one) == sizeof one);
+  stop_.Wake();
   thread_.join();
-  close(signal_fd_);
-  close(stop_fd_);
 }
 
 void SignalThread::Run() {
-  pollfd fds[] = {{signal_fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}};
+  pollfd fds[] = {{signals_.get(), POLLIN, 0}, {stop_.fd(), POLLIN, 0}};
   const int timeout_ms = PollTimeoutMs(handlers_.pulse);
   while (true) {
     const int ready = poll(fds, 2, timeout_ms);
@@ -82,7 +75,7 @@ void SignalThread::Run() {
 
 void SignalThread::OnSignal() {
   signalfd_siginfo info{};
-  if (read(signal_fd_, &info, sizeof info) != sizeof info) return;
+  if (read(signals_.get(), &info, sizeof info) != sizeof info) return;
   if (info.ssi_signo == SIGHUP) {
     handlers_.on_hangup();
     return;

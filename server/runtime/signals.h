@@ -17,6 +17,8 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "proto/frames/file_descriptor.h"
+#include "proto/frames/wake_up.h"
 #include "storage/clock.h"
 
 namespace larder {
@@ -42,13 +44,13 @@ class SignalThread {
   SignalThread& operator=(const SignalThread&) = delete;
 
  private:
-  SignalThread(Handlers handlers, int signal_fd, int stop_fd);
+  SignalThread(Handlers handlers, FileDescriptor signals, WakeUp stop);
   void Run();
   void OnSignal();
 
   const Handlers handlers_;
-  const int signal_fd_;
-  const int stop_fd_;
+  const FileDescriptor signals_;  // a signalfd
+  const WakeUp stop_;
   bool ending_ = false;  // used by the thread only
   std::thread thread_;
 };

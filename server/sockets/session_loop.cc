@@ -1,7 +1,6 @@
 #include "server/sockets/session_loop.h"
 
 #include <pthread.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -21,18 +20,18 @@ constexpr uint64_t kWake = 0;  // ids of sockets are greater
 
 absl::StatusOr<std::unique_ptr<SessionLoop>> SessionLoop::Start() {
   FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
-  FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  absl::StatusOr<WakeUp> wake = WakeUp::Open();
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = kWake;
-  if (!epoll || !wake || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) {
+  if (!epoll || !wake.ok() || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake->fd(), &event) != 0) {
     return absl::ErrnoToStatus(errno, "cannot create a loop for session sockets");
   }
-  return absl::WrapUnique(new SessionLoop(std::move(epoll), std::move(wake)));
+  return absl::WrapUnique(new SessionLoop(std::move(epoll), *std::move(wake)));
 }
 
-SessionLoop::SessionLoop(FileDescriptor epoll, FileDescriptor wake)
-    : epoll_(std::move(epoll)), wake_(std::move(wake)) {
+SessionLoop::SessionLoop(FileDescriptor epoll, WakeUp wake)
+    : epoll_(std::move(epoll)), woken_(std::move(wake)) {
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "session-loop");
     Run();
@@ -40,49 +39,31 @@ SessionLoop::SessionLoop(FileDescriptor epoll, FileDescriptor wake)
 }
 
 SessionLoop::~SessionLoop() {
-  {
-    MutexLock lock(mu_);
-    stop_ = true;
-  }
-  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+  woken_.Stop();
   thread_.join();
 }
 
 void SessionLoop::Add(std::unique_ptr<SessionSocket> socket) {
-  {
-    MutexLock lock(mu_);
-    added_.push_back(std::move(socket));
-  }
-  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+  const uint64_t id = socket->id();
+  woken_.Push({.id = id, .added = std::move(socket)});
 }
 
-void SessionLoop::Wake(uint64_t id) {
-  {
-    MutexLock lock(mu_);
-    woken_.push_back(id);
-  }
-  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
-}
+void SessionLoop::Wake(uint64_t id) { woken_.Push({.id = id, .added = nullptr}); }
 
 void SessionLoop::Ask() {
   heartbeat_.Ask();
-  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+  woken_.Wake();
 }
 
 void SessionLoop::Run() {
   Events events;
-  while (!Stopped()) RunOnce(&events);
-  TakeAdded();
+  while (!woken_.stopped()) RunOnce(&events);
+  TakeWoken();
   for (auto& [id, served] : served_) {
     served.socket->Finish(absl::UnavailableError("larderd is stopping"));
   }
   LookAtAll(SteadyNow());
   while (!served_.empty()) RunOnce(&events);
-}
-
-bool SessionLoop::Stopped() {
-  MutexLock lock(mu_);
-  return stop_;
 }
 
 void SessionLoop::RunOnce(Events* events) {
@@ -91,9 +72,8 @@ void SessionLoop::RunOnce(Events* events) {
   for (int i = 0; i < ready; ++i) {
     const uint64_t id = (*events)[static_cast<size_t>(i)].data.u64;
     if (id == kWake) {
-      eventfd_t count;
-      (void)eventfd_read(wake_.get(), &count);
-      TakeAdded();
+      woken_.Clear();
+      TakeWoken();
       heartbeat_.Answer();
     } else {
       LookAt(id, now, ((*events)[static_cast<size_t>(i)].events & (EPOLLHUP | EPOLLERR)) != 0);
@@ -118,28 +98,26 @@ int SessionLoop::Wait(Events* events) {
   return wait(static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000)));
 }
 
-void SessionLoop::TakeAdded() {
-  std::vector<std::unique_ptr<SessionSocket>> added;
-  std::vector<uint64_t> woken;
-  {
-    MutexLock lock(mu_);
-    added.swap(added_);
-    woken.swap(woken_);
+// A socket that was added is looked at as well, because its session may have been ended before the
+// loop had the socket.
+void SessionLoop::TakeWoken() {
+  for (Woken& woken : woken_.Take()) {
+    if (woken.added != nullptr) Serve(std::move(woken.added));
+    LookAt(woken.id, SteadyNow());
   }
-  for (std::unique_ptr<SessionSocket>& socket : added) {
-    const uint64_t id = socket->id();
-    epoll_event event{};
-    event.data.u64 = id;
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket->socket(), &event) != 0) {
-      socket->Finish(absl::ResourceExhaustedError(
-          "the kernel cannot watch another session socket: attach again later"));
-      (void)socket->OnEvent(SteadyNow());
-      continue;
-    }
+}
+
+void SessionLoop::Serve(std::unique_ptr<SessionSocket> socket) {
+  const uint64_t id = socket->id();
+  epoll_event event{};
+  event.data.u64 = id;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket->socket(), &event) == 0) {
     served_.try_emplace(id, Served{.socket = std::move(socket), .events = 0});
-    woken.push_back(id);  // its session may have been ended before the loop had the socket
+    return;
   }
-  for (const uint64_t id : woken) LookAt(id, SteadyNow());
+  socket->Finish(absl::ResourceExhaustedError(
+      "the kernel cannot watch another session socket: attach again later"));
+  (void)socket->OnEvent(SteadyNow());
 }
 
 void SessionLoop::LookAt(uint64_t id, TimePoint now, bool hung_up) {

@@ -7,7 +7,7 @@
 //
 // Ownership: owns the sockets that are added.
 // Thread-safety: NewId, Add and Wake from any thread; Ask and Answered from one thread.
-// Locks: mu_ is a leaf.  Sockets are called without it.
+// Locks: its queue has one, a leaf.  Sockets are called without it.
 // Lifecycle: Start -> Add, ... -> destroyed, which ends the sessions of all its sockets; clients
 // have SessionSocket::kLinger to read how their sessions ended.
 #pragma once
@@ -19,7 +19,6 @@
 #include <memory>
 #include <set>
 #include <thread>
-#include <vector>
 
 #include <sys/epoll.h>
 
@@ -27,9 +26,9 @@
 #include "absl/status/statusor.h"
 #include "proto/frames/file_descriptor.h"
 #include "server/runtime/heartbeat.h"
+#include "server/runtime/wake_queue.h"
 #include "server/sockets/session_socket.h"
 #include "storage/clock.h"
-#include "storage/mutex.h"
 
 namespace larder {
 
@@ -46,8 +45,8 @@ class SessionLoop final : public SessionSocket::Waker {
 
   // Returns the id for a socket that will be added.
   [[nodiscard]] uint64_t NewId() { return last_id_.fetch_add(1) + 1; }
-  void Add(std::unique_ptr<SessionSocket> socket) LARDER_EXCLUDES(mu_);
-  void Wake(uint64_t id) override LARDER_EXCLUDES(mu_);
+  void Add(std::unique_ptr<SessionSocket> socket);
+  void Wake(uint64_t id) override;
 
   // Asks the thread to show that it makes progress, and wakes it to answer
   // (server/runtime/heartbeat.h).
@@ -61,14 +60,20 @@ class SessionLoop final : public SessionSocket::Waker {
     uint32_t events = 0;  // the events that the epoll is to report
     bool watched = true;  // the epoll contains the socket
   };
-  SessionLoop(FileDescriptor epoll, FileDescriptor wake);
+  // A socket to look at, which the loop does not serve yet if `added` is not null.
+  struct Woken {
+    uint64_t id = 0;
+    std::unique_ptr<SessionSocket> added;
+  };
+  SessionLoop(FileDescriptor epoll, WakeUp wake);
 
-  void Run() LARDER_EXCLUDES(mu_);
-  void RunOnce(Events* events) LARDER_EXCLUDES(mu_);
-  [[nodiscard]] bool Stopped() LARDER_EXCLUDES(mu_);
+  void Run();
+  void RunOnce(Events* events);
   // Returns how many entries of *events are set.
   [[nodiscard]] int Wait(Events* events);
-  void TakeAdded() LARDER_EXCLUDES(mu_);
+  void TakeWoken();
+  // Begins to serve the socket.
+  void Serve(std::unique_ptr<SessionSocket> socket);
   void LookAt(uint64_t id, TimePoint now, bool hung_up = false);
   void Erase(uint64_t id);
   void LookAtAll(TimePoint now);
@@ -78,7 +83,7 @@ class SessionLoop final : public SessionSocket::Waker {
   void Watch(Served& served, const SessionSocket::Next& next, bool hung_up);
 
   const FileDescriptor epoll_;
-  const FileDescriptor wake_;
+  WakeQueue<Woken> woken_;
   std::atomic<uint64_t> last_id_{0};
   Heartbeat heartbeat_;
   std::thread thread_;
@@ -88,11 +93,6 @@ class SessionLoop final : public SessionSocket::Waker {
   std::set<uint64_t> lingering_;  // the oldest first
   TimePoint spin_until_;
   TimePoint next_due_ = TimePoint::max();  // of all sockets; may be too early
-
-  Mutex mu_;
-  bool stop_ LARDER_GUARDED_BY(mu_) = false;
-  std::vector<std::unique_ptr<SessionSocket>> added_ LARDER_GUARDED_BY(mu_);
-  std::vector<uint64_t> woken_ LARDER_GUARDED_BY(mu_);
 };
 
 }  // namespace larder
