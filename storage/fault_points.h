@@ -5,7 +5,7 @@
 // larderd logs a warning if it starts with any point armed.
 //
 // Faults are armed by text, a list of POINT=ACTION[:TIME][/EVERY] separated by commas, as in
-//   data.write=error/32,data.sync=sleep:500ms,commit.before=crash/1
+//   data.write=error/32,data.sync=sleep:500ms,put.committed=crash
 // ACTION: error (EIO), full (ENOSPC), short (only half of the bytes are written or read; an error
 // at points that neither write nor read), sleep:TIME (us, ms, s), crash (_exit(66), which like
 // kill -9 runs no cleanup).  EVERY n (default 1): the action happens on average at one arrival in

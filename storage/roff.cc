@@ -7,7 +7,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
-namespace larder::cli {
+namespace larder {
 namespace {
 
 // Returns `text` as one line of roff: hyphens stay the ASCII characters that a user types, and the
@@ -54,4 +54,4 @@ void ManPageWriter::Command(std::string_view line) {
   absl::StrAppend(&out_, ".PP\n.nf\n.RS\n", Quoted(line), "\n.RE\n.fi\n");
 }
 
-}  // namespace larder::cli
+}  // namespace larder

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace larder::cli {
+namespace larder {
 
 class ManPageWriter {
  public:
@@ -30,4 +30,4 @@ class ManPageWriter {
   std::string out_;
 };
 
-}  // namespace larder::cli
+}  // namespace larder

@@ -7,7 +7,8 @@
 // converts to.  A function that must do something else with the error, or return another type,
 // writes its own `if`.
 // Limits: the type in `declaration` must not have a comma outside parentheses; write `auto` where
-// it has one.
+// it has one.  LARDER_ASSIGN_OR_RETURN is several statements, so it needs braces after `if`, `else`
+// and loops.
 #pragma once
 
 #include <utility>

@@ -6,18 +6,13 @@
 // Thread-safety: pure functions.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "absl/status/statusor.h"
-#include "storage/types.h"
-
-namespace larder::cli {
+namespace larder {
 
 [[nodiscard]] std::string Printable(std::string_view text);
 
@@ -32,13 +27,6 @@ namespace larder::cli {
 [[nodiscard]] std::string FormatSeconds(double seconds);           // "3 min 5 s", "12 ms"
 [[nodiscard]] std::string FormatShare(double part, double whole);  // "12.3 %"; "-" if `whole` is 0
 
-// Parses "30s", "500ms", "2min" or "1h".  Returns InvalidArgument unless the duration is above 0
-// and at most 365 days.
-[[nodiscard]] absl::StatusOr<std::chrono::milliseconds> ParseDuration(std::string_view text);
-// Parses "8GiB", "64MiB" or "4096" (bytes).  Returns InvalidArgument unless the number is whole and
-// the size is from 1 byte to 4 EiB.
-[[nodiscard]] absl::StatusOr<uint64_t> ParseBytes(std::string_view text);
-
 // Returns the name in `names` that differs from `name` by the fewest changed, missing, added and
 // swapped letters, at most a third of the length of `name`.  If there is none and `name` has at
 // least 2 letters, returns the first of `names` that begins with `name`.  Otherwise, and if `name`
@@ -46,4 +34,4 @@ namespace larder::cli {
 [[nodiscard]] std::string_view NearestName(std::string_view name,
                                            std::span<const std::string_view> names);
 
-}  // namespace larder::cli
+}  // namespace larder

@@ -150,6 +150,10 @@ enum class SlabId : uint16_t {};
 // pages into 24 bits each.
 inline constexpr ByteCount kSlabBytesLimit = GiB(64);
 
+[[nodiscard]] constexpr ByteCount BytesOfPages(uint32_t pages) {
+  return ByteCount(uint64_t{pages} * kPageBytes);
+}
+
 // Consecutive pages of one slab.  Empty if pages == 0.
 struct Extent {
   SlabId slab{};
@@ -157,9 +161,7 @@ struct Extent {
   uint32_t pages = 0;
 
   [[nodiscard]] constexpr uint64_t offset() const { return uint64_t{page} * kPageBytes; }
-  [[nodiscard]] constexpr ByteCount bytes() const {
-    return ByteCount(uint64_t{pages} * kPageBytes);
-  }
+  [[nodiscard]] constexpr ByteCount bytes() const { return BytesOfPages(pages); }
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 [[nodiscard]] constexpr uint32_t PagesFor(ByteCount bytes) {

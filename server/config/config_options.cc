@@ -348,7 +348,7 @@ const ConfigOption* FindConfigOption(std::string_view name) {
 std::string_view NearestConfigOption(std::string_view name) {
   std::vector<std::string_view> names;
   for (const ConfigOption& option : kOptions) names.push_back(option.name);
-  return cli::NearestName(name, names);
+  return NearestName(name, names);
 }
 
 std::string FlagName(const ConfigOption& option) {

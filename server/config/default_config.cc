@@ -42,7 +42,7 @@ std::string Comment(const std::string& text) {
   constexpr size_t kColumns = 80;
   std::string out;
   for (const absl::string_view line :
-       absl::StrSplit(cli::Wrap(text, kColumns - 2, 0, ""), '\n', absl::SkipEmpty()))
+       absl::StrSplit(Wrap(text, kColumns - 2, 0, ""), '\n', absl::SkipEmpty()))
     absl::StrAppend(&out, "# ", line, "\n");
   return out;
 }

@@ -68,9 +68,9 @@ constexpr Described kFiles[] = {
     {"DISK/shard-*/", "Blocks that outlive the daemon; larderctl dump reads the data files."},
 };
 
-std::string Wrap(std::string_view text, size_t indent, std::string_view first) {
+std::string Paragraph(std::string_view text, size_t indent, std::string_view first) {
   constexpr size_t kColumns = 80;
-  return cli::Wrap(text, kColumns, indent, first);
+  return Wrap(text, kColumns, indent, first);
 }
 
 // Returns the term and the text, which begins at `column` of the term's line, or of the next line
@@ -78,9 +78,9 @@ std::string Wrap(std::string_view text, size_t indent, std::string_view first) {
 std::string Beside(const Described& one, size_t column) {
   const std::string blanks(column, ' ');
   std::string first = absl::StrCat("  ", std::string(one.term));
-  if (first.size() + 2 > column) return first + "\n" + Wrap(one.text, column, blanks);
+  if (first.size() + 2 > column) return first + "\n" + Paragraph(one.text, column, blanks);
   first.resize(column, ' ');
-  return Wrap(one.text, column, first);
+  return Paragraph(one.text, column, first);
 }
 
 std::string SentenceOf(const ConfigOption& option) {
@@ -100,17 +100,17 @@ std::string HelpText() {
   constexpr size_t kActionColumn = 21;
   std::string out = absl::StrCat(
       "larderd - the Larder daemon: ", std::string(kWhat), "\n\nUsage: ", kSynopsis[0], "\n       ",
-      kSynopsis[1], "\n       ", kSynopsis[2], "\n\n", Wrap(kAbout, 0, ""), "\nActions\n");
+      kSynopsis[1], "\n       ", kSynopsis[2], "\n\n", Paragraph(kAbout, 0, ""), "\nActions\n");
   for (const Described& action : kActions) out += Beside(action, kActionColumn);
   absl::StrAppend(&out, "\nConfiguration\n", Beside(kConfigFile, kActionColumn), "\n",
-                  Wrap(kConfiguration, 2, "  "));
+                  Paragraph(kConfiguration, 2, "  "));
   std::string_view group;
   for (const ConfigOption& option : ConfigOptions()) {
     if (option.group != group) {
       group = option.group;
       absl::StrAppend(&out, "\n", std::string(group), "\n");
     }
-    absl::StrAppend(&out, "  ", TermOf(option), "\n", Wrap(SentenceOf(option), 6, "      "));
+    absl::StrAppend(&out, "  ", TermOf(option), "\n", Paragraph(SentenceOf(option), 6, "      "));
   }
   out += "\nExit codes\n";
   for (const Described& code : kExitCodes) out += Beside(code, 5);
@@ -120,7 +120,7 @@ std::string HelpText() {
 }
 
 std::string ManPage() {
-  cli::ManPageWriter page("larderd", 8, Version(), kWhat);
+  ManPageWriter page("larderd", 8, Version(), kWhat);
   page.Section("SYNOPSIS");
   for (const char* const line : kSynopsis) page.Text(line);
   page.Section("DESCRIPTION");

@@ -82,10 +82,8 @@ grpc::ServerWriteReactor<v1::VerifyProgress>* AdminService::Verify(
     return stream;
   }
   const bool taken = verifying_.Submit([this, stream, query] {
-    stream->End(verifier_.Verify(query, [&](const wire::VerifyProgress& progress) {
-      v1::VerifyProgress message;
-      wire::Encode(progress, &message);
-      return stream->Report(std::move(message));
+    stream->End(verifier_.Verify(query, [stream](const wire::VerifyProgress& progress) {
+      return stream->ReportEncoded(progress);
     }));
   });
   if (!taken)

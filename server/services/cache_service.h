@@ -18,8 +18,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "larder/v1/cache.grpc.pb.h"
+#include "proto/convert/convert.h"
 #include "server/grpc/method_table.h"
 #include "server/instances/block_selection.h"
 #include "server/instances/device_table.h"
@@ -37,6 +39,7 @@
 #include "server/verbs/device_verbs.h"
 #include "server/verbs/move.h"
 #include "server/verbs/pin.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 
@@ -91,6 +94,22 @@ class CacheService final : public ChargedAt<CacheMethods> {
   void RunClear(const ClearVerb::What& what, v1::ClearReply* reply,
                 std::function<void(const absl::Status&)> done);
   void RunCompress(const CompressVerb::What& what, ProgressStream<v1::CompressProgress>* stream);
+  // The beginning that the streaming verbs share: admits the call for as long as `stream` lives,
+  // decodes `request` into *query, calls `check()`, and returns the blocks that the call is about.
+  template <class Message, class Request, class Query, class Check>
+  [[nodiscard]] absl::StatusOr<BlockScope> BeginLongCall(grpc::CallbackServerContext& context,
+                                                         const Request& request,
+                                                         ProgressStream<Message>& stream,
+                                                         Query* query, Check check) {
+    LARDER_ASSIGN_OR_RETURN(Shares::Ticket call, Admit(context, AccountOf(context, deps_)));
+    stream.Hold(std::move(call));
+    absl::Status status = wire::DecodeInPlace(request, query);
+    if (status.ok()) status = check();
+    auto scope = status.ok() ? ScopeOf(query->tenant, query->scope, query->blocks, request.blocks())
+                             : absl::StatusOr<BlockScope>(status);
+    if (!scope.ok()) ++deps_.counters.invalid_messages;
+    return scope;
+  }
   // Returns an error if the work has not begun; the caller must then end the stream.
   [[nodiscard]] absl::Status BeginMove(grpc::CallbackServerContext* context,
                                        const v1::MoveRequest& request,

@@ -37,19 +37,14 @@ grpc::ServerWriteReactor<v1::CompressProgress>* CacheService::Compress(
 absl::Status CacheService::BeginCompress(grpc::CallbackServerContext* context,
                                          const v1::CompressRequest& request,
                                          ProgressStream<v1::CompressProgress>* stream) {
-  LARDER_ASSIGN_OR_RETURN(Shares::Ticket call, Admit(*context, AccountOf(*context, deps_)));
-  stream->Hold(std::move(call));
   wire::CompressQuery query;
-  absl::Status status = wire::DecodeInPlace(request, &query);
-  if (request.tiers().empty() && deps_.disk == nullptr) query.tiers = TierBit(Tier::kHost);
-  if (status.ok()) status = CheckTiers(query.tiers, query.dry_run);
-  auto scope = status.ok() ? ScopeOf(query.tenant, query.scope, query.blocks, request.blocks())
-                           : absl::StatusOr<BlockScope>(status);
-  if (!scope.ok()) {
-    ++deps_.counters.invalid_messages;
-    return scope.status();
-  }
-  auto what = std::make_shared<CompressVerb::What>(CompressVerb::What{.scope = *std::move(scope),
+  const auto check = [&] {
+    if (request.tiers().empty() && deps_.disk == nullptr) query.tiers = TierBit(Tier::kHost);
+    return CheckTiers(query.tiers, query.dry_run);
+  };
+  LARDER_ASSIGN_OR_RETURN(BlockScope scope,
+                          BeginLongCall(*context, request, *stream, &query, check));
+  auto what = std::make_shared<CompressVerb::What>(CompressVerb::What{.scope = std::move(scope),
                                                                       .tiers = query.tiers,
                                                                       .codec = query.codec,
                                                                       .dry_run = query.dry_run});
@@ -74,18 +69,15 @@ void CacheService::RunCompress(const CompressVerb::What& what,
     last.blocks += device_blocks;
     std::vector<wire::BlockAnswer> answers;
     if (of_device) answers.swap(last.answers);
-    v1::CompressProgress message;
-    wire::Encode(last, &message);
+    const bool wanted = stream->ReportEncoded(last);
     if (of_device) answers.swap(last.answers);
-    return stream->Report(std::move(message));
+    return wanted;
   };
   if (status.ok() && stored.tiers != 0) status = long_calls_.compress.Compress(stored, report);
   if (!of_device || !status.ok()) return stream->End(status);
   long_calls_.device_verbs.Compress(what.scope, what.codec, std::move(blocks), std::move(last),
                                     [stream](const wire::CompressProgress& progress) {
-                                      v1::CompressProgress message;
-                                      wire::Encode(progress, &message);
-                                      (void)stream->Report(std::move(message));
+                                      (void)stream->ReportEncoded(progress);
                                       stream->End(absl::OkStatus());
                                     });
 }

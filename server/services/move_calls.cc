@@ -35,24 +35,15 @@ grpc::ServerWriteReactor<v1::MoveProgress>* CacheService::Move(grpc::CallbackSer
 absl::Status CacheService::BeginMove(grpc::CallbackServerContext* context,
                                      const v1::MoveRequest& request,
                                      ProgressStream<v1::MoveProgress>* stream) {
-  LARDER_ASSIGN_OR_RETURN(Shares::Ticket call, Admit(*context, AccountOf(*context, deps_)));
-  stream->Hold(std::move(call));
   wire::MoveQuery query;
-  absl::Status status = wire::DecodeInPlace(request, &query);
-  if (status.ok()) status = CheckMovedTiers(query);
-  auto scope = status.ok() ? ScopeOf(query.tenant, query.scope, query.blocks, request.blocks())
-                           : absl::StatusOr<BlockScope>(status);
-  if (!scope.ok()) {
-    ++deps_.counters.invalid_messages;
-    return scope.status();
-  }
+  LARDER_ASSIGN_OR_RETURN(BlockScope scope,
+                          BeginLongCall(*context, request, *stream, &query,
+                                        [&query] { return CheckMovedTiers(query); }));
   auto what = std::make_shared<MoveVerb::What>(MoveVerb::What{
-      .scope = *std::move(scope), .from = query.from, .to = query.to, .copy = query.copy});
+      .scope = std::move(scope), .from = query.from, .to = query.to, .copy = query.copy});
   const auto move = [this, stream, what] {
-    stream->End(long_calls_.move.Move(*what, [&](const wire::MoveProgress& progress) {
-      v1::MoveProgress message;
-      wire::Encode(progress, &message);
-      return stream->Report(std::move(message));
+    stream->End(long_calls_.move.Move(*what, [stream](const wire::MoveProgress& progress) {
+      return stream->ReportEncoded(progress);
     }));
   };
   return long_calls_.moving.Submit(move) ? absl::OkStatus() : TooManyLongCalls(context);

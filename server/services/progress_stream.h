@@ -15,6 +15,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include "absl/status/status.h"
+#include "proto/convert/convert.h"
 #include "server/runtime/shares.h"
 #include "server/services/call_deadline.h"
 #include "server/services/rpc_status.h"
@@ -41,6 +42,13 @@ class ProgressStream final : public grpc::ServerWriteReactor<Message> {
     next_ = std::move(message);
     WriteNext();
     return true;
+  }
+  // Reports what `progress` encodes to (proto/convert).
+  template <class Progress>
+  [[nodiscard]] bool ReportEncoded(const Progress& progress) {
+    Message message;
+    wire::Encode(progress, &message);
+    return Report(std::move(message));
   }
   // Finishes the call after the last report.  Must be called exactly once; the caller must not use
   // this object afterwards.

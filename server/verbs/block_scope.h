@@ -55,12 +55,11 @@ class ScopeMembers {
   // each once.
   [[nodiscard]] std::vector<std::pair<VariantIndex, Digest>> OnDevice(
       const BlockScope& scope, const DeviceTable& devices) const;
-  // Calls visit(variant, digest) for each block that is stored in HOST or DISK.
+  // Calls visit(const BlockIndex::View&) for each block of the index that is in the scope.
   template <class Visit>
   void ForEach(const BlockStore& store, Visit visit) const {
     store.index().ForEach([&](const BlockIndex::View& block) {
-      if (InATier(block.state) && Contains(block.variant, block.digest))
-        visit(block.variant, block.digest);
+      if (Contains(block.variant, block.digest)) visit(block);
     });
   }
 

@@ -20,7 +20,7 @@ constexpr Duration kWriteLimit = std::chrono::seconds(20);
 constexpr size_t kForgottenAtOnce = 1024;
 
 void Count(const ClearedBlock& block, wire::ClearResult* result) {
-  const ByteCount bytes(uint64_t{block.pages} * kPageBytes);
+  const ByteCount bytes = BytesOfPages(block.pages);
   for (const auto& [tier, to] :
        {std::pair(Tier::kHost, &result->host), std::pair(Tier::kDisk, &result->disk)}) {
     if ((block.tiers & TierBit(tier)) == 0) continue;
@@ -61,7 +61,7 @@ absl::Status ClearVerb::ForgetOnDisk(Leased leased) {
   append(owed_.held, leased.held);
   append(owed_.names, leased.names);
   absl::Status status = ForgetOwed();
-  disk_.work->spiller().EraseRooms();
+  disk_.work->spiller().EraseFreedExtents();
   status.Update(disk_.tier->SyncErasures());
   if (!disk_.work->all_known())
     status.Update(absl::UnavailableError(
@@ -104,7 +104,9 @@ absl::Status ClearVerb::ClearOnce(const What& what, wire::ClearResult* result, L
     return answer;
   };
   if (what.scope.scope != wire::SelectionScope::kBlocks) {
-    members.ForEach(store_, clear);
+    members.ForEach(store_, [&](const BlockIndex::View& block) {
+      if (InATier(block.state)) (void)clear(block.variant, block.digest);
+    });
     return status;
   }
   const SelectedBlocks& selected = what.scope.blocks;

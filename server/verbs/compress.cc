@@ -24,8 +24,6 @@ constexpr int kNice = 10;  // no reader or writer waits for this work
 
 using Outcome = BlockRecoder::Outcome;
 
-ByteCount BytesOf(uint32_t pages) { return ByteCount(uint64_t{pages} * kPageBytes); }
-
 BlockStatus StatusOf(Outcome outcome) {
   switch (outcome) {
     case Outcome::kReady:  // a dry run
@@ -169,9 +167,8 @@ absl::StatusOr<std::vector<CompressVerb::Item>> CompressVerb::ItemsOf(const What
   ScopeMembers members;
   LARDER_RETURN_IF_ERROR(ScopeMembers::Find(what.scope, store_, disk_.tier, nullptr, &members));
   std::vector<Item> items;
-  store_.index().ForEach([&](const BlockIndex::View& block) {
+  members.ForEach(store_, [&](const BlockIndex::View& block) {
     const TierSet there = TiersOf(block.state) & what.tiers;
-    if (there == 0 || !members.Contains(block.variant, block.digest)) return;
     for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
       if ((there & TierBit(tier)) != 0) items.push_back({block.variant, block.digest, tier});
     }
@@ -229,8 +226,8 @@ absl::Status CompressVerb::Settle(Run& run, std::span<const Copy> copies) {
     progress.no_room += copy.outcome == Outcome::kNoRoom ? 1 : 0;
     progress.unsupported += copy.outcome == Outcome::kUnsupported ? 1 : 0;
     if (changed || copy.outcome == Outcome::kUnchanged) {
-      progress.bytes_before += BytesOf(copy.pages_before);
-      progress.bytes_after += BytesOf(copy.pages_after);
+      progress.bytes_before += BytesOfPages(copy.pages_before);
+      progress.bytes_after += BytesOfPages(copy.pages_after);
     }
     if (copy.outcome == Outcome::kChanged) Count(run.what.codec, copy);
     const auto name = run.names.find({copy.variant, copy.digest});
@@ -248,9 +245,9 @@ void CompressVerb::Count(Codec to, const Copy& copy) {
                         : (host ? counters_.blocks_encoded_host : counters_.blocks_encoded_disk);
   ++blocks;
   (host ? counters_.recoded_bytes_before_host : counters_.recoded_bytes_before_disk) +=
-      BytesOf(copy.pages_before).value();
+      BytesOfPages(copy.pages_before).value();
   (host ? counters_.recoded_bytes_after_host : counters_.recoded_bytes_after_disk) +=
-      BytesOf(copy.pages_after).value();
+      BytesOfPages(copy.pages_after).value();
 }
 
 }  // namespace larder

@@ -24,8 +24,6 @@ constexpr Duration kHoldLimit = std::chrono::seconds(1);
 // The pause before a promotion that was refused, because too many wait, is requested again.
 constexpr Duration kAskAgain = std::chrono::milliseconds(20);
 
-ByteCount BytesOf(uint32_t pages) { return ByteCount(uint64_t{pages} * kPageBytes); }
-
 // The answers for the blocks of a window.  Shared with the spiller or the promoter, which may
 // answer after the call has ended.
 class Answers {
@@ -69,7 +67,7 @@ absl::Status MoveVerb::Move(const What& what, const Report& report) {
   if (!report({})) return absl::CancelledError("the caller has ended the call");
   LARDER_ASSIGN_OR_RETURN(const std::vector<Item> items, ItemsOf(what));
   Run run{.what = what, .progress = CallProgress<wire::MoveProgress>(report), .moved = {}};
-  for (const Item& item : items) run.progress.done.bytes += BytesOf(item.pages);
+  for (const Item& item : items) run.progress.done.bytes += BytesOfPages(item.pages);
   run.progress.done.blocks = items.size();
   absl::Status status = CheckFits(what, run.progress.done.bytes);
   LARDER_RETURN_IF_ERROR(status);
@@ -91,7 +89,7 @@ size_t MoveVerb::WindowOf(std::span<const Item> items) {
   size_t count = 0;
   ByteCount bytes;
   for (const Item& item : items) {
-    bytes += BytesOf(item.pages);
+    bytes += BytesOfPages(item.pages);
     if (count == kWindowBlocks || (count > 0 && bytes > kWindowBytes) ||
         item.variant != items.front().variant) {
       break;
@@ -105,12 +103,11 @@ absl::StatusOr<std::vector<MoveVerb::Item>> MoveVerb::ItemsOf(const What& what) 
   ScopeMembers members;
   LARDER_RETURN_IF_ERROR(ScopeMembers::Find(what.scope, store_, disk_.tier, nullptr, &members));
   std::vector<Item> items;
-  store_.index().ForEach([&](const BlockIndex::View& block) {
+  members.ForEach(store_, [&](const BlockIndex::View& block) {
     const TierSet there = TiersOf(block.state);
     const bool in_both = (there & TierBit(what.from)) != 0 && (there & TierBit(what.to)) != 0;
     if ((there & TierBit(what.from)) == 0 || (in_both && what.copy)) return;
-    if (members.Contains(block.variant, block.digest))
-      items.push_back({block.variant, block.digest, block.extent.pages});
+    items.push_back({block.variant, block.digest, block.extent.pages});
   });
   std::ranges::stable_sort(items, {}, &Item::variant);
   return items;
@@ -160,7 +157,7 @@ void MoveVerb::Settle(Run& run, const Item& item, BlockStatus status) {
   wire::MoveProgress& progress = run.progress.done;
   if (status == BlockStatus::kPending || status == BlockStatus::kCancelled) return;
   ++progress.blocks_done;
-  progress.bytes_done += BytesOf(item.pages);
+  progress.bytes_done += BytesOfPages(item.pages);
   switch (status) {
     case BlockStatus::kOk:
       ++progress.moved;

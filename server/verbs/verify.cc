@@ -10,12 +10,9 @@
 namespace larder {
 namespace {
 
-constexpr Duration kBetweenReports = std::chrono::milliseconds(200);
 // While the call waits to keep its rate, it notices within this time that the caller has stopped
 // it.
 constexpr Duration kNap = std::chrono::milliseconds(50);
-
-ByteCount BytesOf(uint32_t pages) { return ByteCount(uint64_t{pages} * kPageBytes); }
 
 bool IsIn(BlockState state, Tier tier) { return (TiersOf(state) & TierBit(tier)) != 0; }
 
@@ -23,43 +20,34 @@ bool IsIn(BlockState state, Tier tier) { return (TiersOf(state) & TierBit(tier))
 
 struct VerifyVerb::Run {
   const wire::VerifyQuery& query;
-  const Report& report;
-  wire::VerifyProgress progress;
-  TimePoint reported{};
-  TimePoint due{};       // when the rate allows the next block
-  int failures = 0;      // in a row
-  bool stopped = false;  // by the caller
+  CallProgress<wire::VerifyProgress> progress;
+  TimePoint due{};   // when the rate allows the next block
+  int failures = 0;  // in a row
 
-  [[nodiscard]] bool over() const { return stopped || failures >= kFailuresMax; }
-  void Tell(bool now) {
-    const TimePoint time = SteadyNow();
-    if (stopped || (!now && time - reported < kBetweenReports)) return;
-    reported = time;
-    stopped = !report(progress);
-  }
+  [[nodiscard]] bool over() const { return progress.stopped() || failures >= kFailuresMax; }
   void KeepRate(ByteCount bytes) {
     if (query.bytes_per_s == 0) return;
     const std::chrono::duration<double> takes(static_cast<double>(bytes.value()) /
                                               static_cast<double>(query.bytes_per_s));
     due = std::max(due, SteadyNow()) + std::chrono::duration_cast<Duration>(
                                            std::min(takes, std::chrono::duration<double>(3600)));
-    while (!stopped && SteadyNow() < due) {
+    while (!progress.stopped() && SteadyNow() < due) {
       std::this_thread::sleep_until(std::min(due, SteadyNow() + kNap));
-      Tell(false);
+      (void)progress.Tell(false);
     }
   }
 };
 
 absl::Status VerifyVerb::Verify(const wire::VerifyQuery& query, const Report& report) {
   LARDER_RETURN_IF_ERROR(CheckTier(query.tier));
-  Run run{.query = query, .report = report, .progress = {}};
-  Count(query.tier, &run.progress);
-  run.Tell(true);
+  Run run{.query = query, .progress = CallProgress<wire::VerifyProgress>(report)};
+  Count(query.tier, &run.progress.done);
+  (void)run.progress.Tell(true);
   store_.index().ForEach([&](const BlockIndex::View& block) {
     if (!run.over() && IsIn(block.state, query.tier)) VerifyOne(run, block);
   });
-  run.Tell(true);
-  if (run.stopped)
+  (void)run.progress.Tell(true);
+  if (run.progress.stopped())
     return absl::CancelledError(
         "the caller has ended the call; damaged blocks found so far are dropped");
   if (run.over())
@@ -78,13 +66,13 @@ void VerifyVerb::Count(Tier tier, wire::VerifyProgress* progress) const {
   store_.index().ForEach([&](const BlockIndex::View& block) {
     if (!IsIn(block.state, tier)) return;
     ++progress->blocks;
-    progress->bytes += BytesOf(block.extent.pages);
+    progress->bytes += BytesOfPages(block.extent.pages);
   });
 }
 
 // The view may be out of date by now, so the block is looked up again.
 void VerifyVerb::VerifyOne(Run& run, const BlockIndex::View& block) {
-  wire::VerifyProgress& progress = run.progress;
+  wire::VerifyProgress& progress = run.progress.done;
   const Tier tier = run.query.tier;
   const BlockIndex::Held held = store_.HoldUntouched(block.variant, block.digest);
   auto status = DiskTier::GetStatus::kMissing;
@@ -102,10 +90,10 @@ void VerifyVerb::VerifyOne(Run& run, const BlockIndex::View& block) {
   run.failures = status == Status::kFailed ? run.failures + 1 : 0;
   // Blocks that were stored since Count ran are read too.
   progress.blocks = std::max(progress.blocks, ++progress.blocks_done);
-  progress.bytes_done += BytesOf(block.extent.pages);
+  progress.bytes_done += BytesOfPages(block.extent.pages);
   progress.bytes = std::max(progress.bytes, progress.bytes_done);
-  run.Tell(false);
-  run.KeepRate(BytesOf(block.extent.pages));
+  (void)run.progress.Tell(false);
+  run.KeepRate(BytesOfPages(block.extent.pages));
 }
 
 DiskTier::GetStatus VerifyVerb::CheckInHost(const BlockIndex::Held& held) {

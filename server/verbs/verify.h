@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "proto/messages/admin_messages.h"
 #include "server/metrics/counters.h"
+#include "server/verbs/call_progress.h"
 #include "storage/store/block_store.h"
 #include "storage/tiering/tier_worker.h"
 
@@ -29,7 +30,7 @@ class VerifyVerb {
       : store_(store), disk_(disk), counters_(counters) {}
 
   // Called several times per second.  Returns false if the call is to stop.
-  using Report = std::function<bool(const wire::VerifyProgress&)>;
+  using Report = CallProgress<wire::VerifyProgress>::Report;
   // Returns OK if it has read every block that was in the tier when it began, Cancelled if `report`
   // returned false, FailedPrecondition if there is no disk, Unavailable if the disk failed or is
   // not read yet, Unimplemented if the tier is neither HOST nor DISK.

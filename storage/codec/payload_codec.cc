@@ -9,6 +9,7 @@
 #include "storage/status_macros.h"
 
 namespace larder {
+
 BlockCodec* PayloadCodec::Of(Codec codec) {
   const auto i = static_cast<size_t>(codec);
   if (i >= codecs_.size()) return nullptr;

@@ -464,8 +464,8 @@ absl::Status DiskShard::EraseAgain(std::span<const Room> rooms) {
 
 std::vector<uint32_t> DiskShard::FindVictims(ByteCount payload_bytes, DiskTier::WorthOf worth,
                                              double* cost) {
-  // Assumes a header of one page.  A header of more than 100 segments takes more pages, so the
-  // window that is found here may be too small for such a block.
+  // Assumes a header of one page, which fits at least 119 segments.  The window that is found here
+  // may be too small for a block of more; the next try of its put then finds more victims.
   const uint32_t pages = PagesFor(payload_bytes) + 1;
   MutexLock lock(mu_);
   if (!told_ || pages > options_.file_bytes.value() / kPageBytes ||

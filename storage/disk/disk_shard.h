@@ -119,7 +119,8 @@ class DiskShard {
   [[nodiscard]] absl::Status Describe(std::span<const BlockKey> keys,
                                       std::span<std::optional<DiskTier::Description>> out);
   [[nodiscard]] DiskTier::GetStatus Get(const DiskTier::Read& read, const Extent& extent);
-  // As DiskTier::FindVictims, for this shard; sets *cost to the total worth of the victims.
+  // As DiskTier::FindVictims, for this shard; sets *cost as
+  // ExtentAllocator::FindWindow does.
   [[nodiscard]] std::vector<uint32_t> FindVictims(ByteCount payload_bytes, DiskTier::WorthOf worth,
                                                   double* cost) LARDER_EXCLUDES(mu_);
 

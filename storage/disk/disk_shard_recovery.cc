@@ -38,12 +38,12 @@ absl::StatusOr<std::vector<DiskShard::Entry>> DiskShard::Recover() {
         entries.push_back({key, place});
         return true;
       }));
-  std::vector<Room> unplaced;
+  std::vector<Room> misplaced;  // their pages belong to another block, or to no file
   {
     MutexLock lock(mu_);
     std::erase_if(entries, [&](const Entry& entry) LARDER_NO_THREAD_SAFETY_ANALYSIS {
       if (allocator_.AllocateAt(entry.place.extent)) return false;
-      unplaced.push_back({entry.key, entry.place.extent});
+      misplaced.push_back({entry.key, entry.place.extent});
       return true;
     });
     blocks_ = entries.size();
@@ -51,8 +51,8 @@ absl::StatusOr<std::vector<DiskShard::Entry>> DiskShard::Recover() {
     recovered_ = true;
     NoteFree();
   }
-  damaged_ += unplaced.size();
-  if (!unplaced.empty() && !catalog_->Erase(unplaced).ok()) ++catalog_failures_;
+  damaged_ += misplaced.size();
+  if (!misplaced.empty() && !catalog_->Erase(misplaced).ok()) ++catalog_failures_;
   return entries;
 }
 

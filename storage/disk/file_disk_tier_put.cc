@@ -18,7 +18,7 @@ namespace {
 constexpr uint32_t kAnywhere = UINT32_MAX, kNowhere = UINT32_MAX - 1;  // in place of a shard number
 
 // Returns true if no shard has taken the block yet and a shard may still take it.
-bool Homeless(const DiskTier::PutResult& result) {
+bool FoundNoSpace(const DiskTier::PutResult& result) {
   return result.status == DiskTier::PutStatus::kNoRoom ||
          result.status == DiskTier::PutStatus::kFailed;
 }
@@ -56,20 +56,20 @@ void FileDiskTier::Put(std::span<const NewBlock> blocks, std::span<PutResult> re
   for (PutResult& result : results) result = {.status = none};
   if (!PutUnplaced(blocks, results)) {
     for (PutResult& result : results) {
-      if (Homeless(result)) result = {};
+      if (FoundNoSpace(result)) result = {};
     }
     return;
   }
   if (order.empty()) return;
   const std::vector<uint32_t> homes = HomesOf(blocks);
   for (size_t i = 0; i < blocks.size(); ++i) {
-    if (!Homeless(results[i])) continue;
+    if (!FoundNoSpace(results[i])) continue;
     const bool full = homes[i] < geometry_.shards && !std::ranges::count(order, homes[i]);
     if (full) results[i] = {.status = PutStatus::kNoRoom};
     if (homes[i] == kNowhere) results[i] = {.status = PutStatus::kNotNow};
   }
   for (const uint32_t number : order) {
-    if (std::none_of(results.begin(), results.end(), Homeless)) return;
+    if (std::none_of(results.begin(), results.end(), FoundNoSpace)) return;
     PutTo(number, blocks, homes, results);
   }
 }
@@ -127,7 +127,7 @@ void FileDiskTier::PutTo(uint32_t number, std::span<const NewBlock> blocks,
   std::vector<NewBlock> now;
   std::vector<size_t> places;
   for (size_t i = 0; i < blocks.size(); ++i) {
-    if (!Homeless(results[i]) || (homes[i] != kAnywhere && homes[i] != number)) continue;
+    if (!FoundNoSpace(results[i]) || (homes[i] != kAnywhere && homes[i] != number)) continue;
     now.push_back(blocks[i]);
     places.push_back(i);
   }

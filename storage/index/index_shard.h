@@ -6,8 +6,8 @@
 // updates four parts with them, all under its lock: ShardEntries finds entries by name,
 // EvictionLists has the order in which they may be evicted, ChildCounts counts the blocks that
 // continue each block, GhostTable has the ghost entries of blocks that left.
-// A change of an entry first takes it off its list and out of the sums, and then puts it back
-// (EvictionLists::ChangeState).  An entry that leaves first loses its name; its slot is freed when
+// A change of an entry's tiers, pages or pins keeps the invariants of EvictionLists, most often by
+// EvictionLists::ChangeState.  An entry that leaves first loses its name; its slot is freed when
 // there is no hold on it.
 // Ownership: made by BlockIndex; owns the blocks' metadata.  The VariantTable must outlive it.
 // Thread-safety: all methods from any thread.
@@ -62,7 +62,7 @@ class IndexShard {
   // Takes no lock: BlockIndex prefetches a whole batch, in all shards, before it takes the first
   // lock.
   void Prefetch(uint64_t hash) const LARDER_NO_THREAD_SAFETY_ANALYSIS { entries_.Prefetch(hash); }
-  // Both set out[order[i]] for each i of group.order.  The refs that Hold returns are slots of this
+  // Both set out[k] for each k in group.order.  The refs that Hold returns are slots of this
   // shard, which BlockIndex converts.
   void Lookup(const Group& group, std::span<BlockPresence> out) const LARDER_EXCLUDES(mu_);
   void Hold(const Group& group, HoldWhat what, uint32_t now_s, std::span<HeldBlock> out)

@@ -62,10 +62,11 @@ class ExtentAllocator {
   // so that they become one free run, in the order in which their extents lie.  Examines a bounded
   // number of runs (kWindowTries) from page `*cursor` on (any value is allowed; the call advances
   // and wraps it), and chooses the window whose live pages have the least total worth.  `worth`
-  // returns the worth of one page of an owner, above 0, or nullopt if that owner must not be
+  // returns the worth of one byte of an owner, above 0, or nullopt if that owner must not be
   // evicted.  Skips windows that contain such an owner or an extent with kNoOwner.  Returns an
   // empty vector if this search found no window; the next call continues from the new cursor.  If
-  // `cost` is not null, *cost is set to the total worth of the window's live pages.
+  // `cost` is not null, *cost is set to the sum over the live extents of worth times pages, which
+  // compares windows.
   // REQUIRES: 0 < pages <= pages of a slab; Allocate(pages) has just returned nullopt.
   using WorthOf = absl::FunctionRef<std::optional<double>(Owner)>;
   [[nodiscard]] std::vector<Owner> FindWindow(uint32_t pages, uint64_t* cursor, WorthOf worth,

@@ -262,7 +262,7 @@ class BlockStore {
   // must erase them in the disk tier.
   [[nodiscard]] std::vector<FreedExtent> TakeFreedExtents(size_t count) LARDER_EXCLUDES(disk_mu_);
   // Whether TakeFreedExtents would return any.
-  [[nodiscard]] bool has_disk_rooms() const LARDER_EXCLUDES(disk_mu_);
+  [[nodiscard]] bool has_freed_extents() const LARDER_EXCLUDES(disk_mu_);
   // Holds a block in any tier, without counting a use.  The result's ref is 0 if no tier has the
   // block or it has kHoldsMax holds.
   [[nodiscard]] BlockIndex::Held HoldUntouched(VariantIndex variant, const Digest& digest);

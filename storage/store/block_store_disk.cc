@@ -118,7 +118,7 @@ std::vector<FreedExtent> BlockStore::TakeFreedExtents(size_t count) {
   return taken;
 }
 
-bool BlockStore::has_disk_rooms() const {
+bool BlockStore::has_freed_extents() const {
   MutexLock lock(disk_mu_);
   return !freed_extents_.empty();
 }

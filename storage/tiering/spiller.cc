@@ -21,7 +21,7 @@ constexpr uint64_t kSlices = 4;    // space for a batch is made in so many slice
 constexpr int kTries = 4;          // a batch ends after so many puts in a row that place no block
 // A block is dropped after so many batches in which it found no space (another thread may take the
 // space that this one has freed) or in which the disk answered kNotNow.
-constexpr uint8_t kUnplacedMax = 8;
+constexpr uint8_t kPostponedMax = 8;
 constexpr uint8_t kFailedAloneMax = 8;
 
 DiskAddress AddressOf(const BlockStore& store, const FreedExtent& freed) {
@@ -42,10 +42,10 @@ struct Spiller::Block {
 struct Spiller::Batch {
   std::vector<Name> names;  // the names that this batch has entered in `writing_`
   std::vector<Block> blocks;
-  std::vector<EntryRef> held;  // the holds on all blocks of the batch, written or not
-  std::vector<Item> durable;   // on disk before this batch, or by it
-  std::vector<Item> again;     // the disk failed to write these
-  std::vector<Item> unplaced;  // no space for these, or kNotNow; to be tried again
+  std::vector<EntryRef> held;   // the holds on all blocks of the batch, written or not
+  std::vector<Item> durable;    // on disk before this batch, or by it
+  std::vector<Item> again;      // the disk failed to write these
+  std::vector<Item> postponed;  // no space for these, or kNotNow; to be tried again
   ByteCount bytes;
 };
 
@@ -138,7 +138,7 @@ void Spiller::Run() {
   // lowers the priority of this thread alone.
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
   while (WaitForWork()) {
-    EraseRooms();
+    EraseFreedExtents();
     Batch batch;
     Fill(&batch);
     Write(&batch);
@@ -190,7 +190,7 @@ void Spiller::Fill(Batch* batch) {
   if (!queue_.empty()) wake_.NotifyOne();
 }
 
-void Spiller::EraseRooms() {
+void Spiller::EraseFreedExtents() {
   MutexLock lock(erase_mu_);
   for (;;) {
     const std::vector<FreedExtent> freed = store_.TakeFreedExtents(kErasuresAtOnce);
@@ -257,9 +257,9 @@ void Spiller::Write(Batch* batch) {
   Release(*batch);
   // Destroying these items calls their `done`, so that callers do not wait for the erasures below.
   batch->again.clear();
-  batch->unplaced.clear();
+  batch->postponed.clear();
   std::erase_if(batch->durable, [](const Item& item) { return !item.who; });
-  EraseRooms();
+  EraseFreedExtents();
   Notify(*batch);
 }
 
@@ -292,7 +292,7 @@ void Spiller::Release(const Batch& batch) {
   MutexLock lock(mu_);
   EndWriting(batch.names);
   stats_.dropped_failed += Requeue(batch.again);
-  stats_.dropped_room += Requeue(batch.unplaced);
+  stats_.dropped_room += Requeue(batch.postponed);
   // Another thread takes the queued items, since this thread has more to do before it looks at the
   // queue.
   if (!queue_.empty()) wake_.NotifyOne();
@@ -337,8 +337,8 @@ void Spiller::PutWithRoom(Batch* batch) {
 }
 
 void Spiller::Postpone(Item item, Batch* batch) {
-  if (++item.unplaced < kUnplacedMax) {
-    batch->unplaced.push_back(item);
+  if (++item.postponed < kPostponedMax) {
+    batch->postponed.push_back(item);
     return;
   }
   MutexLock lock(mu_);
@@ -357,7 +357,7 @@ void Spiller::MakeRoom(ByteCount bytes) {
   for (uint64_t i = 0; i < kSlices * kBytesMax && tier_.free_bytes() < wanted; ++i) {
     if (breaker_.open(clock_.Now()) || stopping()) return;
     if (store_.EvictFromDisk(slice) == slice) return;  // no block may be evicted
-    EraseRooms();
+    EraseFreedExtents();
   }
 }
 
@@ -372,7 +372,7 @@ void Spiller::MakeWindows(std::span<const Block> blocks) {
     std::vector<EntryRef> refs;
     for (const uint32_t owner : victims) refs.push_back(EntryRef{owner});
     store_.EvictFromDisk(refs);
-    EraseRooms();
+    EraseFreedExtents();
   }
 }
 
@@ -383,7 +383,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
     news.push_back({.header = &block.header, .tokens = block.tokens, .payload = block.payload});
   std::vector<DiskTier::PutResult> results(news.size());
   tier_.Put(news, results);
-  std::vector<Block> unplaced;
+  std::vector<Block> without_space;
   bool failed = false, written = false;
   for (const DiskTier::PutResult& result : results) {
     failed = failed || result.status == DiskTier::PutStatus::kFailed;
@@ -395,7 +395,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
         Settle(blocks[i], results[i].location, batch);
         break;
       case DiskTier::PutStatus::kNoRoom:
-        unplaced.push_back(std::move(blocks[i]));
+        without_space.push_back(std::move(blocks[i]));
         break;
       case DiskTier::PutStatus::kFailed:
         TryAgain(blocks[i].item, written, batch);
@@ -421,7 +421,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
     store_.index().SetSpilling(true);
   }
   if (failed) Failed();
-  return unplaced;
+  return without_space;
 }
 
 // A block that the disk can never write must not keep opening the breaker, which stops the writes
@@ -459,7 +459,6 @@ void Spiller::Settle(const Block& block, DiskLocation location, Batch* batch) {
 void Spiller::Notify(const Batch& batch) const {
   absl::btree_map<std::pair<SessionId, VariantIndex>, std::vector<Digest>> by_session;
   for (const Item& item : batch.durable) {
-    if (!item.who) continue;
     // The block may have been evicted to make space for the rest of the batch.
     BlockIndex::Presence now;
     store_.index().Lookup(item.variant, {&item.digest, 1}, {&now, 1});

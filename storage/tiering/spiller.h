@@ -79,7 +79,7 @@ class Spiller {
   void MakeRoom(ByteCount bytes) LARDER_EXCLUDES(mu_, erase_mu_);
   // Erases from disk the extents that evicted blocks had there (BlockStore::TakeFreedExtents).
   // Waits for the disk.
-  void EraseRooms() LARDER_EXCLUDES(erase_mu_);
+  void EraseFreedExtents() LARDER_EXCLUDES(erase_mu_);
 
   // Returns true while the spiller, or the caller that claimed the name, is writing the block.
   // During that time a reader may find the location of the old record in the index and the
@@ -134,7 +134,7 @@ class Spiller {
     std::optional<uint64_t> failed_after = std::nullopt;
     // The number of batches in which the block found no space, or in which the disk answered
     // kNotNow.
-    uint8_t unplaced = 0;
+    uint8_t postponed = 0;
   };
   struct Block;  // a block that is held while it is written
   struct Batch;

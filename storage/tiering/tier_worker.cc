@@ -216,7 +216,7 @@ bool TierWorker::SleepUntil(TimePoint until) {
 }
 
 void TierWorker::Tick() {
-  if (store_.has_disk_rooms()) spiller_.Nudge();
+  if (store_.has_freed_extents()) spiller_.Nudge();
 }
 
 TierWorker::Stats TierWorker::stats() const {

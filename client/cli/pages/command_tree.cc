@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/pages/help_page.h"
 #include "client/cli/pages/man_page.h"
+#include "client/cli/pages/option_values.h"
 #include "client/cli/shell/terminal.h"
 #include "client/cli/shell/version.h"
 #include "storage/text.h"

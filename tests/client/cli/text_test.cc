@@ -1,6 +1,7 @@
 // Words, tables and quantities for human readers.
 #include "storage/text.h"
 
+#include "client/cli/pages/option_values.h"
 #include "client/cli/shell/table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

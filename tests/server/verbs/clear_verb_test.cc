@@ -174,7 +174,7 @@ TEST_F(ClearVerbTest, ALeasedBlockLosesItsNameAtOnce) {
   ASSERT_EQ(medium_.records.size(), 1u);
   EXPECT_TRUE(medium_.records.begin()->second.forgotten) << "a crash must not bring the block back";
   lease.lease.Reset();
-  process_->work->spiller().EraseRooms();
+  process_->work->spiller().EraseFreedExtents();
   EXPECT_THAT(medium_.records, IsEmpty());
   EXPECT_EQ(store().stats().pool_stored, ByteCount(0));
 }
@@ -260,7 +260,7 @@ TEST_F(ClearVerbTest, TheNextCallCompletesPendingErasures) {
   EXPECT_TRUE(cleaner.Clear(all, &result).ok());
   EXPECT_TRUE(medium_.records.begin()->second.forgotten);
   lease.lease.Reset();
-  process_->work->spiller().EraseRooms();
+  process_->work->spiller().EraseFreedExtents();
   EXPECT_THAT(medium_.records, IsEmpty());
 }
 

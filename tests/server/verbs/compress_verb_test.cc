@@ -362,7 +362,7 @@ TEST_F(CompressVerbTest, ADamagedRecordIsMissing) {
   EXPECT_EQ(encoded.changed, 2u);
   EXPECT_EQ(encoded.missing, 1u);
   EXPECT_THAT(TiersOf("a", 3), ::testing::UnorderedElementsAre(0, kDiskBit, kDiskBit));
-  process_->work->spiller().EraseRooms();
+  process_->work->spiller().EraseFreedExtents();
   ASSERT_EQ(medium_.records.size(), 2u);
   medium_.records.begin()->second.payload[20] ^= std::byte{1};
   const wire::CompressProgress decoded = Compress(kDiskBit, Codec::kIdentity);

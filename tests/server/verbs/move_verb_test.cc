@@ -65,7 +65,7 @@ TEST_F(MoveVerbTest, MovesToDiskAndBack) {
   EXPECT_THAT(TiersOf("a", 5), Each(kBoth));
   EXPECT_EQ(Move(Tier::kDisk, Tier::kHost, false, SelectionScope::kContent, "a").moved, 5u);
   EXPECT_THAT(TiersOf("a", 5), Each(kHostBit));
-  process_->work->spiller().EraseRooms();
+  process_->work->spiller().EraseFreedExtents();
   EXPECT_EQ(medium_.records.size(), 0u) << "their space on disk must be free";
   EXPECT_EQ(process_->counters.blocks_moved_disk.value(), 8u);
   EXPECT_EQ(process_->counters.blocks_moved_host.value(), 8u);
