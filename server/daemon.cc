@@ -74,7 +74,7 @@ constexpr const char* kTenant = "default";
 constexpr size_t kHoldersShown = 8;  // of each share, the largest first
 
 // Returns the limit of bytes of incomplete messages: enough for two messages of the greatest
-// length.  From a memory_limit of 64 MiB on, it is below gRPC's quota (server/grpc/grpc_server.cc),
+// length.  Above a memory_limit of 64 MiB, it is below gRPC's quota (server/grpc/grpc_server.cc),
 // at which gRPC ends calls of any client.
 ByteCount IncomingLimit(ByteCount memory_limit) {
   return ByteCount(std::max<uint64_t>(memory_limit.value() / 8 * 3, 2 * wire::kMessageBytesMax));

@@ -74,7 +74,7 @@ struct DaemonOptions {
   std::function<void(const std::string&)> warn_sockets;
   // Shares that are full, possibly often; `what` is the same text for the same uid and kind.
   std::function<void(const std::string& what, const std::string& why)> warn_shares;
-  // An engine id that `who` uses while sessions of another uid have it; possibly often.
+  // An engine id that `who` uses while it belongs to another uid; possibly often.
   std::function<void(const std::string& who, const std::string& what)> warn_engines;
   std::string version;
   std::string config;  // as --print-config prints it; for Admin.Config

@@ -1,10 +1,10 @@
 // The messages of proto/larder/v1/engine.proto and cache.proto as domain values, with types that
-// cannot be confused.  Both ends use these; only proto/convert, proto/frames/session_codec, the stubs
-// and the services see the generated code.
+// cannot be confused.  Both ends use these; only proto/convert, proto/frames/session_codec, the
+// stubs and the services see the generated code.
 //
-// Values only: no ownership beyond their members, no threads.  The .proto files state unit, default,
-// limit and error of every field.  Decoding (convert.h) refuses a message that breaks a limit, so
-// code that handles a decoded value may rely on the limits.
+// Values only: no ownership beyond their members, no threads.  The .proto files state unit,
+// default, limit and error of every field.  Decoding (convert.h) refuses a message that breaks a
+// limit, so code that handles a decoded value may rely on the limits.
 #pragma once
 
 #include <chrono>

@@ -162,7 +162,8 @@ class DeviceTable {
   [[nodiscard]] bool LetEngineGo(uint32_t number, const Names& has) LARDER_EXCLUDES(mu_);
   // Returns true if many blocks leave, and fewer events are needed to report the engine as cleared
   // and its remaining blocks as stored than to report each block that leaves.
-  [[nodiscard]] bool CheaperToReportAgain(uint32_t number, const Names& has) const LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool CheaperToReportAgain(uint32_t number, const Names& has) const
+      LARDER_EXCLUDES(mu_);
   void ReportAgain(uint32_t number) LARDER_EXCLUDES(mu_);
   // Visits up to `most` blocks that follow the cursor, and returns how many.
   template <class OnBlock>

@@ -130,7 +130,7 @@ struct Counters {
   Counter events_told;
   Counter watchers_cut_off;
 
-  // Sessions and registrations under an engine id that sessions of another uid use.
+  // Sessions and registrations under an engine id that belongs to another uid.
   Counter engine_id_conflicts;
 
   // Blocks that engines have in device memory, and directives for them.

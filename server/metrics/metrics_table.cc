@@ -44,8 +44,8 @@ constexpr Metric kMetrics[] = {
      "Calls refused with PERMISSION_DENIED, because another socket serves their method; the answer "
      "names that socket."},
     {"larder_registrations_refused_total", kC, "registrations", "", kRegistrationsRefused,
-     "Registrations of sessions that were refused: for another user's engine, too long, invalid, "
-     "or beyond a share."},
+     "Registrations of sessions that were refused: too long, invalid, or beyond a share or a "
+     "limit."},
     {"larder_unknown_releases_total", kC, "leases", "", kUnknownReleases,
      "Releases of leases that the session does not hold, or no longer holds."},
     {"larder_blocks_put_total", kC, "blocks", "result", kPut,
@@ -199,11 +199,12 @@ constexpr Metric kMetrics[] = {
      "Blocks that engines report in device memory; a block that two engines have counts twice."},
     {"larder_device_blocks_left_out_total", kC, "blocks", "", kDeviceLeftOut,
      "Blocks of device memory that the daemon does not record: those beyond its limits (524,288 "
-     "for one engine, twice as many for all), and those reported under an engine id that sessions "
-     "of another user have."},
+     "for one engine, twice as many for all), and those reported under an engine id that belongs "
+     "to "
+     "another user."},
     {"larder_engine_id_conflicts_total", kC, "times", "", kIdConflicts,
-     "Sessions and registrations under an engine id that sessions of another user have. They work, "
-     "but the daemon ignores what they report about the engine."},
+     "Sessions and registrations under an engine id that belongs to another user. They work, but "
+     "the daemon ignores what they report about the engine."},
     {"larder_directives_total", kC, "directives", "step", kDirectives,
      "Directives to engines for blocks in device memory (pin, unpin, drop, compress): sent; and of "
      "these done (answered, whatever the answer says of each block), unanswered within 5 seconds, "

@@ -25,7 +25,8 @@ class ServiceManager {
  public:
   void Ready(const std::string& status);   // the daemon serves; called once
   void Status(const std::string& status);  // a sentence for `systemctl status`
-  // The daemon drains.  The manager does not kill it within `limit`, even if TimeoutStopSec is less.
+  // The daemon drains.  The manager does not kill it within `limit`, even if TimeoutStopSec is
+  // less.
   void Stopping(const std::string& status, Duration limit);
   void StillAlive();  // WATCHDOG=1
 

@@ -4,7 +4,7 @@
 // keys and every 64th key checked, only the first key of a window would ever be checked.  So the
 // gap between two checks is drawn at random, such that every read has the same probability of being
 // checked, independently of the reads before it.
-// Thread-safety: none; the session's lock protects it.
+// Thread-safety: none; the lock of SessionLeases protects it.
 #pragma once
 
 #include <cmath>

@@ -227,8 +227,8 @@ absl::Status AttachedSession::Attach(const wire::Hello& hello) {
   info.peer = peer_;
   info.write_mode = write_mode();
   info.device = hello.device;
-  LARDER_RETURN_IF_ERROR(deps_.instances.SessionBegan(engine_id(), info, &context_.account));
-  deps_.devices.SessionBegan(id(), engine_id(), &context_.account);
+  LARDER_RETURN_IF_ERROR(deps_.instances.SessionBegan(context_.engine_id, info, &context_.account));
+  deps_.devices.SessionBegan(id(), context_.engine_id, &context_.account);
   attached_ = true;
   next_deadline_ = draining_ ? next_deadline_ : TimePoint::max();
   wire::Down down;
@@ -387,7 +387,7 @@ void AttachedSession::OnClosed() {
     attached = attached_;
   }
   if (attached) {
-    deps_.instances.SessionEnded(engine_id(), id());
+    deps_.instances.SessionEnded(context_.engine_id, id());
     deps_.devices.SessionEnded(id());
     deps_.directives.SessionEnded(id());
   }

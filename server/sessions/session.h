@@ -90,9 +90,6 @@ class AttachedSession {
   [[nodiscard]] ByteCount page_bytes() const;
   [[nodiscard]] wire::WriteMode write_mode() const { return context_.write_mode; }
   [[nodiscard]] wire::ReadMode read_mode() const { return context_.read_mode; }
-  [[nodiscard]] const std::string& engine_id() const {
-    return context_.engine_id;
-  }  // empty before the hello
 
  private:
   AttachedSession(SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process,

@@ -186,7 +186,6 @@ struct SessionVariant {
 // Returns InvalidArgument if a block's tokens and segment table would take more than half as much
 // memory as the block takes in the pool.  So those of all blocks together never take more than half
 // of the pool's size.
-// pool.
 [[nodiscard]] absl::Status CheckMetadata(size_t tokens, const SegmentTable& segments);
 
 // Returns the writer that is kept with a block which the process behind `account` stores for an

@@ -57,8 +57,8 @@ class SessionLeases final : private FillingHost {
   void Acknowledge(std::span<const LeaseId> leases) LARDER_EXCLUDES(mu_);
   // Stops reading, decoding and copying for these acquires.
   void Cancel(std::span<const uint64_t> requests) LARDER_EXCLUDES(mu_);
-  // Ends leases whose deadline has passed, and appends those that the client must stop reading to
-  // *revoked.  Returns true if any ended.
+  // Ends leases and promises whose deadline has passed, and appends those to *revoked of which the
+  // client is told: leases that it must stop reading, and all promises.  Returns true if any ended.
   bool Tick(TimePoint now, std::vector<LeaseId>* revoked) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool empty() const LARDER_EXCLUDES(mu_);
   // Ends all leases; none of their PENDING blocks is answered any more.  Moves the blocks that the

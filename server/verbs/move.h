@@ -6,7 +6,7 @@
 // the blocks that were not moved, also after a crash of the daemon.
 // Ownership: Daemon owns it; the store, the disk and the counters outlive it.
 // Thread-safety: all methods from any thread.
-// Locks: each window of promotions has one, a leaf.
+// Locks: each window has one, a leaf; the spiller may acquire it under its own lock.
 // Blocking: Move waits for the disk, and returns when all blocks are moved.
 // Limits: each call has at most kWindowBlocks and kWindowBytes under way, or one larger block.
 #pragma once

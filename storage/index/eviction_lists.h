@@ -8,9 +8,9 @@
 //   entry may stay listed if it was held untouched (HoldWhat); evictions skip it.
 //   evictable_pages() is the number of pages of listed entries in HOST, pinned_pages() that of
 //   pinned entries.
-// So code that changes an entry's state, pages or pins uses ChangeState or Resize, or calls what the
-// change needs of Unlist, CountPinned and Relist itself: a change of the state of an entry on disk
-// that is being promoted or rewritten leaves its tiers and pages as they are, so no sum changes.
+// So code that changes an entry's state, pages or pins uses ChangeState or Resize, or calls what
+// the change needs of Unlist, CountPinned and Relist itself.  For example, the states of an entry
+// on disk that is being promoted or rewritten count as the same tier, so no sum changes.
 // Ownership: does not own the entries, which belong to a ShardEntries that outlives it.
 // Thread-safety: none; the shard's lock guards it, except the three sums that say so.
 #pragma once

@@ -3,8 +3,8 @@
 // the right bytes, and engine, daemon and larderctl must report which device it has, what that
 // device cannot do, and why.
 //
-// The drivers are those of tests/cuda/fake_libcuda.cc.  LARDER_TEST_PAGED_ENGINE names another engine
-// program, which was linked without CUDA (tests/e2e/support/CMakeLists.txt).
+// The drivers are those of tests/cuda/fake_libcuda.cc.  LARDER_TEST_PAGED_ENGINE names another
+// engine program, which was linked without CUDA (tests/e2e/support/CMakeLists.txt).
 #include <dlfcn.h>
 
 #include <cstdlib>

@@ -33,7 +33,7 @@ std::vector<std::unique_ptr<char[]>> Burst(size_t bytes) {
   return pieces;
 }
 
-TEST(HeapTrimmerTest, ReturnsTheMemoryOfABurstToTheKernel) {
+TEST(MallocTrimmerTest, ReturnsTheMemoryOfABurstToTheKernel) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer replaces the heap";
 #endif
