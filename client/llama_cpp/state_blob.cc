@@ -116,6 +116,26 @@ class Writer {
   std::byte* to_;
 };
 
+// The rows of a segment in each of its two planes: the first one, their number, and their sizes.
+struct SegmentRows {
+  uint64_t first, count, key_bytes, value_bytes;
+};
+
+// Returns where the segment of `layer` for `tokens` is in a state of these positions.  REQUIRES:
+// `tokens` lies within `positions`; segment_bytes == shape.SegmentBytes(layer, number of tokens).
+SegmentRows RowsOf(const StateShape& shape, TokenRange positions, size_t layer, TokenRange tokens,
+                   uint64_t segment_bytes) {
+  LARDER_CHECK(layer < shape.layers());
+  LARDER_CHECK(positions.begin <= tokens.begin && tokens.begin <= tokens.end &&
+               tokens.end <= positions.end);
+  const SegmentRows rows{.first = tokens.begin - positions.begin,
+                         .count = tokens.end - tokens.begin,
+                         .key_bytes = shape.keys[layer].row_bytes,
+                         .value_bytes = shape.values[layer].row_bytes};
+  LARDER_CHECK(segment_bytes == rows.count * (rows.key_bytes + rows.value_bytes));
+  return rows;
+}
+
 }  // namespace
 
 ByteCount StateShape::SegmentBytes(size_t layer, uint32_t tokens) const {
@@ -146,13 +166,8 @@ absl::StatusOr<StateView> StateView::Parse(std::span<const std::byte> state) {
 }
 
 void StateView::CopySegment(size_t layer, TokenRange tokens, std::span<std::byte> segment) const {
-  LARDER_CHECK(layer < shape_.layers());
-  LARDER_CHECK(positions_.begin <= tokens.begin && tokens.begin <= tokens.end &&
-               tokens.end <= positions_.end);
-  const uint64_t first = tokens.begin - positions_.begin, count = tokens.end - tokens.begin;
-  const uint64_t key_bytes = shape_.keys[layer].row_bytes,
-                 value_bytes = shape_.values[layer].row_bytes;
-  LARDER_CHECK(segment.size() == count * (key_bytes + value_bytes));
+  const auto [first, count, key_bytes, value_bytes] =
+      RowsOf(shape_, positions_, layer, tokens, segment.size());
   std::memcpy(segment.data(), keys_[layer] + first * key_bytes, count * key_bytes);
   std::memcpy(segment.data() + count * key_bytes, values_[layer] + first * value_bytes,
               count * value_bytes);
@@ -184,13 +199,8 @@ std::vector<uint64_t> StateJoiner::RowOffsets(uint32_t cells) const {
 
 void StateJoiner::PlaceSegment(size_t layer, TokenRange tokens,
                                std::span<const std::byte> segment) {
-  LARDER_CHECK(layer < shape_.layers());
-  LARDER_CHECK(positions_.begin <= tokens.begin && tokens.begin <= tokens.end &&
-               tokens.end <= positions_.end);
-  const uint64_t first = tokens.begin - positions_.begin, count = tokens.end - tokens.begin;
-  const uint64_t key_bytes = shape_.keys[layer].row_bytes,
-                 value_bytes = shape_.values[layer].row_bytes;
-  LARDER_CHECK(segment.size() == count * (key_bytes + value_bytes));
+  const auto [first, count, key_bytes, value_bytes] =
+      RowsOf(shape_, positions_, layer, tokens, segment.size());
   std::byte* const keys = bytes_.get() + row_offsets_[layer];
   std::byte* const values = bytes_.get() + row_offsets_[shape_.layers() + layer];
   std::memcpy(keys + first * key_bytes, segment.data(), count * key_bytes);

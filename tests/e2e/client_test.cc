@@ -125,26 +125,18 @@ class ClientTest : public ::testing::TestWithParam<bool> {
     variant_ = variants->front();
   }
   absl::StatusOr<std::vector<BlockStatus>> Put(uint32_t number, const CallOptions& options = {}) {
-    const TestBlock block = maker_.Block(number);
-    std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
-                                               std::vector<std::byte>(kLayerBytes));
-    for (uint32_t i = 0; i < layers.size(); ++i) FillLayer(block.digest, i, layers[i]);
-    const std::vector<std::span<const std::byte>> views(layers.begin(), layers.end());
-    const PutBlock put{
-        .digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
+    const FilledBlock block(maker_, maker_.Block(number), kLayerBytes);
+    const PutBlock put = block.ToPut();
     return session_->Put(variant_, {&put, 1}, options);
   }
   // Fails the test if a block that is kOk has wrong bytes.
   absl::StatusOr<std::vector<BlockStatus>> Get(uint32_t number) {
-    const TestBlock block = maker_.Block(number);
-    std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
-                                               std::vector<std::byte>(kLayerBytes));
-    const std::vector<std::span<std::byte>> views(layers.begin(), layers.end());
-    const GetBlock get{.digest = block.digest, .segments = views};
+    const LayerSpace space(maker_.Block(number).digest, maker_.variant.layers, kLayerBytes);
+    const GetBlock get = space.ToGet();
     auto status = session_->Get(variant_, {&get, 1});
     if (status.ok() && status->front() == BlockStatus::kOk) {
-      for (uint32_t i = 0; i < layers.size(); ++i)
-        EXPECT_TRUE(LayerIsRight(block.digest, i, layers[i])) << number;
+      for (uint32_t i = 0; i < space.layers().size(); ++i)
+        EXPECT_TRUE(LayerIsRight(get.digest, i, space.layers()[i])) << number;
     }
     return status;
   }

@@ -122,13 +122,8 @@ class Engine {
   static constexpr std::chrono::milliseconds kDeadline{60'000};
 
   bool Put(uint32_t number) {
-    const TestBlock block = maker_.Block(number);
-    std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
-                                               std::vector<std::byte>(kLayerBytes));
-    for (uint32_t i = 0; i < layers.size(); ++i) FillLayer(block.digest, i, layers[i]);
-    const std::vector<std::span<const std::byte>> views(layers.begin(), layers.end());
-    const PutBlock put{
-        .digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
+    const FilledBlock block(maker_, maker_.Block(number), kLayerBytes);
+    const PutBlock put = block.ToPut();
     const Clock::time_point begun = Clock::now();
     const auto status = session_->Put(variant_, {&put, 1});
     const bool ok = status.ok() && (status->front() == BlockStatus::kOk ||
@@ -136,16 +131,13 @@ class Engine {
     return Took(begun, ok, "Put", status);
   }
   bool Get(uint32_t number) {
-    const TestBlock block = maker_.Block(number);
-    std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
-                                               std::vector<std::byte>(kLayerBytes));
-    const std::vector<std::span<std::byte>> views(layers.begin(), layers.end());
-    const GetBlock get{.digest = block.digest, .segments = views};
+    const LayerSpace space(maker_.Block(number).digest, maker_.variant.layers, kLayerBytes);
+    const GetBlock get = space.ToGet();
     const Clock::time_point begun = Clock::now();
     const auto status = session_->Get(variant_, {&get, 1});
     const bool ok = status.ok() && status->front() == BlockStatus::kOk;
     if (ok) {
-      EXPECT_TRUE(LayerIsRight(block.digest, 0, layers[0])) << number;
+      EXPECT_TRUE(LayerIsRight(get.digest, 0, space.layers()[0])) << number;
     }
     return Took(begun, ok, "Get", status);
   }

@@ -100,24 +100,11 @@ class Engine {
 
   // Adds the number of stored blocks to `*stored`.  Returns false if the daemon has ended.
   [[nodiscard]] bool Put(std::span<const uint32_t> names, std::atomic<uint64_t>* stored) {
-    std::vector<TestBlock> blocks;
-    std::vector<std::vector<std::byte>> bytes;
-    std::vector<std::array<std::span<const std::byte>, 2>> views;
+    std::vector<FilledBlock> blocks;
     std::vector<PutBlock> puts;
-    for (const uint32_t name : names) blocks.push_back(maker_.Block(name));
-    for (const TestBlock& block : blocks) {
-      for (uint32_t layer = 0; layer < 2; ++layer) {
-        maker_.Fill(block.digest, layer, bytes.emplace_back(kLayerBytes));
-      }
-    }
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      views.push_back({bytes[2 * i], bytes[2 * i + 1]});
-    }
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      puts.push_back({.digest = blocks[i].digest,
-                      .parent = blocks[i].parent,
-                      .tokens = blocks[i].tokens,
-                      .segments = views[i]});
+    for (const uint32_t name : names) {
+      blocks.emplace_back(maker_, maker_.Block(name), kLayerBytes);
+      puts.push_back(blocks.back().ToPut());
     }
     const auto status = session_->Put(variant_, puts, {.deadline = kCallLimit});
     if (!status.ok()) return Gone();
@@ -131,22 +118,19 @@ class Engine {
 
   // Adds the number of hits to `*hits`.  Returns false if the daemon has ended.
   [[nodiscard]] bool Get(std::span<const uint32_t> names, std::atomic<uint64_t>* hits) {
-    std::vector<TestBlock> blocks;
-    for (const uint32_t name : names) blocks.push_back(maker_.Block(name));
-    std::vector<std::vector<std::byte>> bytes(2 * names.size(),
-                                              std::vector<std::byte>(kLayerBytes));
-    std::vector<std::array<std::span<std::byte>, 2>> views;
+    std::vector<LayerSpace> spaces;
     std::vector<GetBlock> gets;
-    for (size_t i = 0; i < names.size(); ++i) views.push_back({bytes[2 * i], bytes[2 * i + 1]});
-    for (size_t i = 0; i < names.size(); ++i)
-      gets.push_back({.digest = blocks[i].digest, .segments = views[i]});
+    for (const uint32_t name : names) {
+      spaces.emplace_back(maker_.Block(name).digest, maker_.variant.layers, kLayerBytes);
+      gets.push_back(spaces.back().ToGet());
+    }
     const auto status = session_->Get(variant_, gets, {.deadline = kCallLimit});
     if (!status.ok()) return Gone();
     for (size_t i = 0; i < names.size(); ++i) {
       if ((*status)[i] != BlockStatus::kOk) continue;
       ++*hits;
       for (uint32_t layer = 0; layer < 2; ++layer) {
-        contents_.Saw(names[i], maker_.WriterOf(blocks[i].digest, layer, bytes[2 * i + layer]),
+        contents_.Saw(names[i], maker_.WriterOf(gets[i].digest, layer, spaces[i].layers()[layer]),
                       "a get");
       }
     }

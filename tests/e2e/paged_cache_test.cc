@@ -5,6 +5,8 @@
 // LARDER_TEST_SCALE (default 0.1) scales the 200 kills and the 100 owners of shared memory;
 // LARDER_TEST_SEED replays a run.
 #include <deque>
+#include <memory>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -68,19 +70,32 @@ TEST(PagedCacheTest, EnginesThatAreKilledLeaveNothingHeld) {
   ExpectNothingLeft(daemon, descriptors);
 }
 
+// Imports the memory that engines share through a daemon.
+struct Importer {
+  void Start(size_t imports_max) {
+    ASSERT_TRUE(daemon.serves()) << daemon.errors();
+    auto opened = OpenTestDevice();
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    device = *std::move(opened);
+    auto connected = Client::Connect({.socket_dir = daemon.folder()->path()});
+    ASSERT_TRUE(connected.ok()) << connected.status();
+    client = *std::move(connected);
+    imports.emplace(*client, *device, imports_max);
+  }
+
+  DaemonProcess daemon{{"--pool", "64MiB", "--slab", "16MiB"}};
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Client> client;
+  std::optional<DeviceImports> imports;
+};
+
 // Engines share memory through the daemon.  While the owner lives, an import gives the right bytes;
 // afterwards it gives an error, also to a process that had imported the memory before.
 TEST(PagedCacheTest, SharedMemoryCannotBeImportedAfterItsOwnersDeath) {
-  DaemonProcess daemon({"--pool", "64MiB", "--slab", "16MiB"});
-  ASSERT_TRUE(daemon.serves()) << daemon.errors();
-  auto opened = OpenTestDevice();
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  const std::unique_ptr<Device> device = *std::move(opened);
-  auto client = Client::Connect({.socket_dir = daemon.folder()->path()});
-  ASSERT_TRUE(client.ok()) << client.status();
-  DeviceImports imports(**client, *device, /*imports_max=*/4);
-  const auto buffer = device->AllocatePinned(ByteCount(kSharedBytes)).value();
-  const auto queue = device->MakeQueue().value();
+  Importer importer;
+  ASSERT_NO_FATAL_FAILURE(importer.Start(/*imports_max=*/4));
+  const auto buffer = importer.device->AllocatePinned(ByteCount(kSharedBytes)).value();
+  const auto queue = importer.device->MakeQueue().value();
   const auto reads = [&](const DeviceMemory& memory, uint32_t seed) {
     const DeviceCopy copy{reinterpret_cast<uint64_t>(buffer->bytes().data()), memory.address(),
                           kSharedBytes};
@@ -92,50 +107,46 @@ TEST(PagedCacheTest, SharedMemoryCannotBeImportedAfterItsOwnersDeath) {
   };
   const uint64_t owners = testing::Scaled(100);
   for (uint32_t seed = 0; seed < owners; ++seed) {
-    auto owner = std::make_unique<ChildEngine>(daemon, "mapped", "own", seed, PAGED_ENGINE_PATH);
+    auto owner =
+        std::make_unique<ChildEngine>(importer.daemon, "mapped", "own", seed, PAGED_ENGINE_PATH);
     const std::string said = owner->Hear().value_or("nothing");
     ASSERT_TRUE(said.starts_with("ticket ")) << said;
     const ShareTicket ticket = TicketOf(said.substr(7));
     for (int i = 0; i < 3; ++i) {
-      const auto memory = imports.Get(ticket);
+      const auto memory = importer.imports->Get(ticket);
       ASSERT_TRUE(memory.ok()) << memory.status();
       EXPECT_TRUE(reads(**memory, seed));
     }
     (void)owner->KillAndProve();
-    EXPECT_TRUE(Eventually([&] { return absl::IsNotFound(imports.Get(ticket).status()); }));
-    EXPECT_EQ(imports.kept(), 0u);
+    EXPECT_TRUE(
+        Eventually([&] { return absl::IsNotFound(importer.imports->Get(ticket).status()); }));
+    EXPECT_EQ(importer.imports->kept(), 0u);
   }
-  const DeviceStats stats = device->stats();
+  const DeviceStats stats = importer.device->stats();
   EXPECT_EQ(stats.imports[0] + stats.imports[1], owners) << "a ticket was imported more than once";
-  const auto count = [&daemon](const std::string& what) {
-    return daemon.Metric("larder_sideband_given_total{what=\"" + what + "\"}");
+  const auto count = [&importer](const std::string& what) {
+    return importer.daemon.Metric("larder_sideband_given_total{what=\"" + what + "\"}");
   };
   EXPECT_EQ(count("share_descriptor") + count("share_handle"), owners);
   EXPECT_GE(count("open_descriptor") + count("open_handle"), 3 * owners);
 }
 
 TEST(PagedCacheTest, ImportsAreBounded) {
-  DaemonProcess daemon({"--pool", "64MiB", "--slab", "16MiB"});
-  ASSERT_TRUE(daemon.serves()) << daemon.errors();
-  auto opened = OpenTestDevice();
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  const std::unique_ptr<Device> device = *std::move(opened);
-  auto client = Client::Connect({.socket_dir = daemon.folder()->path()});
-  ASSERT_TRUE(client.ok()) << client.status();
-  DeviceImports imports(**client, *device, /*imports_max=*/2);
+  Importer importer;
+  ASSERT_NO_FATAL_FAILURE(importer.Start(/*imports_max=*/2));
   std::vector<std::unique_ptr<ChildEngine>> owners;
   for (uint32_t seed = 0; seed < 3; ++seed) {
     owners.push_back(
-        std::make_unique<ChildEngine>(daemon, "mapped", "own", seed, PAGED_ENGINE_PATH));
+        std::make_unique<ChildEngine>(importer.daemon, "mapped", "own", seed, PAGED_ENGINE_PATH));
     const std::string said = owners.back()->Hear().value_or("nothing");
     ASSERT_TRUE(said.starts_with("ticket ")) << said;
-    ASSERT_TRUE(imports.Get(TicketOf(said.substr(7))).ok());
+    ASSERT_TRUE(importer.imports->Get(TicketOf(said.substr(7))).ok());
   }
-  EXPECT_EQ(imports.kept(), 2u);
+  EXPECT_EQ(importer.imports->kept(), 2u);
   owners.clear();
   EXPECT_TRUE(Eventually([&] {
-    imports.Sweep();
-    return imports.kept() == 0;
+    importer.imports->Sweep();
+    return importer.imports->kept() == 0;
   }));
 }
 

@@ -47,14 +47,8 @@ class Engine {
   std::vector<BlockStatus> Put(uint32_t count) {
     std::vector<BlockStatus> all;
     for (uint32_t i = 0; i < count; ++i) {
-      const TestBlock block = maker_.Block(i);
-      std::vector<std::vector<std::byte>> layers(2, std::vector<std::byte>(layer_bytes_));
-      for (uint32_t l = 0; l < 2; ++l) FillLayer(block.digest, l, layers[l]);
-      const std::vector<std::span<const std::byte>> views(layers.begin(), layers.end());
-      const PutBlock put{.digest = block.digest,
-                         .parent = block.parent,
-                         .tokens = block.tokens,
-                         .segments = views};
+      const FilledBlock block(maker_, maker_.Block(i), layer_bytes_);
+      const PutBlock put = block.ToPut();
       all.push_back(session_->Put(variant_, {&put, 1})->front());
     }
     return all;
@@ -62,14 +56,12 @@ class Engine {
   // Reads layers [first, first + layers) of blocks 0 .. count-1.  Fails the test if bytes are
   // wrong.
   std::vector<BlockStatus> Get(uint32_t count, uint32_t first = 0, uint32_t layers = 2) {
-    std::vector<std::vector<std::vector<std::byte>>> to;
-    std::vector<std::vector<std::span<std::byte>>> views;
+    std::vector<LayerSpace> spaces;
     std::vector<GetBlock> gets;
     for (uint32_t i = 0; i < count; ++i) {
-      to.emplace_back(layers, std::vector<std::byte>(layer_bytes_));
-      views.emplace_back(to.back().begin(), to.back().end());
+      spaces.emplace_back(maker_.Block(i).digest, layers, layer_bytes_, first);
+      gets.push_back(spaces.back().ToGet());
     }
-    for (uint32_t i = 0; i < count; ++i) gets.push_back({maker_.Block(i).digest, views[i], first});
     const auto begun = std::chrono::steady_clock::now();
     const auto got = session_->Get(variant_, gets);
     get_took_ = std::chrono::steady_clock::now() - begun;
@@ -77,7 +69,8 @@ class Engine {
     if (!got.ok()) return {};
     for (uint32_t i = 0; i < count; ++i) {
       for (uint32_t l = 0; l < layers && (*got)[i] == BlockStatus::kOk; ++l)
-        EXPECT_TRUE(LayerIsRight(gets[i].digest, first + l, to[i][l])) << "block " << i;
+        EXPECT_TRUE(LayerIsRight(gets[i].digest, first + l, spaces[i].layers()[l]))
+            << "block " << i;
     }
     return *got;
   }

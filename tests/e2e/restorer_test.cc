@@ -163,15 +163,14 @@ class RestorerTest : public VerbTest {
     blocks_ = Chain(session_->Seed(maker_.content), tokens);
     for (uint32_t b = 0; b < kBlocks; ++b) {
       if (holes.contains(b)) continue;
-      std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
-                                                 std::vector<std::byte>(kLayerBytes));
-      for (uint32_t i = 0; i < layers.size(); ++i) maker_.Fill(blocks_[b], i, layers[i]);
-      const std::vector<std::span<const std::byte>> views(layers.begin(), layers.end());
-      const PutBlock put{.digest = blocks_[b],
-                         .parent = b == 0 ? session_->Seed(maker_.content) : blocks_[b - 1],
-                         .tokens = std::span(tokens).subspan(b * maker_.variant.block_tokens,
-                                                             maker_.variant.block_tokens),
-                         .segments = views};
+      const auto of_block =
+          std::span(tokens).subspan(b * maker_.variant.block_tokens, maker_.variant.block_tokens);
+      const FilledBlock block(maker_,
+                              {.digest = blocks_[b],
+                               .parent = b == 0 ? session_->Seed(maker_.content) : blocks_[b - 1],
+                               .tokens = {of_block.begin(), of_block.end()}},
+                              kLayerBytes);
+      const PutBlock put = block.ToPut();
       const auto status = session_->Put(variant_, {&put, 1});
       ASSERT_TRUE(status.ok() && status->front() == BlockStatus::kOk) << status.status();
     }

@@ -47,13 +47,8 @@ int StoreAs(const std::string& folder, uid_t uid, const std::string& engine, uin
   const auto variants = (*session)->Register({&maker.content, 1}, {&maker.variant, 1});
   if (!variants.ok()) return Failed(variants.status());
   for (uint32_t number = from; number < to; ++number) {
-    const TestBlock block = maker.Block(number);
-    std::vector<std::vector<std::byte>> layers(maker.variant.layers,
-                                               std::vector<std::byte>(kLayerBytes));
-    for (uint32_t i = 0; i < layers.size(); ++i) maker.Fill(block.digest, i, layers[i]);
-    const std::vector<std::span<const std::byte>> views(layers.begin(), layers.end());
-    const PutBlock put{
-        .digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
+    const FilledBlock block(maker, maker.Block(number), kLayerBytes);
+    const PutBlock put = block.ToPut();
     const auto status = (*session)->Put(variants->front(), {&put, 1});
     if (!status.ok()) return Failed(status.status());
     if (status->front() != BlockStatus::kOk) return Failed(absl::UnknownError("not stored"));

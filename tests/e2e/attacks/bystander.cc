@@ -208,12 +208,12 @@ class Engine {
   }
 
   Answer Put(const TestBlock& block) {
-    std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
-                                               std::vector<std::byte>(kWrittenLayerBytes));
-    for (uint32_t i = 0; i < layers.size(); ++i) FillWritten(writer_, block.digest, i, layers[i]);
-    const std::vector<std::span<const std::byte>> views(layers.begin(), layers.end());
-    const PutBlock put{
-        .digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
+    const FilledBlock written(
+        block, maker_.variant.layers, kWrittenLayerBytes,
+        [this](const Digest& digest, uint32_t layer, std::span<std::byte> bytes) {
+          FillWritten(writer_, digest, layer, bytes);
+        });
+    const PutBlock put = written.ToPut();
     const auto status = own_.session->Put(own_.variant, {&put, 1});
     if (!status.ok()) return {Outcome::kFailed, status.status().ToString()};
     if (status->front() != BlockStatus::kOk)
@@ -251,17 +251,12 @@ class Engine {
     return numbers;
   }
   Answer Get(const Attached& by, const std::vector<uint32_t>& numbers) const {
-    std::vector<TestBlock> blocks;
-    std::vector<std::vector<std::vector<std::byte>>> layers;
-    std::vector<std::vector<std::span<std::byte>>> views;
+    std::vector<LayerSpace> spaces;
     std::vector<GetBlock> gets;
     for (const uint32_t number : numbers) {
-      blocks.push_back(maker_.Block(number));
-      layers.emplace_back(maker_.variant.layers, std::vector<std::byte>(kWrittenLayerBytes));
-      views.emplace_back(layers.back().begin(), layers.back().end());
+      spaces.emplace_back(maker_.Block(number).digest, maker_.variant.layers, kWrittenLayerBytes);
+      gets.push_back(spaces.back().ToGet());
     }
-    for (size_t i = 0; i < numbers.size(); ++i)
-      gets.push_back({.digest = blocks[i].digest, .segments = views[i]});
     const auto status = by.session->Get(by.variant, gets);
     if (!status.ok()) return {Outcome::kFailed, status.status().ToString()};
     for (size_t i = 0; i < numbers.size(); ++i) {
@@ -269,10 +264,11 @@ class Engine {
         return {Outcome::kMissed, absl::StrCat("block ", numbers[i], " is missing")};
       if ((*status)[i] != BlockStatus::kOk)
         return {Outcome::kFailed, absl::StrCat("block ", numbers[i], ": ", Name((*status)[i]))};
-      for (uint32_t layer = 0; layer < layers[i].size(); ++layer) {
-        if (IsWritten(writer_, blocks[i].digest, layer, layers[i][layer])) continue;
+      const std::vector<std::vector<std::byte>>& layers = spaces[i].layers();
+      for (uint32_t layer = 0; layer < layers.size(); ++layer) {
+        if (IsWritten(writer_, gets[i].digest, layer, layers[layer])) continue;
         return {Outcome::kWrong, absl::StrCat("block ", numbers[i], " has bytes of writer ",
-                                              WriterOf(layers[i][layer]), ", not ", writer_)};
+                                              WriterOf(layers[layer]), ", not ", writer_)};
       }
     }
     return {};

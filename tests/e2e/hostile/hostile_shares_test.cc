@@ -71,27 +71,17 @@ class HostileShares : public HostileTest {
   milliseconds Work(uint32_t first, uint32_t count) {
     Clock::duration most{};
     for (uint32_t number = first; number < first + count; ++number) {
-      const TestBlock block = maker_.Block(number);
-      std::vector<std::byte> bytes[2], read[2];
-      for (uint32_t layer = 0; layer < 2; ++layer) {
-        bytes[layer].resize(kVictimBytes);
-        read[layer].resize(kVictimBytes);
-        FillLayer(block.digest, layer, bytes[layer]);
-      }
-      const std::span<const std::byte> from[] = {bytes[0], bytes[1]};
-      const std::span<std::byte> to[] = {read[0], read[1]};
-      const PutBlock put[] = {{.digest = block.digest,
-                               .parent = block.parent,
-                               .tokens = block.tokens,
-                               .segments = from}};
-      const GetBlock get[] = {{.digest = block.digest, .segments = to}};
+      const FilledBlock block(maker_, maker_.Block(number), kVictimBytes);
+      const PutBlock put[] = {block.ToPut()};
+      const LayerSpace space(put[0].digest, maker_.variant.layers, kVictimBytes);
+      const GetBlock get[] = {space.ToGet()};
       const auto begun = Clock::now();
       const auto stored = session_->Put(variant_, put);
       const auto loaded = session_->Get(variant_, get);
       most = std::max(most, Clock::now() - begun);
       EXPECT_TRUE(stored.ok() && stored->at(0) == BlockStatus::kOk) << number;
       EXPECT_TRUE(loaded.ok() && loaded->at(0) == BlockStatus::kOk) << number;
-      EXPECT_TRUE(bytes[0] == read[0] && bytes[1] == read[1]) << number;
+      EXPECT_TRUE(block.layers() == space.layers()) << number;
     }
     return std::chrono::ceil<milliseconds>(most);
   }

@@ -12,10 +12,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kCallLimit{30'000}, kHoldLimit{300'000};
 
-std::vector<std::vector<std::byte>> Layers(size_t bytes) {
-  return std::vector(StormVariant().layers, std::vector<std::byte>(bytes, std::byte{0xDD}));
-}
-
 }  // namespace
 
 TestBlock OpenBlock(uint32_t number) {
@@ -69,19 +65,11 @@ uint32_t StormEngine::Check(const Digest& digest, std::span<const std::byte> fir
 absl::StatusOr<BlockStatus> StormEngine::Put(const Digest& content,
                                              std::span<const TestBlock> blocks,
                                              size_t layer_bytes) {
-  std::vector<std::vector<std::vector<std::byte>>> layers(blocks.size(), Layers(layer_bytes));
-  std::vector<std::vector<std::span<const std::byte>>> views;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    for (uint32_t l = 0; l < layers[i].size(); ++l) maker_.Fill(blocks[i].digest, l, layers[i][l]);
-    views.emplace_back(layers[i].begin(), layers[i].end());
-  }
+  std::vector<FilledBlock> filled;
   std::vector<PutBlock> puts;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    puts.push_back({.digest = blocks[i].digest,
-                    .parent = blocks[i].parent,
-                    .tokens = blocks[i].tokens,
-                    .segments = views[i],
-                    .content = content});
+  for (const TestBlock& block : blocks) {
+    filled.emplace_back(maker_, block, layer_bytes);
+    puts.push_back(filled.back().ToPut(content));
   }
   const auto status = session_->Put(variant_, puts, {.deadline = kCallLimit});
   if (!status.ok()) return status.status();
@@ -93,14 +81,13 @@ absl::StatusOr<BlockStatus> StormEngine::Put(const Digest& content,
 
 absl::StatusOr<BlockStatus> StormEngine::Get(const TestBlock& block, size_t layer_bytes,
                                              uint32_t* writer) {
-  auto layers = Layers(layer_bytes);
-  const std::vector<std::span<std::byte>> views(layers.begin(), layers.end());
-  const GetBlock get{.digest = block.digest, .segments = views};
+  const LayerSpace space(block.digest, maker_.variant.layers, layer_bytes);
+  const GetBlock get = space.ToGet();
   const auto status = session_->Get(variant_, {&get, 1}, {.deadline = kCallLimit});
   if (!status.ok()) return status.status();
   if (status->front() != BlockStatus::kOk) return status->front();
   ++tally_.hits;
-  const uint32_t seen = Check(block.digest, layers[0], layers[1], "get");
+  const uint32_t seen = Check(block.digest, space.layers()[0], space.layers()[1], "get");
   if (writer != nullptr) *writer = seen;
   return BlockStatus::kOk;
 }

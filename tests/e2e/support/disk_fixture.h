@@ -54,13 +54,8 @@ class DiskTest : public ::testing::Test {
   }
   // Returns an error if the daemon has ended.
   absl::StatusOr<BlockStatus> TryPut(uint32_t number) {
-    const TestBlock block = maker_.Block(number);
-    std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
-                                               std::vector<std::byte>(kLayerBytes));
-    for (uint32_t i = 0; i < layers.size(); ++i) maker_.Fill(block.digest, i, layers[i]);
-    const std::vector<std::span<const std::byte>> views(layers.begin(), layers.end());
-    const PutBlock put{
-        .digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
+    const FilledBlock block(maker_, maker_.Block(number), kLayerBytes);
+    const PutBlock put = block.ToPut();
     const auto status = session_->Put(variant_, {&put, 1});
     if (!status.ok()) return status.status();
     return status->front();
@@ -77,15 +72,13 @@ class DiskTest : public ::testing::Test {
   // Fails the test if a block that is kOk has wrong bytes.  Returns an error if the daemon has
   // ended.
   absl::StatusOr<BlockStatus> TryGet(uint32_t number, uint32_t first_layer = 0) {
-    const TestBlock block = maker_.Block(number);
-    std::vector<std::vector<std::byte>> layers(maker_.variant.layers - first_layer,
-                                               std::vector<std::byte>(kLayerBytes));
-    const std::vector<std::span<std::byte>> views(layers.begin(), layers.end());
-    const GetBlock get{.digest = block.digest, .segments = views, .first_layer = first_layer};
+    const LayerSpace space(maker_.Block(number).digest, maker_.variant.layers - first_layer,
+                           kLayerBytes, first_layer);
+    const GetBlock get = space.ToGet();
     const auto status = session_->Get(variant_, {&get, 1});
     if (!status.ok()) return status.status();
-    for (uint32_t i = 0; i < layers.size() && status->front() == BlockStatus::kOk; ++i)
-      EXPECT_TRUE(maker_.IsRight(block.digest, i + first_layer, layers[i]))
+    for (uint32_t i = 0; i < space.layers().size() && status->front() == BlockStatus::kOk; ++i)
+      EXPECT_TRUE(maker_.IsRight(get.digest, i + first_layer, space.layers()[i]))
           << "wrong bytes of " << number;
     return status->front();
   }

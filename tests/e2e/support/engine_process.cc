@@ -75,36 +75,27 @@ class Engine {
   static size_t LayerBytes(uint32_t number) { return 2000 + size_t{number} * 7919 % 500'000; }
 
   BlockStatus Put(uint32_t number) {
-    const TestBlock block = maker_.Block(number);
-    std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
-                                               std::vector<std::byte>(LayerBytes(number)));
-    for (uint32_t i = 0; i < layers.size(); ++i) FillLayer(block.digest, i, layers[i]);
-    const std::vector<std::span<const std::byte>> views(layers.begin(), layers.end());
-    const PutBlock put{
-        .digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
+    const FilledBlock block(maker_, maker_.Block(number), LayerBytes(number));
+    const PutBlock put = block.ToPut();
     const auto status = session_->Put(variant_, {&put, 1}, {.hash = random_() % 2 == 0});
     return status.ok() ? status->front() : BlockStatus::kCancelled;
   }
   BlockStatus Get(uint32_t number) { return GetAll({number}).front(); }
   // Reads all of them in one call.
   std::vector<BlockStatus> GetAll(const std::vector<uint32_t>& numbers) {
-    std::vector<TestBlock> blocks;
-    std::vector<std::vector<std::vector<std::byte>>> layers;
-    std::vector<std::vector<std::span<std::byte>>> views;
+    std::vector<LayerSpace> spaces;
     std::vector<GetBlock> gets;
     for (const uint32_t number : numbers) {
-      blocks.push_back(maker_.Block(number));
-      layers.emplace_back(maker_.variant.layers, std::vector<std::byte>(LayerBytes(number)));
-      views.emplace_back(layers.back().begin(), layers.back().end());
+      spaces.emplace_back(maker_.Block(number).digest, maker_.variant.layers, LayerBytes(number));
+      gets.push_back(spaces.back().ToGet());
     }
-    for (size_t i = 0; i < numbers.size(); ++i)
-      gets.push_back({.digest = blocks[i].digest, .segments = views[i]});
     const auto status = session_->Get(variant_, gets);
     if (!status.ok()) return std::vector(numbers.size(), BlockStatus::kCancelled);
     for (size_t i = 0; i < numbers.size(); ++i) {
       if ((*status)[i] == BlockStatus::kDamaged) Die(3, "a block reads as damaged");
-      for (uint32_t l = 0; l < layers[i].size() && (*status)[i] == BlockStatus::kOk; ++l) {
-        if (!LayerIsRight(blocks[i].digest, l, layers[i][l]))
+      const std::vector<std::vector<std::byte>>& layers = spaces[i].layers();
+      for (uint32_t l = 0; l < layers.size() && (*status)[i] == BlockStatus::kOk; ++l) {
+        if (!LayerIsRight(gets[i].digest, l, layers[l]))
           Die(3, "wrong bytes of block " + std::to_string(numbers[i]));
       }
     }

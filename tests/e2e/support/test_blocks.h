@@ -11,8 +11,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "client/client.h"
 #include "storage/format/block_key.h"
 #include "storage/format/layout.h"
 #include "storage/types.h"
@@ -113,6 +115,65 @@ struct BlockMaker {
     table.hashed = true;
     return table;
   }
+};
+
+// A block with its filled layers, for Session::Put.  Owns all that its PutBlock refers to.
+class FilledBlock {
+ public:
+  FilledBlock(const BlockMaker& maker, TestBlock block, size_t layer_bytes)
+      : FilledBlock(std::move(block), maker.variant.layers, layer_bytes,
+                    [&maker](const Digest& digest, uint32_t layer, std::span<std::byte> bytes) {
+                      maker.Fill(digest, layer, bytes);
+                    }) {}
+  // Calls fill(digest, layer, bytes) for each layer.
+  template <class Fill>
+  FilledBlock(TestBlock block, uint32_t layers, size_t layer_bytes, Fill fill)
+      : block_(std::move(block)), layers_(layers, std::vector<std::byte>(layer_bytes)) {
+    for (uint32_t layer = 0; layer < layers; ++layer) fill(block_.digest, layer, layers_[layer]);
+    views_.assign(layers_.begin(), layers_.end());
+  }
+  // A copy would refer to the layers of the original.
+  FilledBlock(FilledBlock&&) = default;
+
+  // The result is valid as long as this block lives, or the block that it is moved into.
+  [[nodiscard]] PutBlock ToPut(const Digest& content = {}) const {
+    return {.digest = block_.digest,
+            .parent = block_.parent,
+            .tokens = block_.tokens,
+            .segments = views_,
+            .content = content};
+  }
+  [[nodiscard]] const std::vector<std::vector<std::byte>>& layers() const { return layers_; }
+
+ private:
+  TestBlock block_;
+  std::vector<std::vector<std::byte>> layers_;
+  std::vector<std::span<const std::byte>> views_;
+};
+
+// Memory for layers of a block, for Session::Get.  All its bytes are 0xDD until a read fills it.
+class LayerSpace {
+ public:
+  LayerSpace(const Digest& digest, uint32_t layers, size_t layer_bytes, uint32_t first_layer = 0)
+      : digest_(digest),
+        first_layer_(first_layer),
+        layers_(layers, std::vector<std::byte>(layer_bytes, std::byte{0xDD})),
+        views_(layers_.begin(), layers_.end()) {}
+  // A copy would refer to the layers of the original.
+  LayerSpace(LayerSpace&&) = default;
+
+  // The result is valid as long as this space lives, or the space that it is moved into.
+  [[nodiscard]] GetBlock ToGet() const {
+    return {.digest = digest_, .segments = views_, .first_layer = first_layer_};
+  }
+  // Layer `first_layer` comes first.
+  [[nodiscard]] const std::vector<std::vector<std::byte>>& layers() const { return layers_; }
+
+ private:
+  Digest digest_;
+  uint32_t first_layer_;
+  std::vector<std::vector<std::byte>> layers_;
+  std::vector<std::span<std::byte>> views_;
 };
 
 [[nodiscard]] inline std::string Packed(const Digest& digest) {

@@ -22,6 +22,7 @@
 #include "tests/server/connections/lingering_socket.h"
 #include "tests/support/child_process.h"
 #include "tests/support/eventually.h"
+#include "tests/support/send_rights.h"
 
 namespace larder {
 namespace {
@@ -40,6 +41,13 @@ struct Pair {
   }
   FileDescriptor ours, theirs;
 };
+
+// Closes a socket whose descriptors the kernel does not refuse.  Returns how many the closer took.
+uint64_t TakenByClosing(FileDescriptor socket) {
+  const uint64_t before = DescriptorCloser::OfProcess().counts().taken;
+  CloseSocket(std::move(socket), false);
+  return DescriptorCloser::OfProcess().counts().taken - before;
+}
 
 TEST(PassedRightsTest, TheKernelRefusesDescriptorsWhereItCan) {
   if (!KernelRefusesRights()) GTEST_SKIP() << "the kernel has no SO_PASSRIGHTS";
@@ -82,9 +90,7 @@ TEST_F(OldKernelTest, AStreamIsReadUpToTheDescriptors) {
   EXPECT_TRUE(StreamCarriesRights(pair.ours.get()));
   EXPECT_EQ(ReceiveStream(pair.ours.get(), room, false), -1);
   EXPECT_EQ(errno, EPERM);
-  const uint64_t before = DescriptorCloser::OfProcess().counts().taken;
-  CloseSocket(std::move(pair.ours), false);
-  EXPECT_EQ(DescriptorCloser::OfProcess().counts().taken, before + 1);
+  EXPECT_EQ(TakenByClosing(std::move(pair.ours)), 1u);
   ExpectQuick();
 }
 
@@ -95,10 +101,7 @@ TEST_F(OldKernelTest, TheEndOfAStreamIsNotMistakenForDescriptors) {
   std::array<std::byte, 64> room;
   EXPECT_EQ(ReceiveStream(pair.ours.get(), room, false), 3);
   EXPECT_EQ(ReceiveStream(pair.ours.get(), room, false), 0);
-  const uint64_t before = DescriptorCloser::OfProcess().counts().taken;
-  CloseSocket(std::move(pair.ours), false);
-  EXPECT_EQ(DescriptorCloser::OfProcess().counts().taken, before)
-      << "the stream carried no descriptors";
+  EXPECT_EQ(TakenByClosing(std::move(pair.ours)), 0u) << "the stream carried no descriptors";
 }
 
 // The descriptors are found behind empty packets and behind packets that the peer sent before it
@@ -112,9 +115,7 @@ TEST_F(OldKernelTest, DescriptorsAreFoundInEveryQueuedPacket) {
   SendHurting(pair.theirs, "", hurts);
   EXPECT_FALSE(PacketCarriesRights(pair.ours.get())) << "the next packet carries none";
   pair.theirs = FileDescriptor();
-  const uint64_t before = DescriptorCloser::OfProcess().counts().taken;
-  CloseSocket(std::move(pair.ours), false);
-  EXPECT_EQ(DescriptorCloser::OfProcess().counts().taken, before + 1);
+  EXPECT_EQ(TakenByClosing(std::move(pair.ours)), 1u);
   ExpectQuick();
 }
 
@@ -144,9 +145,7 @@ TEST_F(OutOfBandTest, AStreamIsReadUpToTheDescriptors) {
   EXPECT_EQ(ReceiveStream(pair.ours.get(), room, false), 3);
   EXPECT_EQ(ReceiveStream(pair.ours.get(), room, false), -1);
   EXPECT_EQ(errno, EPERM);
-  const uint64_t before = DescriptorCloser::OfProcess().counts().taken;
-  CloseSocket(std::move(pair.ours), false);
-  EXPECT_EQ(DescriptorCloser::OfProcess().counts().taken, before + 1);
+  EXPECT_EQ(TakenByClosing(std::move(pair.ours)), 1u);
   ExpectQuick();
 }
 
@@ -157,9 +156,7 @@ TEST_F(OutOfBandTest, CloseFindsThem) {
     ASSERT_EQ(write(pair.theirs.get(), first, strlen(first)), static_cast<ssize_t>(strlen(first)));
     LingeringSocket hurts(kLinger_s);
     SendHurtingOutOfBand(pair, hurts);
-    const uint64_t before = DescriptorCloser::OfProcess().counts().taken;
-    CloseSocket(std::move(pair.ours), false);
-    EXPECT_EQ(DescriptorCloser::OfProcess().counts().taken, before + 1);
+    EXPECT_EQ(TakenByClosing(std::move(pair.ours)), 1u);
   }
   ExpectQuick();
 }

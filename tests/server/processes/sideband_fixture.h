@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,7 @@
 #include "storage/memory/slab_pool.h"
 #include "tests/support/child_process.h"
 #include "tests/support/eventually.h"
+#include "tests/support/send_rights.h"
 #include "tests/support/temporary_directory.h"
 
 namespace larder {
@@ -136,19 +138,9 @@ class RawClient {
   // Sends several descriptors along with a frame.
   void SendMany(const Frame& frame, const std::vector<int>& fds) const {
     const EncodedFrame packet = EncodeFrame(frame);
-    iovec part{const_cast<std::byte*>(packet.bytes().data()), packet.bytes().size()};
-    std::vector<std::byte> control(CMSG_SPACE(fds.size() * sizeof(int)));
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-    std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
-    EXPECT_GE(sendmsg(socket_.get(), &message, MSG_NOSIGNAL), 0);
+    const std::string_view bytes(reinterpret_cast<const char*>(packet.bytes().data()),
+                                 packet.bytes().size());
+    EXPECT_EQ(SendRights(socket_.get(), bytes, fds), 0);
   }
   // Waits for a frame.  Returns nullopt once the connection is closed.
   std::optional<Frame> Receive(FileDescriptor* fd = nullptr) const {

@@ -13,7 +13,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "server/verbs/block_recoder.h"
 #include "tests/server/sessions/session_driver.h"
 #include "tests/support/eventually.h"
 
@@ -120,30 +119,6 @@ class SessionCopiesTest : public SessionTest {
     EXPECT_EQ(block.extent.offset % kSegmentAlign, 0u);
     ASSERT_EQ(block.extent.bytes, kBytes);
     EXPECT_THAT(memory_.subspan(block.extent.offset, kBytes), Each(fill));
-  }
-  void PutEncoded(uint32_t seed) {
-    ASSERT_EQ(Put(seed, static_cast<std::byte>(seed)), BlockStatus::kOk);
-    const BlockRecoder recoder(f_.store(), {});
-    PayloadCodec codec;
-    BlockRecoder::Copy copy;
-    copy.variant = *f_.store().index().FindVariant(testing::TestVariant().Id());
-    copy.digest = Name(seed);
-    recoder.Prepare(Codec::kLossless, codec, &copy);
-    recoder.Write({&copy, 1}, codec);
-    recoder.Release({&copy, 1});
-    ASSERT_EQ(copy.outcome, BlockRecoder::Outcome::kChanged);
-  }
-  // Occupies both threads of the worker pool until the latch is counted down.
-  std::shared_ptr<std::latch> Occupy() {
-    const auto begun = std::make_shared<std::latch>(2), go = std::make_shared<std::latch>(1);
-    for (int i = 0; i < 2; ++i) {
-      EXPECT_TRUE(f_.deps().workers.Submit(ShareHolder{}, 0, [begun, go] {
-        begun->count_down();
-        go->wait();
-      }));
-    }
-    begun->wait();
-    return go;
   }
   uint32_t Holds() {
     uint32_t holds = 0;

@@ -10,7 +10,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "server/verbs/block_recoder.h"
 #include "tests/server/sessions/session_driver.h"
 
 namespace larder {
@@ -29,19 +28,6 @@ class SessionDecodeTest : public SessionTest {
     const BlockStore::Stats stats = f_.store().stats();
     EXPECT_EQ(stats.leases, 0u);
     EXPECT_EQ(stats.pool_reserved, ByteCount(0));
-  }
-  // Puts block `seed`, all of whose bytes equal its number, and encodes it in HOST.
-  void PutEncoded(uint32_t seed) {
-    ASSERT_EQ(Put(seed, static_cast<std::byte>(seed)), BlockStatus::kOk);
-    const BlockRecoder recoder(f_.store(), {});
-    PayloadCodec codec;
-    BlockRecoder::Copy copy;
-    copy.variant = *f_.store().index().FindVariant(testing::TestVariant().Id());
-    copy.digest = Name(seed);
-    recoder.Prepare(Codec::kLossless, codec, &copy);
-    recoder.Write({&copy, 1}, codec);
-    recoder.Release({&copy, 1});
-    ASSERT_EQ(copy.outcome, BlockRecoder::Outcome::kChanged);
   }
   wire::Grant AcquireAs(std::vector<Codec> accepted, std::vector<Digest> digests) {
     wire::Up up;
@@ -66,18 +52,6 @@ class SessionDecodeTest : public SessionTest {
         Place(block.extent), [&](std::byte b) { return b == static_cast<std::byte>(seed); }));
   }
   BlockStatus Failed() { return sink_.Next().failed.at(0).status; }
-  // Occupies both threads of the worker pool until the latch is counted down.
-  std::shared_ptr<std::latch> Occupy() {
-    const auto begun = std::make_shared<std::latch>(2), go = std::make_shared<std::latch>(1);
-    for (int i = 0; i < 2; ++i) {
-      EXPECT_TRUE(f_.deps().workers.Submit(ShareHolder{}, 0, [begun, go] {
-        begun->count_down();
-        go->wait();
-      }));
-    }
-    begun->wait();
-    return go;
-  }
 };
 
 TEST_F(SessionDecodeTest, EncodedBlocksAreDecodedIntoMemoryOfTheLease) {

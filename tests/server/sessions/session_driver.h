@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <latch>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 
 #include <gtest/gtest.h>
 
+#include "server/verbs/block_recoder.h"
 #include "tests/server/sessions/session_fixture.h"
 
 namespace larder::testing {
@@ -97,6 +99,19 @@ class SessionTest : public ::testing::Test {
     HashPayload(to, &table);
     return Publish(reserved.reservation, {Block(seed, table)}).status.at(0);
   }
+  // Puts block `seed`, all of whose bytes equal its number, and encodes it in HOST.
+  void PutEncoded(uint32_t seed) {
+    ASSERT_EQ(Put(seed, static_cast<std::byte>(seed)), BlockStatus::kOk);
+    const BlockRecoder recoder(f_.store(), {});
+    PayloadCodec codec;
+    BlockRecoder::Copy copy;
+    copy.variant = *f_.store().index().FindVariant(TestVariant().Id());
+    copy.digest = Name(seed);
+    recoder.Prepare(Codec::kLossless, codec, &copy);
+    recoder.Write({&copy, 1}, codec);
+    recoder.Release({&copy, 1});
+    ASSERT_EQ(copy.outcome, BlockRecoder::Outcome::kChanged);
+  }
   wire::Grant Acquire(std::vector<Digest> digests, uint32_t deadline_ms = 1000,
                       wire::AcquireWhat what = wire::AcquireWhat::kBytes) {
     wire::Up up;
@@ -109,6 +124,13 @@ class SessionTest : public ::testing::Test {
     EXPECT_TRUE(session_->OnUp(up).ok());
     return sink_.Next().grants.at(0);
   }
+  // Starts a mapped session that holds a lease on block 1, of 8 KiB, and a reservation of 4 KiB.
+  void StartWithLeaseAndReservation() {
+    Start(wire::WriteMode::kMapped);
+    ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
+    ASSERT_NE(Acquire({Name(1)}).lease.value, 0u);
+    ASSERT_EQ(Reserve({KiB(4)}).status, BlockStatus::kOk);
+  }
   static std::vector<BlockStatus> Statuses(const wire::Grant& grant) {
     std::vector<BlockStatus> statuses;
     for (const wire::BlockGrant& block : grant.blocks) statuses.push_back(block.status);
@@ -118,6 +140,18 @@ class SessionTest : public ::testing::Test {
     wire::Up up;
     up.releases.push_back(id);
     ASSERT_TRUE(session_->OnUp(up).ok());
+  }
+  // Occupies both threads of the worker pool until the latch is counted down.
+  std::shared_ptr<std::latch> Occupy() {
+    const auto begun = std::make_shared<std::latch>(2), go = std::make_shared<std::latch>(1);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_TRUE(f_.deps().workers.Submit(ShareHolder{}, 0, [begun, go] {
+        begun->count_down();
+        go->wait();
+      }));
+    }
+    begun->wait();
+    return go;
   }
   uint64_t Word(uint32_t index) {
     const int fd = *session_->OpenPage();

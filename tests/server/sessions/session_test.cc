@@ -225,10 +225,7 @@ TEST_F(SessionTest, DeadlinesRevokeAndKeepUntilAcknowledged) {
 }
 
 TEST_F(SessionTest, LostSessionOfALiveProcessIsQuarantined) {
-  Start(wire::WriteMode::kMapped);
-  ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
-  ASSERT_NE(Acquire({Name(1)}).lease.value, 0u);
-  ASSERT_EQ(Reserve({KiB(4)}).status, BlockStatus::kOk);
+  ASSERT_NO_FATAL_FAILURE(StartWithLeaseAndReservation());
   const ProcessId process = session_->process();
   const SessionId session = session_->id();
   End(/*bye=*/false);
@@ -262,10 +259,7 @@ TEST_F(SessionTest, AnUnmappedReportEndsAnOpenSession) {
 }
 
 TEST_F(SessionTest, ByeReleasesEverythingAtOnce) {
-  Start(wire::WriteMode::kMapped);
-  ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
-  ASSERT_NE(Acquire({Name(1)}).lease.value, 0u);
-  ASSERT_EQ(Reserve({KiB(4)}).status, BlockStatus::kOk);
+  ASSERT_NO_FATAL_FAILURE(StartWithLeaseAndReservation());
   End(/*bye=*/true);
   EXPECT_EQ(f_.quarantine().bytes(), ByteCount(0));
   EXPECT_EQ(f_.store().stats().leases, 0u);
@@ -280,6 +274,17 @@ TEST_F(SessionTest, OneSessionHoldsAtMostItsShare) {
   const wire::Reserved more = Reserve({KiB(4)});
   EXPECT_EQ(more.status, BlockStatus::kFull);
   EXPECT_GT(more.retry_after_ms, 0u);
+}
+
+// Holds the block kCrowdedHolds times, and adds the holds to `*holds`.
+void Crowd(BlockStore& store, VariantIndex variant, const Digest& digest,
+           std::vector<EntryRef>* holds) {
+  const BlockIndex::Held held = store.HoldUntouched(variant, digest);
+  holds->push_back(held.ref);
+  while (holds->size() < kCrowdedHolds) {
+    ASSERT_TRUE(store.HoldAgain({&held.ref, 1}));
+    holds->push_back(held.ref);
+  }
 }
 
 // A client that has lost count may do this, and the other engines of the node must not suffer.
@@ -297,12 +302,8 @@ TEST_F(SessionTest, NoSessionTakesAllHoldsOfABlock) {
   // Of a block with many holds, a session gets a limited number, and gets as many again after it
   // has released them.
   const VariantIndex variant = *f_.store().index().FindVariant(TestVariant().Id());
-  const BlockIndex::Held held = f_.store().HoldUntouched(variant, Name(1));
-  std::vector<EntryRef> others = {held.ref};
-  while (others.size() < kCrowdedHolds) {
-    ASSERT_TRUE(f_.store().HoldAgain({&held.ref, 1}));
-    others.push_back(held.ref);
-  }
+  std::vector<EntryRef> others;
+  ASSERT_NO_FATAL_FAILURE(Crowd(f_.store(), variant, Name(1), &others));
   for (int round = 0; round < 2; ++round) {
     std::vector<LeaseId> mine;
     for (uint32_t i = 0; i < SessionLeases::kCrowdedMax; ++i) {
@@ -347,12 +348,8 @@ TEST_F(SessionTest, ExpiredPromisesDoNotCountTowardTheLimitOfHolds) {
   Start(wire::WriteMode::kMapped);
   ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
   const VariantIndex variant = *f_.store().index().FindVariant(TestVariant().Id());
-  const BlockIndex::Held held = f_.store().HoldUntouched(variant, Name(1));
-  std::vector<EntryRef> others = {held.ref};
-  while (others.size() < kCrowdedHolds) {
-    ASSERT_TRUE(f_.store().HoldAgain({&held.ref, 1}));
-    others.push_back(held.ref);
-  }
+  std::vector<EntryRef> others;
+  ASSERT_NO_FATAL_FAILURE(Crowd(f_.store(), variant, Name(1), &others));
   for (int round = 0; round < 3; ++round) {
     for (uint32_t i = 0; i < SessionLeases::kCrowdedMax; ++i) {
       const wire::Grant grant = Acquire({Name(1)}, 100, wire::AcquireWhat::kPromise);

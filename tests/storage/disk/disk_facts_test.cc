@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "storage/disk/block_catalog.h"
 #include "storage/disk/file_disk_tier.h"
@@ -37,21 +38,29 @@ class DiskFacts : public ::testing::Test {
     tier_ = *std::move(opened);
     (void)tier_->Recover([](const DiskTier::Entry&) { return 1; }, [] { return false; });
   }
+  [[nodiscard]] std::string CatalogOf(uint32_t shard) const {
+    return absl::StrCat(directory_.path(), "/disk/shard-0", shard, "/catalog");
+  }
   [[nodiscard]] std::map<std::string, std::string> All() {
     std::map<std::string, std::string> all;
     tier_->ForEachFact([&](const std::string& key, const std::string& value) { all[key] = value; });
     return all;
   }
+  // Opens the catalog of a shard without the tier.  REQUIRES: the tier is closed; `memory` outlives
+  // the catalog.
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<BlockCatalog>> OpenCatalog(uint32_t shard,
+                                                                          CatalogMemory* memory) {
+    return BlockCatalog::Open({.directory = CatalogOf(shard),
+                               .disk_bytes_max = MiB(16),
+                               .memory = memory,
+                               .faults = &faults_,
+                               .warn = {}});
+  }
   // Returns how many facts one shard stores, read without the tier.
   [[nodiscard]] size_t StoredIn(uint32_t shard) {
     tier_.reset();
     CatalogMemory memory(MiB(8));
-    const auto catalog = BlockCatalog::Open(
-        {.directory = absl::StrCat(directory_.path(), "/disk/shard-0", shard, "/catalog"),
-         .disk_bytes_max = MiB(16),
-         .memory = &memory,
-         .faults = &faults_,
-         .warn = {}});
+    const auto catalog = OpenCatalog(shard, &memory);
     size_t stored = 0;
     EXPECT_TRUE(catalog.ok()) << catalog.status();
     if (!catalog.ok()) return 0;
@@ -63,8 +72,7 @@ class DiskFacts : public ::testing::Test {
   // Damages the catalog of a shard beyond use.
   void Lose(uint32_t shard) {
     tier_.reset();
-    ASSERT_TRUE(std::filesystem::remove(
-        absl::StrCat(directory_.path(), "/disk/shard-0", shard, "/catalog/CURRENT")));
+    ASSERT_TRUE(std::filesystem::remove(CatalogOf(shard) + "/CURRENT"));
   }
 
   static constexpr uint32_t kFaulty = 1;
@@ -205,12 +213,7 @@ TEST_F(DiskFacts, TooManyFactsOfAnOlderDaemonAreForgottenOldestFirst) {
   constexpr uint32_t kRegistrations = 64, kShards = 4;
   for (uint32_t shard = 0; shard < kShards; ++shard) {
     CatalogMemory memory(MiB(8));
-    const auto catalog = BlockCatalog::Open(
-        {.directory = absl::StrCat(directory_.path(), "/disk/shard-0", shard, "/catalog"),
-         .disk_bytes_max = MiB(16),
-         .memory = &memory,
-         .faults = &faults_,
-         .warn = {}});
+    const auto catalog = OpenCatalog(shard, &memory);
     ASSERT_TRUE(catalog.ok()) << catalog.status();
     for (uint64_t i = 0; i <= kRegistrations; ++i) {
       std::string sequence(sizeof i, '\0');
