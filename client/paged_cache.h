@@ -1,6 +1,8 @@
 // An engine's paged KV cache on a device.  PagedCache stores blocks of the cache and loads blocks
-// back into its pages, on device queues of its own, so that the engine computes meanwhile, and
-// without a copy through pageable memory.
+// back into its pages, on device queues of its own, so that the engine's work on the device
+// continues meanwhile.  In a session that reads in place, Load copies from the pool to the device,
+// and in one that also writes in place, Put copies from the device to the pool.  Otherwise bytes go
+// through a pinned buffer and the session's Get or Put.
 //
 //   auto opened  = OpenDevice(DeviceWish::kAuto);
 //   auto session = (*client)->Attach({.engine_id = "e0", .device = opened->device.get()});
@@ -11,16 +13,20 @@
 //
 // If the layouts of pages and payload have their bytes in long runs, the device's copy engines move
 // them directly; otherwise they go through staging memory of the device and a scatter (or gather)
-// on few multiprocessors.  Copies of one step overlap with the scatter or gather of another.
-// A block is reported as kOk only when all its bytes are in the pages, were checked as the daemon
-// checks reads from HOST (a sample of the blocks), and the lease on them was still valid then.  The
-// content of the pages of any other block is undefined.
+// on few multiprocessors.  When a load reads in place, copies of one step may overlap with the
+// scatter of another.
+// A load reports a block as kOk only when all wanted bytes of it are in the pages and the lease on
+// it was still valid then.  Of the blocks that are read from HOST as they are, only a sample is
+// checked against the hashes.  The content of the pages of any other block of the load is
+// undefined.
 // Ownership: Session and device are the caller's and outlive the cache; the cache outlives its
-// loads.  PagedCache allocates `staging_bytes` of device memory if it scatters and gathers, and a
-// quarter of that as pinned host memory if the session does not both read and write in place.
-// Thread-safety: None; one engine thread uses it.  Its device queues are its own.
+// loads.  PagedCache allocates `staging_bytes` of device memory if it scatters and gathers, and
+// about a quarter of that as pinned host memory if the session does not both read and write in
+// place.
+// Thread-safety: None; one thread at a time uses it.
 // Limits: kLoadBlocksMax blocks in a load.  A put runs in steps; each step takes the blocks that
-// fit in a quarter of `staging_bytes`.  More than 4,096 blocks in a step fail with InvalidArgument.
+// fit in a quarter of `staging_bytes`.  A step of more than 4,096 blocks fails with
+// InvalidArgument.
 #pragma once
 
 #include <chrono>
@@ -37,7 +43,7 @@ namespace larder {
 
 struct PagedCacheOptions {
   ByteCount staging_bytes = MiB(256);  // at least four blocks; a step uses a quarter
-  uint32_t multiprocessors = 4;        // at most so many run gathers and scatters
+  uint32_t multiprocessors = 4;        // at most so many run gathers and scatters; 0: all
   bool low_priority = true;            // copies, gathers and scatters yield to the engine
 };
 
@@ -56,28 +62,31 @@ struct PagedPut {
 };
 
 // Blocks on their way into pages.  The destructor waits until the device no longer touches them (it
-// synchronizes), and then releases the lease.  Movable.
+// synchronizes) or has failed, and then releases the lease.  Movable.
 class PagedLoad {
  public:
   PagedLoad(PagedLoad&&) = default;
   PagedLoad& operator=(PagedLoad&& other) noexcept;
   ~PagedLoad();
 
-  // Returns the blocks, by index, that were placed since the last call: their event has fired, and
-  // the lease is still valid.  Does not wait.
+  // Returns the blocks, by index, whose copies have ended since the last call, or none if the lease
+  // is no longer valid (Wait then reports kCancelled).  Does not wait.  Returns an error if the
+  // device failed.
   [[nodiscard]] absl::StatusOr<std::vector<uint32_t>> Placed();
-  // Returns the final status of every block.  kCancelled: the block was not there by the deadline,
-  // or the lease was revoked meanwhile.  Returns an error if the device failed.
+  // Waits until all blocks are in their pages or the deadline has passed, and returns a status for
+  // every block.  kCancelled: the block was not in its pages by the deadline, though it may be by
+  // that of another Wait; or the daemon did not have it in time, or revoked the lease.  Returns an
+  // error if the device failed.
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Wait(
       std::chrono::steady_clock::time_point deadline);
   // Returns the event that fires when all copies of this load are done, so that the engine's queue
-  // can wait for it instead of a thread.  Returns null if no block is on its way.
+  // can wait for it instead of a thread.  Returns null if no block of the load could be read.
   [[nodiscard]] const DeviceEvent* event() const;
 
  private:
   friend class PagedCache;
   PagedLoad() = default;
-  // Blocks whose bytes are in the pages once the event fired.
+  // Blocks whose bytes are in the pages once the event has fired.
   struct Step {
     std::unique_ptr<DeviceEvent> event;
     std::vector<uint32_t> blocks;
@@ -92,25 +101,30 @@ class PagedLoad {
 
 class PagedCache {
  public:
-  // The number of blocks whose segment tables the daemon sends in one answer.
+  // The most blocks of one load: the daemon sends at most this many segment tables in one answer.
   static constexpr size_t kLoadBlocksMax = 512;
 
-  // `payload` is the layout of the variant's blocks; its block_tokens and layers are the variant's.
-  // Returns InvalidArgument if PagedPlan::Make does, if `engine` or `payload` does not match the
-  // variant, or if there is too little staging memory.
+  // `payload` is the layout of the variant's blocks.  Returns InvalidArgument if PagedPlan::Make
+  // does, if the block size of `payload` or the number of layers of `engine` is not the variant's,
+  // or if four blocks do not fit in `staging_bytes`; other errors are those of the device.
   // REQUIRES: the session was attached with `device`.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<PagedCache>> Make(
       Session& session, Device& device, const VariantHandle& variant, const PagedLayout& engine,
       const PayloadLayout& payload, const PagedCacheOptions& options);
 
-  // Begins to load layers of blocks into pages, once `pages_free` has fired (null: the pages are
-  // free).  Returns InvalidArgument if the pages or layers are not the engine's, or if there are
-  // too many blocks; other errors are those of Session::Acquire.
+  // Begins to load layers of blocks into pages; the device waits for `pages_free` before it writes
+  // to them (null: the pages are free).  If the session does not read in place, Load returns only
+  // when the blocks are in their pages.  Returns InvalidArgument if the pages or layers are not the
+  // engine's, or if there are too many blocks; other errors are those of Session::Acquire,
+  // Session::Get and the device.
   [[nodiscard]] absl::StatusOr<PagedLoad> Load(std::span<const PagedGet> blocks, LayerRange layers,
                                                const DeviceEvent* pages_free = nullptr,
                                                const CallOptions& options = {});
-  // Stores whole blocks, once `computed` has fired (null: they are computed).  Returns when the
-  // pages may be written again and the blocks are visible, with a status per block as Session::Put.
+  // Stores whole blocks; the device waits for `computed` before it reads them (null: they are
+  // computed).  Returns when the pages may be written again, with a status per block; those of
+  // status kOk or kDuplicate are visible.  Errors are those of Session::Put or, if the session
+  // reads and writes in place, of Session::Reserve (ResourceExhausted if the pool is full),
+  // Reservation::Publish and the device.  After an error, some of the blocks may be stored.
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Put(std::span<const PagedPut> blocks,
                                                              const DeviceEvent* computed = nullptr,
                                                              const CallOptions& options = {});
@@ -129,15 +143,16 @@ class PagedCache {
   // A part of the staging memory, which successive steps use in turn.
   struct Slot {
     uint64_t address = 0;
-    std::unique_ptr<DeviceEvent> free;  // its last use; null: not used yet
+    std::unique_ptr<DeviceEvent> free;  // fires after its last use; null: not used yet
   };
   static constexpr size_t kSlots = 4;
 
   [[nodiscard]] absl::Status Open(Device& device);
   [[nodiscard]] size_t BlocksPerStep() const;
   [[nodiscard]] absl::Status WaitBefore(const DeviceEvent* event);
-  // Moves payloads in memory of the process to pages, or back, and records one event at the end.
-  // After an error none of the step's work is under way any more, unless the device failed.
+  // LoadStep moves payloads in memory of the process to pages, StoreStep moves pages to payloads.
+  // Each records one event at the end.  After an error none of the step's work is under way any
+  // more, unless the device failed.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> LoadStep(
       std::span<const PagedBlock> blocks, LayerRange layers);
   [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> StoreStep(
@@ -153,7 +168,7 @@ class PagedCache {
       std::span<const PagedBlock> blocks, LayerRange layers, bool to_device);
   [[nodiscard]] absl::StatusOr<Slot*> NextSlot(DeviceQueue& user);
 
-  // Queues the steps over all blocks of a load whose payloads are in its lease.
+  // Queues the steps that load the blocks of `load.lease_`, and sets their statuses.
   [[nodiscard]] absl::Status Queue(PagedLoad& load, std::span<const PagedGet> blocks,
                                    LayerRange layers);
   // Loads through a pinned buffer, step by step, for a session that does not read in place.
@@ -175,13 +190,13 @@ class PagedCache {
   const uint64_t payload_stride_;  // from one payload to the next, in staging memory and buffer
   const PagedCacheOptions options_;
   std::unique_ptr<DeviceMemory> staging_;
-  std::unique_ptr<PinnedMemory> buffer_;  // null if the session reads and writes in place
+  std::unique_ptr<PinnedMemory> buffer_;  // null if the session both reads and writes in place
   // Extents that a failed device may still write to.  They are returned when this cache is
   // destroyed.
   std::vector<Reservation> in_doubt_;
   Slot slots_[kSlots];
   size_t next_slot_ = 0;
-  // Last: their destructors wait for work that uses the members above.
+  // Declared last, because their destructors wait for work that uses the members above.
   std::unique_ptr<DeviceQueue> copies_, moves_;
 };
 

@@ -10,8 +10,9 @@
 // device itself failed (paged_cache.h).
 // Ownership: Borrows the caches, which have their own queues, and `pages_free`.  The pages stay the
 // engine's.
-// Thread-safety: As RestoreEngine's.  While Restore runs, only the thread of its channel uses a
-// cache: the caller must not call Put or Load on it.
+// Thread-safety: Restore calls Compute and Place on its caller's thread, and Land on the thread of
+// the channel.  While Restore runs, only that thread may use the channel's cache: the caller must
+// not call Put or Load on it.
 #pragma once
 
 #include <functional>

@@ -6,12 +6,13 @@
 //   auto restored = restorer.Restore(prefix, engine);  // the prefix is in the engine's cache
 //
 // It does not promise that anything is loaded.  A block that is missing, damaged or late is
-// computed, and the engine's cache is the same as if all blocks had been computed.
+// computed (unless SchedulerOptions::computes is false), and then the engine's cache is the same as
+// if all blocks had been computed.
 // Ownership: The session outlives the restorer.  Bytes that arrive stay in memory of the restorer
-// until the restore ends, unless they land directly in the engine's cache.
-// Thread-safety: Restore is called from one thread at a time, which is the engine's; Cancel from
-// any thread.
-// Threads: One per channel, which waits while there is nothing to load.
+// at least until the restore ends, unless they land directly in the engine's cache.
+// Thread-safety: Restore is called from one thread at a time, which is the engine's; Cancel and
+// Learnt from any thread.
+// Threads: One per channel of the profile, which sleeps while there is nothing to load.
 // Limits: One prefix at a time.  The engine computes chunks, or parts of chunks, through all
 // layers, on one stage and one rank.
 #pragma once
@@ -37,16 +38,16 @@ namespace larder {
 class RestoreEngine {
  public:
   virtual ~RestoreEngine() = default;
-  // Computes `tokens`.  When it is called, the engine's cache holds exactly the tokens before
-  // tokens.begin.
+  // Computes `tokens`.  When it is called, the engine's cache has all tokens before tokens.begin;
+  // if blocks land in the engine, it may also have some after `tokens`.
   [[nodiscard]] virtual absl::Status Compute(TokenRange tokens) = 0;
-  // Puts loaded blocks into the engine's cache, behind the tokens that are in it.  `tokens` are
-  // those of the blocks; blocks[i] is a block, with one span per layer.
+  // Puts loaded blocks into the engine's cache, after the tokens that it has.  `tokens` are the
+  // tokens of these blocks; blocks[i] is one block, with a span per layer.
   using Layers = std::span<const std::span<const std::byte>>;
   [[nodiscard]] virtual absl::Status Place(TokenRange tokens, std::span<const Layers> blocks) = 0;
   // Does the engine's other work between steps, such as decoding.  It is called before each step,
-  // and repeatedly while there is no step.  Returns false if the engine has no other work until the
-  // restore ends; the restorer then sleeps until there is a step.
+  // after each Place, and repeatedly while there is no step.  Returns false if the engine has no
+  // such work now; if there is no step either, the restorer then sleeps until there is one.
   [[nodiscard]] virtual absl::StatusOr<bool> Between() { return false; }
 
   // Returns true for an engine whose blocks have their places before they arrive, such as pages of
@@ -54,14 +55,14 @@ class RestoreEngine {
   // restorer's Options::scheduler.hedges must be false, because a block that lands cannot be
   // computed and loaded at the same time.
   [[nodiscard]] virtual bool lands() const { return false; }
-  // Loads these blocks, given by number, to their places, in any order.  Returns a status for each;
-  // kOk means that the whole block is in its place and was verified.  Land runs on the channels'
-  // threads, one call at a time for each channel.  It ends soon after a stop of `call.stop` was
-  // requested.  Once it has returned, nothing writes to those places any more: only after that does
-  // the engine compute blocks of these places, or Restore return.  If Land returns Internal,
-  // InvalidArgument or Unimplemented, Restore ends with that error; after any other error none of
-  // the blocks counts as loaded.  The stop is requested under the restorer's lock, so a callback on
-  // it must not call the restorer.
+  // Loads these blocks, given by their numbers in the prefix, to their places, in any order.
+  // Returns a status for each; kOk means that the whole block is in its place and passed the checks
+  // of the read.  Land runs on the channels' threads, one call at a time for each channel.  It ends
+  // soon after a stop of `call.stop` was requested.  Once it has returned, nothing writes to those
+  // places any more: only after that does the engine compute blocks of these places, or Restore
+  // return.  If Land returns Internal, InvalidArgument or Unimplemented, Restore ends with that
+  // error; after any other error none of the blocks counts as loaded.  The stop is requested under
+  // the restorer's lock, so a callback on it must not call the restorer.
   [[nodiscard]] virtual absl::StatusOr<std::vector<BlockStatus>> Land(
       ChannelId /*channel*/, std::span<const uint32_t> /*blocks*/, const CallOptions& /*call*/) {
     return absl::UnimplementedError("blocks do not land in this engine");
@@ -77,34 +78,38 @@ struct RestorePrefix {
   // Set it for an engine whose cache is the same whether it computes a chunk at once or in parts
   // that begin at multiples of `cut_tokens` tokens.  It is a number of whole blocks, and divides a
   // chunk.  A step may then be a part of a chunk, of which the other blocks are loaded; no step has
-  // fewer than `cut_tokens` tokens, unless its chunk has.  0 means that steps are whole chunks.
+  // fewer than `cut_tokens` tokens, unless its chunk has.  0 means that steps are whole chunks,
+  // unless Restorer::Options::step_s_max makes them shorter.
   uint32_t cut_tokens = 0;
-  uint32_t suffix_tokens = 0;       // computed after the prefix; used for planning only
-  double deadline_s = kNoDeadline;  // from now; no load begins that would end later
+  uint32_t suffix_tokens = 0;  // computed after the prefix; used for planning only
+  // Counted from the call of Restore; no load begins that is predicted to end later.
+  double deadline_s = kNoDeadline;
 };
 
 class Restorer {
  public:
-  // To emulate a link: returns when bytes that a channel requested at `now` arrive.  They count as
-  // loaded at that time or when they really arrived, whichever is later.  Called on the channels'
-  // threads.
+  // To emulate a link: returns when the bytes that a channel requests at `now` arrive over it.  A
+  // load counts as done at that time, or when its bytes really arrived if that is later.  Called on
+  // the channels' threads.
   using Carry = std::function<TimePoint(ChannelId channel, ByteCount bytes, TimePoint now)>;
   struct Options {
     SchedulerOptions scheduler = {};  // its `engine` is set by the restorer
-    // About how many bytes a channel requests in one batch, at most; a batch has at least one
-    // block.  A slow channel requests fewer.  Does not apply to blocks that land in the engine.
+    // A channel requests at most about this many bytes in one batch, but at least one block.  A
+    // slow channel requests fewer.  Does not apply to blocks that land in the engine.
     ByteCount room = MiB(8);
     Carry carry = {};
-    // A step lasts at most this long, for an engine that does other work Between steps: chunks are
-    // then cut at multiples of the prefix's `cut_tokens` (if it is 0, of a block).  A step has at
-    // least one such part, and the last step of a prefix may have up to two, however long that
-    // takes.
+    // For an engine that does other work between steps (RestoreEngine::Between): how long a step
+    // may last, as predicted.  Chunks are then cut at multiples of the prefix's `cut_tokens` (if it
+    // is 0, of a block).  A step has at least one such part, and the last step of a prefix may have
+    // up to two, even if that takes longer.
     double step_s_max = kNoDeadline;
   };
   // `profile` describes the channels.
   Restorer(Session& session, VariantHandle variant, Profile profile, Options options);
-  // Tells calls that are under way to stop, and waits for them.  A call notices the stop within
-  // about 20 ms, whatever the daemon does.
+  // Tells calls that are under way to stop, and waits for them.  A call that waits for an answer of
+  // the daemon notices the stop within about 20 ms; one that waits for memory in the staging
+  // segment, or for a slab to be mapped, notices it only after that.  REQUIRES: No Restore is under
+  // way.
   ~Restorer();
   Restorer(const Restorer&) = delete;
   Restorer& operator=(const Restorer&) = delete;
@@ -114,7 +119,7 @@ class Restorer {
     TokenRange tokens = {};
     ChannelId channel = ChannelId::kNowhere;  // kNowhere: computed
     double begin_s = 0, end_s = 0;            // since the call of Restore
-    bool used = true;                         // false: it arrived too late
+    bool used = true;                         // false: the load failed or came too late
   };
   struct Restored {
     uint32_t computed_tokens = 0, loaded_tokens = 0;
@@ -124,16 +129,18 @@ class Restorer {
     double load_s = 0;     // the part of it in which any channel was loading
     std::vector<Span> spans = {};
   };
-  // Returns InvalidArgument if the prefix is not valid, or if `hedges` is set and the engine lands
-  // blocks; then nothing was done.  Returns Cancelled after Cancel, FailedPrecondition if a block
-  // is gone, failed too often or did not arrive by the deadline and `scheduler.computes` is false.
-  // Any other error is the engine's, and the caller has to clear the engine's cache.
+  // Returns InvalidArgument, before it has done anything, if the prefix is not valid, or if
+  // `hedges` is set and the engine lands blocks.  Returns Cancelled after Cancel, and
+  // FailedPrecondition if a block is gone, failed too often or did not arrive by the deadline and
+  // `scheduler.computes` is false.  An error of Compute, Place or Between, and an error of Land
+  // that ends the restore, is returned as it is; the caller then has to clear the engine's cache.
   [[nodiscard]] absl::StatusOr<Restored> Restore(const RestorePrefix& prefix,
                                                  RestoreEngine& engine);
-  // Makes a Restore that is under way end soon.
+  // Makes a Restore that is under way end soon after the method of the engine that is running has
+  // returned.
   void Cancel();
 
-  // The profile with what was measured so far; the next Restore begins with it.
+  // Returns the profile with what was measured so far; the next Restore begins with it.
   [[nodiscard]] Profile Learnt() const;
 
  private:

@@ -25,15 +25,16 @@ struct CudaCounters {
 
 class CudaContext {
  public:
-  // Returns Unavailable if there is no driver or no such device, or the device has no unified
-  // addressing.
+  // Returns Unavailable if there is no usable driver or no such device, or the device has no
+  // unified addressing; other errors are the driver's.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<CudaContext>> Open(uint32_t ordinal);
   ~CudaContext();
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
 
-  // Makes this context the calling thread's current context as long as the Scope lives.  The
-  // context that was current before, such as the engine's, is current again afterwards.
+  // Makes the driver's context of a CudaContext the calling thread's current context as long as the
+  // Scope lives.  The context that was current before, such as the engine's, is current again
+  // afterwards.
   class Scope {
    public:
     explicit Scope(const CudaContext& cuda);
@@ -51,7 +52,8 @@ class CudaContext {
   [[nodiscard]] const DeviceInfo& info() const { return info_; }
   [[nodiscard]] bool shares_descriptors() const { return shares_descriptors_; }
   [[nodiscard]] bool pins_read_only() const { return pins_read_only_; }
-  // Returns Unavailable if this build has no kernels for this device.
+  // Returns Unavailable if the kernels of this build could not be loaded for this device.
+  // REQUIRES: access_bytes is 1, 2, 4, 8 or 16.
   [[nodiscard]] absl::StatusOr<CUfunction> Kernel(MoveDirection direction,
                                                   uint32_t access_bytes) const;
   [[nodiscard]] absl::Status StatusOf(CUresult result, const char* what) const {

@@ -1,12 +1,13 @@
 // An NVIDIA GPU, through its driver.
 //
-// The device works in the GPU's primary context, which CUDA's runtime, and therefore every engine,
-// uses.  cuda_device_absent.cc is built instead of cuda_device.cc if there was no CUDA toolkit at
-// build time.
+// The device works in the GPU's primary context, which CUDA's runtime uses too, and so most
+// engines.  If the build leaves CUDA out, because there is no toolkit or LARDER_CUDA is OFF,
+// cuda_device_absent.cc takes the place of the CUDA sources.
 //
-// Ownership, thread-safety, lifecycle: as device.h says.
-// Limits: a kernel launch moves at most 2^31 - 1 pieces (gather_scatter.h), so a larger move takes
-// several launches; the driver limits the number of imports.
+// Ownership and thread-safety: those of device.h.
+// Limits: a kernel launch moves at most 2^31 - 1 pieces (gather_scatter.h), with tables of at most
+// 512 KiB, so a larger move takes several launches, and a move of which a single block exceeds
+// these limits is refused; the driver limits the number of imports.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,9 @@
 
 namespace larder {
 
-// Opens the GPU with this number.  Returns Unavailable if this build has no CUDA, or there is no
-// driver or no such GPU.  Synchronizes.  `wish` is what the device's DeviceInfo reports.
+// Opens the GPU with this number.  Returns Unavailable if this build has no CUDA, there is no
+// usable driver or no such GPU, or the GPU has no unified addressing; other errors are the
+// driver's.  Synchronizes.  `wish` is what the device's DeviceInfo reports.
 [[nodiscard]] absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(
     uint32_t ordinal, DeviceWish wish = DeviceWish::kCuda);
 

@@ -3,9 +3,10 @@
 // Ownership: the queue owns its stream, unless the stream was adopted, and shares ownership of the
 // context.
 // Thread-safety: as device.h says.
-// Limits: the tables of at most 4 launches (kTableSlots) are in use at once, so a Gather or Scatter
-// that needs a fifth waits for the oldest of them.  The first Gather or Scatter allocates the
-// tables, and the first copy that is staged allocates a pinned buffer, so these calls synchronize.
+// Limits: a queue has the tables of at most 4 launches (kTableSlots) in use at once, so a Gather or
+// Scatter that needs a fifth waits for the oldest of them.  A queue's first Gather or Scatter
+// allocates the tables, and its first copy that is staged allocates a pinned buffer, so these calls
+// synchronize.
 #pragma once
 
 #include <memory>

@@ -4,20 +4,20 @@
 // memory of the process.  tests/contract/device_contract.h checks every device against this text.
 //
 // Addresses of device memory and of memory of the process are numbers of one address space, as with
-// CUDA's unified addressing.  Only the work that a caller puts into a queue touches bytes.
+// CUDA's unified addressing.  Once memory is allocated or imported, only the work that a caller
+// puts into a queue touches its bytes.
 //
 // "Synchronizes" in the comment of a call means that the call may wait for work of the device, in
 // any queue; an engine must not make such a call in its loop.  All other calls return without
 // waiting for the device, except as cuda_queue.h says under "Limits".
-// Ownership: the caller owns each unique_ptr that it gets.  A Device outlives everything that was
-// made from it.
-// Thread-safety: any thread may use Device, PinnedMemory and DeviceEvent; only one thread at a time
-// may use a DeviceQueue.
+// Ownership: the caller owns each unique_ptr that it gets.  A Device must outlive everything that
+// was made from it.  Destroying a Device synchronizes.
+// Thread-safety: any thread may use Device, DeviceMemory, PinnedMemory and DeviceEvent; only one
+// thread at a time may use a DeviceQueue.
 // Errors: Unavailable: there is no device, or the device cannot do what the call asks for; the text
-// is a sentence for the operator.  ResourceExhausted: the device's memory is full.
-// InvalidArgument: the text says which argument is wrong.  Internal: the driver failed; after that
-// a queue returns the same error until it is destroyed, and the bytes that the queue moved must not
-// be trusted.
+// says why.  ResourceExhausted: there is no memory.  InvalidArgument: an argument is wrong.
+// Internal: the driver or the operating system failed; after such an error of a queue or an event,
+// the bytes that the queue moved must not be trusted, and later calls of the queue may fail too.
 // Fork: a device and everything made from it can be used only by the process that opened the
 // device.
 #pragma once
@@ -50,13 +50,14 @@ enum class SharePath : uint8_t {
 };
 [[nodiscard]] const char* ToString(SharePath path);
 
-// Memory of the device.  Destroying the object frees the memory (synchronizes).  REQUIRES: the
-// event of the last copy into or out of the memory is done by then.
+// Memory of the device.  Destroying the object frees the memory, or ends its import (synchronizes).
+// REQUIRES: by then all work of queues that uses the memory is done.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
   [[nodiscard]] virtual uint64_t address() const = 0;
-  // The size in bytes that was asked for; the device may have allocated more.
+  // Returns the size that the caller of Allocate asked for, also for imported memory; the device
+  // may have allocated more.
   [[nodiscard]] virtual ByteCount bytes() const = 0;
   [[nodiscard]] virtual SharePath share() const = 0;
 };
@@ -98,17 +99,19 @@ struct PinOptions {
 
 // Memory of the process that copies may use.  Destroying the object unregisters the memory
 // (synchronizes), and frees it if it came from AllocatePinned.  Memory that was given to Pin stays
-// the caller's, and must be mapped as long as the object lives.  Copies may use the memory at once:
-// copies of pieces that are not registered yet are staged.
+// the caller's, and must be mapped as long as the object lives.  Copies may use the memory as soon
+// as the object exists: copies of pieces that are not registered yet are staged.
 class PinnedMemory {
  public:
   virtual ~PinnedMemory() = default;
   [[nodiscard]] virtual std::span<const std::byte> bytes() const = 0;
-  // The path of the whole memory: kPending until every piece is registered or refused, then kStaged
-  // if a piece was refused.
+  // Returns the path of the whole memory: kPending until every piece is registered or refused; then
+  // kStaged if a piece was refused, otherwise kReadOnly if a piece was registered read-only,
+  // otherwise kRegistered.
   [[nodiscard]] virtual PinPath path() const = 0;
   [[nodiscard]] virtual ByteCount registered() const = 0;
-  // The driver's reason for refusing a piece; empty if no piece was refused.
+  // Returns the driver's reason for refusing the piece that it refused last; empty if it has
+  // refused none.
   [[nodiscard]] virtual std::string refusal() const = 0;
   // Waits until every piece is registered or refused.
   virtual void WaitDecided() = 0;
@@ -118,11 +121,11 @@ class PinnedMemory {
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
-  // Returns true if all work before the event in its queue is done.  Returns an error if some of
-  // that work failed.
+  // Returns true if all work before the event in its queue is done, false if it is not done yet.
+  // Returns an error if some of that work failed.
   [[nodiscard]] virtual absl::StatusOr<bool> Done() const = 0;
-  // Waits until the event is done (synchronizes).  Returns DeadlineExceeded if it is not done by
-  // the deadline.
+  // Waits until all work before the event in its queue is done (synchronizes).  Returns an error if
+  // some of that work failed, DeadlineExceeded if it is not done by the deadline.
   [[nodiscard]] virtual absl::Status Wait(std::chrono::steady_clock::time_point deadline) const = 0;
 };
 
@@ -138,7 +141,8 @@ struct DeviceCopy {
 struct PagedMove {
   LayerRange layers;
   std::span<const PagedBlock> blocks;
-  // The most multiprocessors that work on the move at a time; 0 means all of them.
+  // The most multiprocessors that work on the move at a time; 0 means all of them.  The host device
+  // ignores it.
   uint32_t multiprocessors = 0;
 };
 
@@ -147,16 +151,18 @@ class DeviceQueue {
  public:
   virtual ~DeviceQueue() = default;
 
-  // Copies with the device's copy engines, in any order within the batch.  With kToDevice, `from`
-  // must be memory that came from Pin or AllocatePinned; with kFromDevice, `to` must be.  Otherwise
-  // returns InvalidArgument and copies nothing.  REQUIRES: copies do not overlap; all other
-  // addresses are memory of the device.
+  // Copies with the device's copy engines, in any order within the batch.  Returns InvalidArgument
+  // and copies nothing unless, with kToDevice, every `from` is memory that came from Pin or
+  // AllocatePinned, and with kFromDevice every `to` is such memory and was not pinned with
+  // PinAccess::kRead.  REQUIRES: copies do not overlap; all other addresses are memory of the
+  // device.
   [[nodiscard]] virtual absl::Status CopyBatch(CopyDirection direction,
                                                std::span<const DeviceCopy> copies) = 0;
   // Gather moves rows from the engine's pages into payloads of records, Scatter moves them back,
-  // both with the device's multiprocessors.  Payloads lie in memory of the device.  One call
-  // handles any number of blocks.  Returns InvalidArgument if PagedPlan::Check refuses the move.
-  // The caller may destroy plan and move after the call.
+  // both with the device's multiprocessors.  Payloads lie in memory of the device.  Both return
+  // InvalidArgument if PagedPlan::Check refuses the move, or if it is too large for launches of the
+  // device (cuda_device.h, host_device.h); Unavailable if the device has no kernels.  The caller
+  // may destroy plan, move and blocks after the call.
   [[nodiscard]] virtual absl::Status Gather(const PagedPlan& plan, const PagedMove& move) = 0;
   [[nodiscard]] virtual absl::Status Scatter(const PagedPlan& plan, const PagedMove& move) = 0;
 
@@ -164,7 +170,8 @@ class DeviceQueue {
   // Work that is enqueued after this call waits for the event, which may be of any queue of this
   // device.  The call itself does not wait.
   [[nodiscard]] virtual absl::Status WaitFor(const DeviceEvent& event) = 0;
-  // Waits until all work of this queue is done (synchronizes).
+  // Waits until all work of this queue is done (synchronizes).  Returns an error if the device
+  // failed.
   [[nodiscard]] virtual absl::Status Wait() = 0;
 };
 
@@ -186,7 +193,7 @@ struct DeviceInfo {
 // What a device has done since it was opened.
 struct DeviceStats {
   uint64_t copies = 0;       // copies that CopyBatch was given
-  uint64_t copy_calls = 0;   // calls of the driver that made these copies
+  uint64_t copy_calls = 0;   // calls of the driver (host: of CopyBatch) that made these copies
   ByteCount bytes_direct;    // copied between registered memory and the device
   ByteCount bytes_staged;    // copied through a pinned buffer of a queue
   ByteCount bytes_within;    // copied inside the device, by copy engines
@@ -208,33 +215,38 @@ class Device {
   [[nodiscard]] virtual DeviceStats stats() const = 0;
 
   // Allocates memory of the device, with undefined content.  Synchronizes.  Returns Unavailable if
-  // memory of this device cannot be shared by `share`.
+  // memory of this device cannot be shared by `share`, InvalidArgument if `bytes` is 0.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(
       ByteCount bytes, SharePath share = SharePath::kNone) = 0;
   // Allocates memory of the process that the device reads and writes directly.  Synchronizes.
+  // Returns InvalidArgument if `bytes` is 0.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<PinnedMemory>> AllocatePinned(
       ByteCount bytes) = 0;
-  // Makes memory of the caller usable by copies.  Returns at once; the memory may be registered in
-  // the background.  With PinAccess::kRead the memory may be mapped read-only, and copies into it
-  // are refused.
-  // Returns InvalidArgument if the memory is empty or does not begin at a page boundary, or an
-  // option is out of range; AlreadyExists if some of the memory is pinned.
+  // Makes memory of the caller usable by copies.  Does not wait for the memory to be registered,
+  // which may happen in the background.  With PinAccess::kRead the memory may be mapped read-only,
+  // and copies into it are refused.
+  // Returns InvalidArgument if the memory is empty or does not begin at a multiple of 4,096 bytes,
+  // or if `threads` is below 1 or `piece_bytes` is 0; AlreadyExists if some of the memory is
+  // pinned.  The host device ignores `threads` and `piece_bytes`.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<PinnedMemory>> Pin(
       std::span<const std::byte> memory, const PinOptions& options) = 0;
 
   // Synchronizes.  Returns FailedPrecondition if the memory was not allocated to be shared.
   [[nodiscard]] virtual absl::StatusOr<DeviceExport> Export(const DeviceMemory& memory) = 0;
-  // Synchronizes.  Imports memory of another process, or of this one.  Imported by descriptor, the
-  // memory stays alive as long as any process has it imported; imported by handle, the exporting
-  // process must keep it alive.
+  // Synchronizes.  Imports memory of another process, or, by descriptor, of this one.  Imported by
+  // descriptor, the memory stays alive as long as any process has it imported; imported by handle,
+  // the exporting process must keep it alive.  Returns InvalidArgument if the export does not fit
+  // the memory, Unavailable if this device does not import by `exported.path`.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Import(
       const DeviceExport& exported) = 0;
 
-  // Work of low priority yields to the engine's work when both wait for the device.
+  // Makes a queue.  On a GPU, work of low priority yields to the engine's work when both wait for
+  // the device, and other work has the highest priority.  The host device ignores the priority.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceQueue>> MakeQueue(
       bool low_priority = true) = 0;
   // Makes a queue from a stream of the engine (a CUstream), so that other queues can wait for the
-  // stream's work and the stream for theirs.  The engine keeps ownership of the stream.
+  // stream's work and the stream for theirs.  The engine keeps ownership of the stream.  The host
+  // device returns Unavailable.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceQueue>> AdoptQueue(
       uint64_t native_handle) = 0;
 };
@@ -246,9 +258,8 @@ struct OpenedDevice {
   std::string reason;  // DeviceInfo::reason
 };
 
-// Opens a device.  If the CUDA device cannot be opened, kCuda returns the error, whose text is a
-// sentence for the operator, and kAuto returns the host device with that sentence as `reason`.
-// Synchronizes.
+// Opens a device; `ordinal` is the number of the GPU.  If the GPU cannot be opened, kCuda returns
+// the error, and kAuto returns the host device with the error's text as `reason`.  Synchronizes.
 [[nodiscard]] absl::StatusOr<OpenedDevice> OpenDevice(DeviceWish wish, uint32_t ordinal = 0);
 
 }  // namespace larder

@@ -3,8 +3,8 @@
 //
 // An access is one load and one store of access_bytes bytes.  The work is cut into pieces of at
 // most kPieceAccesses accesses of one tile (TileShape); the 32 lanes of a warp move a piece in
-// parallel.  The kernel (gather_scatter.cu) and the twin (gather_scatter.cc) differ in how they
-// iterate over the pieces, and in how they copy 16 bytes.
+// parallel.  The kernel (gather_scatter.cu) and the twin (gather_scatter.cc) make the same
+// accesses, in different order.
 //
 // Ownership: values that contain addresses.  Thread-safety: pieces are independent of each other.
 // Limits: 2^31 - 1 pieces per launch (MoveBlocksMax).
@@ -67,8 +67,7 @@ struct Piece {
 };
 
 // Finds the piece with this index in the launch.  Pieces are numbered by block, then tile, then
-// plane, then position in the tile, so that pieces with adjacent indices mostly lie side by side in
-// the payload.
+// plane, then position in the tile, so that the pieces of a tile have adjacent indices.
 LARDER_HOST_DEVICE Piece FindPiece(const PagedMoveArgs& args, uint32_t index) {
   const uint32_t tile_index = args.tile_pieces.Divide(index);
   const uint32_t piece_in_tile = index - tile_index * args.tile_pieces.divisor;
@@ -98,14 +97,15 @@ LARDER_HOST_DEVICE AccessOffsets FindAccess(const PagedMoveArgs& args, uint32_t 
 
 // ---- tables of a launch
 
-// Returns how many 64-bit words the four tables take for `blocks` blocks.
+// Returns how many 64-bit words the four tables of PagedMoveArgs take for `blocks` blocks.
 [[nodiscard]] size_t MoveTableWords(const PagedPlan& plan, LayerRange layers, size_t blocks);
 // Returns the largest number of blocks whose tables fit into `words` 64-bit words and that have at
 // most 2^31 - 1 pieces; 0 if one block is too many.
 [[nodiscard]] size_t MoveBlocksMax(const PagedPlan& plan, LayerRange layers, size_t words);
 // Fills `tables` and returns the arguments of a launch that reads the tables at address
 // `tables_at`.
-// REQUIRES: tables.size() is MoveTableWords, plan.Check is OK, blocks.size() <= MoveBlocksMax.
+// REQUIRES: tables.size() is MoveTableWords for these blocks (CHECKed), plan.Check is OK,
+// blocks.size() <= MoveBlocksMax.
 [[nodiscard]] PagedMoveArgs FillMoveTables(const PagedPlan& plan, LayerRange layers,
                                            std::span<const PagedBlock> blocks,
                                            std::span<uint64_t> tables, uint64_t tables_at);

@@ -84,7 +84,7 @@ class HostMemory : public DeviceMemory {
   void* address_ = nullptr;
 };
 
-// Nothing is registered, because the "device" is the processor.
+// Memory of the process.  Nothing is registered, because the "device" is the processor.
 class HostPinned : public PinnedMemory {
  public:
   static absl::StatusOr<std::unique_ptr<PinnedMemory>> Make(
@@ -235,7 +235,7 @@ class HostQueue : public DeviceQueue {
     work_.push_back(std::move(work));
     changed_.NotifyAll();
   }
-  // Takes and does work until the destructor has run and no work is left.
+  // Takes and does work until the destructor has begun and no work is left.
   void Run() {
     for (;;) {
       std::optional<Work> work = Next();
@@ -298,7 +298,8 @@ class HostDevice : public Device {
     if (share == SharePath::kHandle)
       return absl::UnavailableError("the host device shares by descriptor only");
     LARDER_ASSIGN_OR_RETURN(std::unique_ptr<HostMemory> memory, HostMemory::Make(bytes, share));
-    // Memory of a GPU is not zeroed either, so code that relies on zeros fails here too.
+    // Filled, because new memory of a GPU is not zeroed: code that relies on zeros must fail here
+    // too.
     std::memset(At(memory->address()), 0xA5, bytes.value());
     return memory;
   }

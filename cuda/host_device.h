@@ -1,11 +1,11 @@
 // The device that every machine has: memory of the process, threads as queues, memfds as exports.
 //
-// The reference implementation of device.h: its behavior defines what a device does, and tests
-// without a GPU run on it.  Each queue is a thread, so work in two queues that no event and no Wait
-// orders runs in any order, as on a GPU.
+// The reference implementation of device.h, on which tests without a GPU run.  Each queue is a
+// thread, so work in two queues that no event and no Wait orders runs in any order, as on a GPU.
 //
-// Ownership, thread-safety, lifecycle: as device.h says.
-// Limits: one thread for each queue; SharePath::kHandle is not available.
+// Ownership and thread-safety: those of device.h.
+// Limits: one thread for each queue.  A Gather or Scatter is one launch, so it moves at most 2^31 -
+// 1 pieces (gather_scatter.h).  SharePath::kHandle and AdoptQueue are not available.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@
 
 namespace larder {
 
-// `wish` and `reason` are what its DeviceInfo reports: the wish that OpenDevice was called with,
-// and why it opened no CUDA device.
+// Makes a host device.  Its DeviceInfo reports `wish`, the wish that OpenDevice was called with,
+// and `reason`, why OpenDevice opened no CUDA device.
 [[nodiscard]] std::unique_ptr<Device> MakeHostDevice(DeviceWish wish = DeviceWish::kHost,
                                                      std::string reason = {});
 

@@ -83,7 +83,8 @@ struct TileShape {
   friend bool operator==(const TileShape&, const TileShape&) = default;
 };
 
-// Everything about the moves of a registration that can be computed before the first of them.
+// Everything about moves between an engine's paged cache and payloads of one layout that can be
+// computed before the first of them.
 class PagedPlan {
  public:
   // Returns InvalidArgument if a Validate function does.  PayloadLayout::Validate also refuses a
@@ -91,8 +92,9 @@ class PagedPlan {
   [[nodiscard]] static absl::StatusOr<PagedPlan> Make(const PagedLayout& engine,
                                                       const PayloadLayout& payload);
 
-  // Returns InvalidArgument if layers or pages are beyond the engine's, the number of pages or the
-  // first slot is wrong, or an address is not aligned.
+  // Returns InvalidArgument if there are no layers, layers or pages are beyond the engine's, the
+  // number of a block's pages or its first slot is wrong, or the address of a payload is no
+  // multiple of 16.
   [[nodiscard]] absl::Status Check(LayerRange layers, std::span<const PagedBlock> blocks) const;
 
   [[nodiscard]] const TileShape& tile() const { return tile_; }
@@ -100,11 +102,13 @@ class PagedPlan {
   // smaller than a page.
   [[nodiscard]] uint32_t tiles_per_plane() const { return tiles_per_plane_; }
   [[nodiscard]] uint64_t payload_tile_stride() const { return payload_tile_stride_; }
-  // The largest of 16, 8, 4, 2 and 1 of which every address, stride and run length is a multiple.
+  // The largest of 16, 8, 4, 2 and 1 of which every address, stride and run length that a move uses
+  // is a multiple.
   [[nodiscard]] uint32_t access_bytes() const { return access_bytes_; }
   [[nodiscard]] uint32_t planes() const { return planes_; }
   [[nodiscard]] uint32_t layers() const { return layers_; }
-  // One element per layer and plane: addresses in the engine's cache, and offsets in the payload.
+  // One element per layer and plane: engine_bases() are addresses in the engine's cache,
+  // payload_offsets() are offsets in the payload.
   [[nodiscard]] const std::vector<uint64_t>& engine_bases() const { return engine_bases_; }
   [[nodiscard]] const std::vector<uint64_t>& payload_offsets() const { return payload_offsets_; }
   // The offset from an element of engine_bases() to the first row of tile `tile` of the block.
@@ -112,12 +116,12 @@ class PagedPlan {
   [[nodiscard]] uint64_t EngineOffset(const PagedBlock& block, uint32_t tile) const;
   // The bytes of the moved layers of one block, without padding.
   [[nodiscard]] ByteCount BytesPerBlock(LayerRange layers) const;
-  // Where these layers begin in the payload, and how many bytes they span, including the padding
-  // between them.
+  // PayloadBegin returns where these layers begin in the payload.  PayloadSpan returns how many
+  // bytes they span there, including the padding between them.
   [[nodiscard]] ByteCount PayloadBegin(LayerRange layers) const;
   [[nodiscard]] ByteCount PayloadSpan(LayerRange layers) const;
-  // Returns true if the copies of RunsOf are so long on average that copy engines should make them,
-  // and not Gather and Scatter.
+  // Returns true if the copies of RunsOf for a whole block are so long on average that copy engines
+  // should make them, and not Gather and Scatter.
   [[nodiscard]] bool PrefersCopies() const { return prefers_copies_; }
 
  private:
@@ -136,8 +140,9 @@ class PagedPlan {
 struct RunCopy {
   uint64_t engine = 0, payload = 0, bytes = 0;
 };
-// Returns the move of these layers and blocks as a list of copies, as few as possible, for plans
-// that prefer copies.  No copy joins bytes of two blocks.
+// Returns the move of these layers and blocks as a list of copies, for plans that prefer copies.
+// Runs of a block that follow each other on both sides are joined into one copy; runs of two blocks
+// are not.
 // REQUIRES: plan.Check is OK.
 [[nodiscard]] std::vector<RunCopy> RunsOf(const PagedPlan& plan, LayerRange layers,
                                           std::span<const PagedBlock> blocks);

@@ -36,7 +36,7 @@ class PinRegistry {
   };
 
   // Adds a range with all pieces pending.  Returns AlreadyExists if the range overlaps one that was
-  // added before.
+  // added and not removed.
   [[nodiscard]] absl::Status Add(uint64_t begin, uint64_t bytes, uint64_t piece_bytes,
                                  PinAccess access) LARDER_EXCLUDES(mu_);
   void Remove(uint64_t begin) LARDER_EXCLUDES(mu_);

@@ -161,7 +161,8 @@ struct GrpcSockets {
         admin(std::move(deps.hooks), deps.clock, deps.verbs.verifying, deps.verbs.verify),
         incoming(IncomingLimit(options.memory_limit), options.warn_shares) {}
 
-  // Returns an error that names the socket which cannot be opened.
+  // Opens the three sockets and begins to serve them.  Returns the error of the first one that
+  // cannot be opened.
   [[nodiscard]] absl::Status Open();
   // Sets what the gRPC health service answers at every socket.
   void SetServing(bool serves) const;

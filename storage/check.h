@@ -1,8 +1,8 @@
-// LARDER_CHECK(condition) aborts the process if an invariant of our own code is broken, and prints
-// the file, the line and the condition.
+// LARDER_CHECK(condition) does nothing if `condition` is true.  Otherwise it prints the file, the
+// line and the condition to stderr and aborts the process.
 //
-// Only a bug may break such a condition.  An error that a client, disk, peer, driver or
-// configuration can cause is returned as a Status.
+// Only a bug of our own code may make the condition false.  Code returns an error for what a
+// client, disk, peer, driver or configuration can cause.
 #pragma once
 
 #include <cstdio>

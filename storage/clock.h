@@ -1,7 +1,7 @@
-// Time as a parameter: state machines take `now`, the classes that own them take a Clock, and tests
-// pass a ManualClock.
+// Clocks.  Code whose timing tests must control takes the current time as a parameter (`now`) or
+// reads it from a Clock, for which tests pass a ManualClock.  Other code calls SteadyNow.
 //
-// Thread-safety: all of these classes, from any thread.
+// Thread-safety: all methods of these classes from any thread.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 namespace larder {
 
 using Duration = std::chrono::nanoseconds;
-// Monotonic time.  It has no meaning in another process, so it is neither sent nor stored.
+// Monotonic time.  Its zero is arbitrary, so it must not be sent to another process or stored.
 using TimePoint = std::chrono::steady_clock::time_point;
 
 class Clock {
@@ -21,7 +21,7 @@ class Clock {
   [[nodiscard]] virtual TimePoint Now() const = 0;
 };
 
-// Returns monotonic time, for code whose waits tests do not control; other code takes a Clock.
+// Returns the current monotonic time.  Code whose timing tests must control takes a Clock instead.
 [[nodiscard]] inline TimePoint SteadyNow() { return std::chrono::steady_clock::now(); }
 
 class SteadyClock final : public Clock {
@@ -29,8 +29,8 @@ class SteadyClock final : public Clock {
   [[nodiscard]] TimePoint Now() const override { return SteadyNow(); }
 };
 
-// Returns wall-clock time in milliseconds since 1970.  A deadline that outlives this process, or
-// that another process set, is on this clock.
+// A function that returns the wall-clock time in milliseconds since 1970.  Deadlines that outlive
+// the process, or that two processes compare, are on this clock.
 using WallClock = std::function<uint64_t()>;
 [[nodiscard]] inline uint64_t UnixMilliseconds() {
   const auto since = std::chrono::system_clock::now().time_since_epoch();
@@ -38,7 +38,7 @@ using WallClock = std::function<uint64_t()>;
       std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
 }
 
-// Advances only when a test calls Advance.
+// A clock for tests.  Its time changes only when Advance is called.
 class ManualClock final : public Clock {
  public:
   [[nodiscard]] TimePoint Now() const override { return TimePoint(Duration(ns_.load())); }

@@ -4,13 +4,17 @@
 // While no point is armed, At costs one load and a branch.  Fault points are not for production:
 // larderd logs a warning if it starts with any point armed.
 //
-// Faults are armed by text, a list of POINT=ACTION[:TIME][/EVERY] separated by commas, as in
+// Faults are armed by text, a list of POINT=ACTION[/EVERY] separated by commas, as in
 //   data.write=error/32,data.sync=sleep:500ms,put.committed=crash
-// ACTION: error (EIO), full (ENOSPC), short (only half of the bytes are written or read; an error
-// at points that neither write nor read), sleep:TIME (us, ms, s), crash (_exit(66), which like
-// kill -9 runs no cleanup).  EVERY n (default 1): the action happens on average at one arrival in
-// n.  Each point has a fixed sequence that decides at which arrivals, so that a run can be
-// repeated.
+// ACTION is one of:
+//   error       the step fails, as by EIO
+//   full        the step fails as on a full disk; some steps do not tell this from `error`
+//   short       at data.read and data.write, the system call transfers only part of the bytes, and
+//               the caller goes on with the rest; at other points the same as `error`
+//   sleep:TIME  the step is delayed (TIME as in 500ms or 2s, up to 10 minutes)
+//   crash       the process ends by _exit(66), which like kill -9 runs no cleanup
+// With EVERY n (1 to 16,777,215; default 1), the action happens on average at one arrival in n.  A
+// fixed sequence for each point decides at which arrivals, so that a run can be repeated.
 //
 // Ownership: server/main or a test makes a FaultPoints, which outlives the objects that use it.
 // Thread-safety: all methods from any thread.
@@ -31,21 +35,21 @@ enum class FaultPoint : uint8_t {
   kDataCreated,    // data.created   the data file exists, its directory is not yet synced
   kDataWrite,      // data.write     bytes of a record are written, at each system call
   kDataRead,       // data.read      bytes of a record are read, at each system call
-  kDataSync,       // data.sync      records become durable
+  kDataSync,       // data.sync      a data file is synced
   kPutAllocated,   // put.allocated  extents are allocated, records are not yet written
   kPutWritten,     // put.written    records are written, not yet synced
   kPutSynced,      // put.synced     records are synced, not yet in the catalog
   kPutCommitted,   // put.committed  records are in the catalog, not yet reported
-  kCatalogOpen,    // catalog.open   the catalog is opened
-  kCatalogCommit,  // catalog.commit the catalog writes
-  kCatalogErase,   // catalog.erase  names are erased
+  kCatalogOpen,    // catalog.open   the catalog is opened for writing
+  kCatalogCommit,  // catalog.commit entries of new records are written to the catalog
+  kCatalogErase,   // catalog.erase  names are to be erased from the catalog
   kEraseWritten,   // erase.written  the names are erased, their extents are not yet free
   kCatalogRead,    // catalog.read   entries are looked up in the catalog
-  kCatalogScan,    // catalog.scan   each entry is read when the daemon starts
-  kCatalogFacts,   // catalog.facts  registrations and pins become durable, in each shard
-  kShardSetAside,  // shard.set-aside  a damaged shard was renamed, its successor does not exist yet
-  kSocketRights,   // socket.rights  the daemon starts; after any fault it acts as on a kernel
-                   //                without SO_PASSRIGHTS
+  kCatalogScan,    // catalog.scan   an entry is read while the catalog is scanned
+  kCatalogFacts,   // catalog.facts  registrations or pins are written to the catalog of a shard
+  kShardSetAside,  // shard.set-aside  a damaged catalog was moved away; only sleep and crash work
+  kSocketRights,   // socket.rights  larderd starts; error, full and short make it act as on a
+                   //                kernel without SO_PASSRIGHTS
 };
 inline constexpr size_t kFaultPoints = 18;
 [[nodiscard]] std::string_view ToString(FaultPoint point);
@@ -57,20 +61,23 @@ class FaultPoints {
   // and nothing has changed.
   [[nodiscard]] absl::Status Arm(std::string_view text);
 
-  // The daemon calls this when it arrives at `point`.  Returns the failure that the caller must
-  // pretend to have had, or kNone.  Sleeps and crashes happen inside this call.
+  // The failure that a caller of At must pretend to have had; kNone if there is none.
   enum class Fault : uint8_t { kNone, kError, kFull, kShort };
+  // The daemon calls this when it arrives at `point`.  Sleeps and crashes happen inside this call,
+  // which returns kNone after a sleep.
   [[nodiscard]] Fault At(FaultPoint point) {
     if (!armed_.load(std::memory_order_relaxed)) [[likely]]
       return Fault::kNone;
     return Arrive(point);
   }
-  // As At, for a caller that can only fail with a Status: a fault is Unavailable, or
-  // ResourceExhausted for `full`, and the message names the point.
+  // The daemon calls this when it arrives at `point`, if it can fail there only with a Status.
+  // Returns ResourceExhausted if the action is `full`, Unavailable if it is `error` or `short`, and
+  // otherwise OK; the message names the point.  Sleeps and crashes happen inside this call.
   [[nodiscard]] absl::Status StatusAt(FaultPoint point);
 
   [[nodiscard]] bool armed() const { return armed_.load(std::memory_order_relaxed); }
-  // Arrivals at `point` while it was armed, and how many of them led to its action.
+  // arrivals: how often the daemon arrived at `point` while the point was armed.  faults: at how
+  // many of these arrivals the armed action happened.
   [[nodiscard]] uint64_t arrivals(FaultPoint point) const;
   [[nodiscard]] uint64_t faults(FaultPoint point) const;
 
@@ -81,8 +88,8 @@ class FaultPoints {
     uint32_t every = 1;
     Duration sleep{};
   };
-  // Arm writes `plan` and Arrive reads it.  The Plan is packed into one integer, which can be
-  // atomic.
+  // `plan` is a Plan packed into one integer, so that Arm can replace it while other threads arrive
+  // at the point.
   struct Point {
     std::atomic<uint64_t> plan{0};
     std::atomic<uint64_t> arrivals{0};

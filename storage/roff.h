@@ -1,7 +1,8 @@
 // Writes a manual page section by section, with the macros of man(7).  larderd and larderctl both
 // use it.
 //
-// Callers pass plain text; the writer escapes what roff would interpret.
+// Callers pass plain text, in which the writer escapes what roff would interpret, except in `name`
+// and `version`.
 // Thread-safety: none.
 #pragma once
 
@@ -18,11 +19,11 @@ class ManPageWriter {
 
   void Section(std::string_view heading);
   void Subsection(std::string_view heading);
-  // Paragraphs, separated by blank lines.
+  // Adds the paragraphs of `text`, which blank lines separate.
   void Text(std::string_view text);
-  // A term and what it means.
+  // Adds a term, in bold, and the text that explains it.
   void Item(std::string_view term, std::string_view text);
-  // A command line as the user types it.
+  // Adds a command line, as the user types it, on a line of its own.
   void Command(std::string_view line);
   [[nodiscard]] std::string Take() && { return std::move(out_); }
 

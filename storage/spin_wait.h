@@ -1,10 +1,10 @@
 // Short waits that spin for what another thread is about to provide: waking a thread that sleeps
 // takes longer than most of these waits last.
 //
-// A caller spins for a short time after it has had work, and then sleeps until there is more; it
-// must not spin instead of sleeping.  If more threads have work than there are cores, a thread that
-// spins takes a core from a thread that has work, maybe from the very one that it waits for.
-// SpinWhileIdle stops spinning as soon as it detects this.
+// A caller spins for a short time and then sleeps; it must not spin instead of sleeping.  If more
+// threads have work than there are cores, a thread that spins takes a core from a thread that has
+// work, maybe from the very one that it waits for.  So SpinWhileIdle stops when another thread
+// seems to want its core.
 // Thread-safety: SpinUntil and SpinWhileIdle are as safe as `done`; IdleSpin has none.
 #pragma once
 
@@ -15,22 +15,22 @@
 
 namespace larder {
 
-// Decides how long a thread may spin: until a given time, and only while no other thread wants its
-// core.  If more than kLate passes between two calls of On, the thread was off its core in between,
-// because it yielded and did not get the core back, or was preempted: another thread wants the
-// core, and On returns false from this call on.
+// Decides how long a thread may spin: until a given time, and only while no other thread seems to
+// want its core.  If more than kLate passes between two calls of On, IdleSpin assumes that another
+// thread had the core meanwhile, because this thread yielded or was preempted; from that call on,
+// On returns false.
 class IdleSpin {
  public:
-  // The longest time between two calls that counts as spinning.  A check that finds nothing, with
-  // the yield after it, takes a microsecond or two; another thread that gets the core in between
-  // usually keeps it for longer than this.
+  // If two calls of On are at most this far apart, the thread may spin on.  A check that finds
+  // nothing, with the yield after it, takes a microsecond or two; another thread that gets the core
+  // in between usually keeps it for longer than kLate.
   static constexpr std::chrono::microseconds kLate{20};
 
   explicit IdleSpin(TimePoint until) : until_(until) {}
 
-  // The caller calls this before or after each check for what it waits for, with the current time.
-  // Returns false if the caller must stop spinning and sleep; before it sleeps it must check once
-  // more.
+  // A thread that spins calls this, with the current time, before or after each check for what it
+  // waits for.  Returns false if the thread must stop spinning; it must then check once more before
+  // it sleeps.
   [[nodiscard]] bool On(TimePoint now) {
     if (last_ + kLate < now) until_ = TimePoint::min();
     last_ = now;
@@ -43,9 +43,9 @@ class IdleSpin {
   TimePoint last_ = TimePoint::max() - kLate;
 };
 
-// Calls done() again and again, and yields in between, since the thread that makes it true may need
-// this very core.  Returns false if done() was not true before `until`.  If `until` has already
-// passed, does not call done().
+// Calls done() repeatedly until it returns true or `until` has passed, and yields between the
+// calls, since the thread that makes done() true may need this core.  Returns whether a call of
+// done() returned true.  If `until` has already passed, returns false without calling done().
 template <class Done>
 [[nodiscard]] bool SpinUntil(TimePoint until, Done done) {
   while (SteadyNow() < until) {
@@ -55,9 +55,11 @@ template <class Done>
   return false;
 }
 
-// As SpinUntil, but also returns false if another thread wants the core (IdleSpin).
-// REQUIRES: the caller checks done() again before it sleeps, since done() may have become true
-// while another thread had the core.
+// Calls done() repeatedly, and yields between the calls, until done() returns true, `until` has
+// passed, or another thread seems to want this core (IdleSpin).  Returns whether a call of done()
+// returned true; if `until` has already passed, done() is not called.
+// REQUIRES: if this returns false, the caller checks done() again before it sleeps, since done()
+// may have become true meanwhile.
 template <class Done>
 [[nodiscard]] bool SpinWhileIdle(TimePoint until, Done done) {
   IdleSpin look(until);

@@ -3,9 +3,9 @@
 //   LARDER_RETURN_IF_ERROR(file.Sync());
 //   LARDER_ASSIGN_OR_RETURN(const Header header, ReadHeader(file));
 //
-// They are for functions that return absl::Status, an absl::StatusOr, or a type that either
-// converts to.  A function that must do something else with the error, or return another type,
-// writes its own `if`.
+// They are for functions that return a type to which an absl::Status converts: absl::Status, an
+// absl::StatusOr, and others.  A function that returns another type, or must do something else with
+// the error, writes its own `if`.
 // Limits: the type in `declaration` must not have a comma outside parentheses; write `auto` where
 // it has one.  LARDER_ASSIGN_OR_RETURN is several statements, so it needs braces after `if`, `else`
 // and loops.
@@ -16,14 +16,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-// Returns the status of `expression` from this function unless it is OK.
+// Evaluates `expression`, an absl::Status, and returns it from the enclosing function unless it is
+// OK.
 #define LARDER_RETURN_IF_ERROR(expression)                                                    \
   do {                                                                                        \
     if (absl::Status larder_status = (expression); !larder_status.ok()) return larder_status; \
   } while (false)
 
-// Evaluates `expression`, an absl::StatusOr.  Returns its status from this function if it is an
-// error; otherwise moves its value into `declaration`, a new variable or an existing one.
+// Evaluates `expression`, an absl::StatusOr.  If it is an error, returns its status from the
+// enclosing function; otherwise moves its value into `declaration`, a new variable or an existing
+// one.
 #define LARDER_ASSIGN_OR_RETURN(declaration, expression) \
   LARDER_ASSIGN_OR_RETURN_AS(LARDER_STATUS_NAME(__LINE__), declaration, expression)
 

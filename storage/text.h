@@ -1,8 +1,8 @@
 // Text for people: words wrapped to a width, quantities that are easy to read, and the name that a
 // user probably meant by a misspelled one.
 //
-// Text from other processes (names of engines, messages) may contain any bytes: Printable makes it
-// ASCII without control characters, so that each byte is one column.  A width of 0 means no limit.
+// Text from other processes (names of engines, messages) may contain any bytes; Printable makes it
+// ASCII without control characters, so that each byte is one column.
 // Thread-safety: pure functions.
 #pragma once
 
@@ -14,23 +14,25 @@
 
 namespace larder {
 
+// Returns `text` with \xNN in place of each byte that is not a printable ASCII character.
 [[nodiscard]] std::string Printable(std::string_view text);
 
-// Wraps the words of `text` into lines of `width` columns.  The first line begins with `first`, the
-// others begin with `indent` blanks.  The result ends with a newline.  Blank lines separate
-// paragraphs.  A word that is longer than a line is cut at the line's end.
+// Wraps the words of `text` into lines of at most `width` columns, one for each byte; a `width` of
+// 0 means no limit.  The first line begins with `first`, which is not cut, and the others begin
+// with `indent` blanks.  The result ends with a newline.  Blank lines separate paragraphs.  A word
+// that is longer than a line is cut at the line's end, unless `indent` is `width` or more.
 [[nodiscard]] std::string Wrap(std::string_view text, size_t width, size_t indent = 0,
                                std::string_view first = "");
 
 [[nodiscard]] std::string FormatBytes(double bytes);               // "1.5 GiB"
 [[nodiscard]] std::string FormatCount(uint64_t count);             // "12,345"
-[[nodiscard]] std::string FormatSeconds(double seconds);           // "3 min 5 s", "12 ms"
-[[nodiscard]] std::string FormatShare(double part, double whole);  // "12.3 %"; "-" if `whole` is 0
+[[nodiscard]] std::string FormatSeconds(double seconds);           // "12 ms"; "-" unless 0 to 1e9
+[[nodiscard]] std::string FormatShare(double part, double whole);  // "12.3 %"; "-" if whole <= 0
 
 // Returns the name in `names` that differs from `name` by the fewest changed, missing, added and
-// swapped letters, at most a third of the length of `name`.  If there is none and `name` has at
-// least 2 letters, returns the first of `names` that begins with `name`.  Otherwise, and if `name`
-// is longer than 64 bytes, returns an empty view.
+// swapped adjacent letters, at most a third of the length of `name`.  If there is none and `name`
+// has at least 2 letters, returns the first of `names` that begins with `name`.  Returns an empty
+// view if there is none either, or if `name` is longer than 64 bytes.
 [[nodiscard]] std::string_view NearestName(std::string_view name,
                                            std::span<const std::string_view> names);
 

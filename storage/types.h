@@ -70,12 +70,13 @@ using ProcessId = Id<struct ProcessTag>;  // the daemon's number for an attached
 struct Digest {
   std::array<std::byte, 16> bytes{};
 
-  // The defaulted operator compares byte by byte, which took half the time of a lookup.
+  // A defaulted operator== would compare byte by byte, which took half the time of a lookup.
   friend bool operator==(const Digest& a, const Digest& b) {
     return std::memcmp(a.bytes.data(), b.bytes.data(), sizeof a.bytes) == 0;
   }
   friend auto operator<=>(const Digest&, const Digest&) = default;
-  // The first 8 bytes.  They are part of a hash, so they are uniform already.
+  // The first 8 bytes.  They are part of a hash, so they are uniform, unless a client has invented
+  // the digest.
   [[nodiscard]] uint64_t Hash64() const {
     uint64_t v;
     std::memcpy(&v, bytes.data(), sizeof v);
@@ -103,8 +104,8 @@ struct BlockWriter {
   friend bool operator==(const BlockWriter&, const BlockWriter&) = default;
 };
 
-// Names device memory that a process shares with others.  A ticket is random; any process of the
-// same uid that knows it may open the memory.
+// Names device memory that a process shares with others through the daemon.  A ticket is random;
+// any process of the same uid that knows it may open the memory while it is shared.
 using ShareTicket = std::array<std::byte, 16>;
 
 inline constexpr uint32_t kStepTokens = 16;  // tokens per step of the digest chain
@@ -146,15 +147,15 @@ inline constexpr uint64_t kSegmentAlign = 64;
 [[nodiscard]] constexpr uint64_t RoundUp(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
 enum class SlabId : uint16_t {};
-// Every slab is smaller than this, because the index packs an extent's first page and its number of
-// pages into 24 bits each.
+// Every slab of the pool is smaller than this, because the index packs an extent's first page and
+// its number of pages into 24 bits each.
 inline constexpr ByteCount kSlabBytesLimit = GiB(64);
 
 [[nodiscard]] constexpr ByteCount BytesOfPages(uint32_t pages) {
   return ByteCount(uint64_t{pages} * kPageBytes);
 }
 
-// Consecutive pages of one slab.  Empty if pages == 0.
+// Consecutive pages of one slab of the pool, or of one data file of the disk.  Empty if pages == 0.
 struct Extent {
   SlabId slab{};
   uint32_t page = 0;

@@ -48,7 +48,7 @@ struct Client::Impl {
                  the_options.retries_max}),
         kernel(ChooseKernel()) {}
 
-  // A session that was attached and may have mappings.
+  // A session that was attached with shared memory, of which parts may still be mapped.
   struct Tracked {
     std::weak_ptr<SessionCore> core;
     std::shared_ptr<SidebandMemory> memory;
@@ -69,8 +69,8 @@ struct Client::Impl {
       LARDER_EXCLUDES(mu);
   // `by_stream`: why the session must use byte streams whatever `wanted` says; empty if it need
   // not.
-  // *no_staging is set to the daemon's reason if the attach failed because the daemon had no
-  // staging memory.
+  // *no_staging is set to the message if SessionCore::Start returned ResourceExhausted, normally
+  // because the daemon had no staging memory.
   absl::StatusOr<std::unique_ptr<SessionImpl>> AttachOnce(const SessionOptions& wanted,
                                                           const std::string& by_stream,
                                                           std::string* no_staging)
@@ -80,20 +80,27 @@ struct Client::Impl {
   bool IsStale(const absl::Status& status) const LARDER_REQUIRES(mu) {
     return sideband != nullptr && (absl::IsUnauthenticated(status) || absl::IsUnavailable(status));
   }
-  // Opens the stream on a session socket if the daemon hands one out, otherwise over gRPC.
+  // Opens the stream on a session socket; over gRPC if the hello wants stream mode or the daemon
+  // hands out no session sockets.
   absl::StatusOr<std::unique_ptr<SessionStream>> OpenStream(wire::Hello hello,
                                                             SessionInbox::Handlers handlers)
       LARDER_REQUIRES(mu);
-  // Waits until nothing of the lost sessions is mapped, reports that to the daemon, and reconnects
-  // the sideband if it does not work.
+  // Waits until no slab and no session page of the ended sessions is mapped, and reports that to
+  // the daemon.  Connects the sideband again if it does not work; if that fails, there is no
+  // sideband.  Returns FailedPrecondition if something is still mapped after connect_deadline.
   absl::Status Recover() LARDER_REQUIRES(mu);
-  // Moves the ended sessions of `tracked` to `lost` once their memory is unmapped.
+  // Removes each ended session from `tracked` once its slabs and page are unmapped, and adds it to
+  // `lost` if the daemon did not take its goodbye.  Returns FailedPrecondition if some are still
+  // mapped after connect_deadline.
   absl::Status AwaitUnmapped() LARDER_REQUIRES(mu);
-  // Sends CLEAN for each session in `lost`.  Returns an error if the sideband does not work.
+  // Sends CLEAN for each session in `lost` that this run of the daemon attached, and forgets those
+  // that need no further CLEAN.  Returns an error if the sideband does not work.  REQUIRES: there
+  // is a sideband.
   absl::Status CleanLost() LARDER_REQUIRES(mu);
-  // Returns Unavailable if there is no sideband.
+  // Returns Unavailable if there is no sideband, FailedPrecondition in a forked child.
   absl::StatusOr<std::shared_ptr<SidebandClient>> LiveSideband() LARDER_EXCLUDES(mu);
-  // Connects the sideband; if that fails, `sideband_status` has the reason.
+  // Connects the sideband and makes the calls of `stub` carry its token.  If that fails, `sideband`
+  // is null and `sideband_status` has the reason.
   void ConnectSideband() LARDER_REQUIRES(mu);
 
   const ForkGuard home;
@@ -110,8 +117,8 @@ struct Client::Impl {
   absl::Status sideband_status LARDER_GUARDED_BY(mu);
   std::vector<Tracked> tracked LARDER_GUARDED_BY(mu);
   std::vector<Lost> lost LARDER_GUARDED_BY(mu);
-  // Number of sessions with shared memory that have not ended; they share what one process may
-  // hold.
+  // Number of this Client's sessions with shared memory that have not ended; they share the limit
+  // of what may be reserved ahead.
   const std::shared_ptr<std::atomic<size_t>> sessions = std::make_shared<std::atomic<size_t>>(0);
 };
 
@@ -155,7 +162,7 @@ absl::Status Client::Impl::CleanLost() {
     if (it->boot_id == sideband->boot_id()) {
       const absl::Status status = sideband->Clean(it->session).status();
       if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) return status;
-      if (absl::IsFailedPrecondition(status)) {  // still alive for the daemon: try again later
+      if (absl::IsFailedPrecondition(status)) {  // refused for now: try again at the next attach
         ++it;
         continue;
       }
@@ -223,7 +230,7 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(const Sess
     mapped = std::make_shared<PinnedSharedMemory>(memory, wanted.device);
   impl->core = std::make_shared<SessionCore>(mapped, wanted.on_directive, sessions);
   impl->pool = std::make_unique<CopyPool>(wanted.copy_threads);
-  // The stream calls these handlers while it is read.  The core outlives the stream.
+  // The stream calls these handlers on threads that pump or send.  The core outlives the stream.
   SessionCore* const core = impl->core.get();
   LARDER_ASSIGN_OR_RETURN(
       impl->stream,

@@ -1,5 +1,4 @@
-// Lease and Reservation: memory of the pool that the caller holds and that their destructors
-// return.
+// Lease and Reservation: memory that the caller holds and that their destructors return.
 #include <algorithm>
 #include <chrono>
 #include <numeric>
@@ -18,20 +17,21 @@ namespace larder {
 
 namespace {
 
-// Assumed size of a block in the first acquire of a variant, when the size of its blocks is
-// unknown.
+// Assumed size, in bytes, of a block in the first acquire of a variant, when the size of its blocks
+// is unknown.
 constexpr uint64_t kGuessBytes = 1 << 20;
-// The smallest part of the staging segment that an acquire may name.  If the blocks do not fit in
+// The smallest part of the staging segment that BeginCopies allocates.  If the blocks do not fit in
 // it, the daemon's answer has their sizes.
 constexpr uint64_t kLeastBytes = PayloadStride(1);
-// A guess takes at most this fraction of the staging segment: a quarter.
+// If the size of a variant's blocks is unknown, the first acquire takes at most a quarter (one
+// kGuessShare-th) of the staging segment.
 constexpr uint64_t kGuessShare = 4;
-// How long a read by copies waits for capacity in the staging segment.  Gets and Puts of other
-// threads free theirs sooner, and Leases may never free theirs.
+// How long an Acquire by copies waits for free memory in the staging segment.  Gets and Puts of
+// other threads free what they use soon; Leases may never do so.
 constexpr std::chrono::milliseconds kRoomPatience{100};
 
-// Replaces the pending blocks of a grant by their final answers; kCancelled for those that have
-// none by the deadline.
+// Replaces the pending blocks of a grant by their final answers; those that have none by the
+// deadline, or soon after a stop, become kCancelled.
 absl::Status AwaitPending(PendingRead& read, const CallOptions& options, TimePoint deadline,
                           std::vector<wire::BlockGrant>& blocks) {
   while (read.pending() > 0) {
@@ -63,7 +63,7 @@ wire::Acquire ViewOf(const VariantHandle& variant, std::vector<Digest> digests,
   return acquire;
 }
 
-// Sends the acquire and waits for all of its answers.
+// Sends the acquire and waits for the grant and for its pending blocks.
 absl::StatusOr<std::vector<wire::BlockGrant>> AwaitBlocks(SessionCore& core, PendingRead& read,
                                                           wire::Acquire acquire,
                                                           const CallOptions& options,
@@ -162,11 +162,12 @@ absl::StatusOr<Lease> Lease::Take(const std::shared_ptr<SessionCore>& core,
   return lease;
 }
 
-// For a block that did not fit, the daemon returns the block's size, so the second round allocates
-// enough.
+// For a block that did not fit, the daemon's answer has the size that it needs, so the next round
+// allocates enough.
 absl::Status Lease::TakeCopies(const VariantHandle& variant, std::span<const Digest> digests,
                                const CallOptions& options) {
-  // A block may be encoded or decoded between two rounds, which changes its size.
+  // One round more than is needed if no block changes its size, because a block may leave and be
+  // stored again.
   constexpr int kRounds = 3;
   const TimePoint deadline = DeadlineOf(options);
   std::vector<size_t> todo(digests.size());
@@ -196,8 +197,10 @@ absl::Status Lease::TakeCopies(const VariantHandle& variant, std::span<const Dig
   return absl::OkStatus();
 }
 
-// Allocates `room` bytes of the staging segment for the acquire of the blocks `todo`.  If `room` is
-// 0, allocates what the blocks are expected to need, or kLeastBytes if that much is not free now.
+// Allocates `room` bytes of the staging segment for the acquire of the blocks `todo`, and sets
+// their status to kFull until they are answered.  If `room` is 0, allocates what the blocks are
+// expected to need, or kLeastBytes if that much is not free now.  Returns DeadlineExceeded if the
+// memory does not become free within kRoomPatience.
 absl::StatusOr<std::pair<PendingRead, wire::Acquire>> Lease::BeginCopies(
     const VariantHandle& variant, std::span<const Digest> digests, std::span<const size_t> todo,
     uint64_t room, const CallOptions& options, TimePoint deadline) {
@@ -316,7 +319,8 @@ absl::StatusOr<std::vector<BlockStatus>> Reservation::Publish(const VariantHandl
   uint64_t published = 0;
   for (size_t i = 0; i < sent.size(); ++i) {
     const BlockStatus status = result[sent[i]] = answer->status[i];
-    // A refused block may be corrected and published again; the caller no longer owns the others.
+    // A block of status kInvalid may be corrected and published again; the caller no longer owns
+    // the extents of all others.
     if (status != BlockStatus::kInvalid) End(blocks[sent[i]].extent, /*abort=*/false);
     published += status == BlockStatus::kOk ? 1 : 0;
   }

@@ -44,8 +44,8 @@ PagedLoad& PagedLoad::operator=(PagedLoad&& other) noexcept {
 
 PagedLoad::~PagedLoad() { Finish(); }
 
-// The lease must not end while the device reads from it, not even if the device failed or its
-// copies never finish.
+// The lease must not end while the device reads from it, so this waits without a deadline.  Wait
+// returns before the copies are done only if the device failed.
 void PagedLoad::Finish() {
   for (const Step& step : steps_)
     (void)step.event->Wait(std::chrono::steady_clock::time_point::max());
@@ -76,7 +76,7 @@ absl::StatusOr<std::vector<BlockStatus>> PagedLoad::Wait(
     else if (!done.ok())
       return done;
   }
-  // Checked after the last byte was read: what was read is right only if the lease was still valid
+  // Checked after the last byte was read: the bytes are right only if the lease was still valid
   // then.
   if (lease_.size() > 0 && !lease_.Valid())
     for (const Step& step : steps_) cancel(step);
@@ -224,8 +224,9 @@ absl::StatusOr<PagedLoad> PagedCache::Load(std::span<const PagedGet> blocks, Lay
   for (const PagedGet& block : blocks) places.push_back({0, block.pages, block.first_slot});
   LARDER_RETURN_IF_ERROR(plan_.Check(layers, places));
   LARDER_RETURN_IF_ERROR(WaitBefore(pages_free));
-  // If the session reads by copies, they lie in a staging segment, which is not registered with the
-  // device and may be smaller than all wanted blocks together.
+  // A session that does not read in place has no mapped slabs.  Copies in its staging segment would
+  // not do: the segment is not registered with the device, and may be smaller than all wanted
+  // blocks together.
   if (session_.read_mode() != ReadMode::kMapped) return LoadThroughBuffer(blocks, layers, options);
   std::vector<Digest> digests;
   for (const PagedGet& block : blocks) digests.push_back(block.digest);

@@ -19,8 +19,8 @@ absl::StatusOr<std::vector<BlockStatus>> PagedRestore::Land(ChannelId channel,
   for (const uint32_t block : blocks) wanted.push_back(blocks_[block]);
   const auto deadline = SteadyNow() + call.deadline;
   LARDER_ASSIGN_OR_RETURN(PagedLoad load, caches_[cache]->Load(wanted, layers_, pages_free_, call));
-  // If the restorer requests a stop, it waits only for the device's copies, not for the daemon, and
-  // they end soon.
+  // Only copies of the device are still under way, and they end soon, so this need not notice a
+  // stop that the restorer requests.
   return load.Wait(deadline);
 }
 

@@ -25,9 +25,9 @@ namespace {
 constexpr uint16_t kStage = 0;
 // Bounds of the pause before the scheduler is asked again.
 constexpr double kLookMin_s = 1e-3, kLookMax_s = 0.5;
-// Loads that take about this long are requested in one batch.  A batch saves round trips, but if
-// the engine computes faster than was predicted, it can no longer take over the blocks of the
-// batch.
+// Loads that take about this long together are requested in one batch.  A batch saves round trips,
+// but if the engine computes faster than was predicted, it can no longer take over the blocks of
+// the batch.
 constexpr double kBatch_s = 0.02;
 constexpr double kLandAtOnce = 256;  // blocks; PagedCache and the daemon accept twice as many
 constexpr std::chrono::milliseconds kRecall{20};
@@ -44,7 +44,8 @@ Restorer::Options Sane(Restorer::Options options) {
   return options;
 }
 
-// Asking again does not bring back a block that is missing or damaged.
+// A block that was kFull or kCancelled may be loaded if it is requested again; any other status
+// stays.
 LoadFailure WhyNot(BlockStatus status) {
   return status == BlockStatus::kFull || status == BlockStatus::kCancelled ? LoadFailure::kTransient
                                                                            : LoadFailure::kGone;
@@ -56,9 +57,9 @@ bool IsOfEngine(const absl::Status& status) {
          absl::IsUnimplemented(status);
 }
 
-// Returns the statuses of a call for `blocks` blocks, also if the whole call failed: kCancelled, so
-// that the blocks are requested again, if it was late or requested too much at once; otherwise
-// kMissing.
+// Returns the statuses of a call for `blocks` blocks.  If the whole call failed, all are
+// kCancelled, which makes the scheduler request them again, after DeadlineExceeded or
+// ResourceExhausted, and kMissing after any other error.
 std::vector<BlockStatus> StatusesOf(absl::StatusOr<std::vector<BlockStatus>> got, size_t blocks) {
   if (got.ok()) return *std::move(got);
   const bool may_come =
@@ -83,10 +84,11 @@ struct Restorer::Impl {
     uint64_t block_bytes = 0;
     std::vector<Digest> blocks;
     std::vector<ByteCount> layer_bytes;
-    // For each block the memory that its bytes go to, allocated by the thread that loads it.
+    // For each block the memory that receives its bytes, allocated by the thread that loads it
+    // first.
     std::vector<std::unique_ptr<std::byte[]>> bytes;
-    // Used instead of `bytes` if blocks land in the engine: the engine, and the loads that are on
-    // their way to it.
+    // Used instead of `bytes` if blocks land in the engine: the engine, and the loads to its places
+    // that are under way.
     RestoreEngine* lander = nullptr;
     std::list<Flight> flights;
     std::vector<char> landed;  // the block arrived and is used
@@ -154,12 +156,13 @@ struct Restorer::Impl {
   // Loads the blocks of these loads into the memory of `run`; returns a status for each.
   [[nodiscard]] std::vector<BlockStatus> Fetch(Run& run, std::span<const Load> loads,
                                                ByteCount remaining);
-  // Loads the blocks of these loads to the engine's places, and removes the flight.
+  // Loads the blocks of these loads to the engine's places, and removes the flight.  Returns a
+  // status for each.
   [[nodiscard]] std::vector<BlockStatus> Land(Run& run, Flight& flight, std::span<const Load> loads,
                                               ByteCount remaining) LARDER_EXCLUDES(mu);
   [[nodiscard]] CallOptions CallOf(std::span<const Load> loads, ByteCount remaining,
                                    std::stop_token ends) const;
-  // Waits, but not beyond the end of the restore.
+  // Waits until `when`, or until the restore ends if that is sooner.
   void WaitUntil(const Run& mine, TimePoint when) LARDER_REQUIRES(mu);
   // Returns an upper bound of the bytes that the restore still has to load after these loads.
   [[nodiscard]] ByteCount Remaining(const Run& run, size_t loads) const LARDER_REQUIRES(mu);
@@ -351,9 +354,9 @@ uint32_t Restorer::Impl::TokenBudget(const Run& mine) const {
                     chunk);
 }
 
-// Places what lies between the engine's cache and `token`.  All of those blocks have landed, for
-// the scheduler said that they need not be computed.  It places one chunk at a time, so that the
-// engine is never kept away from its other work for long.
+// Places the blocks between the engine's cache and `token`, all of which have landed: the scheduler
+// has said that they need not be computed.  Places one chunk at a time and lets the engine do its
+// other work (Between) after each.
 absl::Status Restorer::Impl::PlaceUpTo(Run& mine, uint32_t token, RestoreEngine& engine) {
   const uint32_t most = std::max(mine.prefix.chunk_tokens, mine.block_tokens);
   while (mine.cached < token) {
@@ -423,8 +426,8 @@ void Restorer::Impl::RunChannel(ChannelId channel) {
     Report(*mine, loads, statuses, now_s);
     if (mine == run) CountLoading(*mine, -1);
     changed.NotifyAll();
-    // Other readers hold the memory that these blocks would be read into; an immediate retry would
-    // fail again.
+    // The daemon had no memory to read these blocks into, which other readers may hold; an
+    // immediate retry would probably fail again.
     if (std::ranges::count(statuses, BlockStatus::kFull) > 0)
       WaitUntil(*mine, SteadyNow() + kFullPause);
   }

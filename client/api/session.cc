@@ -40,7 +40,7 @@ absl::Status CheckSizes(std::span<const ByteCount> bytes, ByteCount slab_bytes) 
   return absl::OkStatus();
 }
 
-// After about this much, ReportDevice waits until the daemon has processed it.
+// After it has sent about this much, ReportDevice waits until the daemon has processed it.
 constexpr ByteCount kReportAtOnce = MiB(4);
 
 absl::Status CheckReport(const DeviceReport& report, const VariantSpec& variant) {

@@ -30,7 +30,8 @@ struct ChunkTimes {
   TokenRange first = {}, later = {}, small = {};
   double first_s = 0, later_s = 0, small_s = 0;
 };
-// Returns the cost that explains all three times.  No part of it is negative.
+// Returns the cost that explains all three times.  A part that would be negative is 0 instead; the
+// cost then does not explain all of them.
 [[nodiscard]] ComputeCost FitComputeCost(const ChunkTimes& times);
 
 // Returns `profile` with no channel faster than `bytes_per_s`, as behind a link of that rate.

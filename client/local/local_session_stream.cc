@@ -22,7 +22,8 @@ absl::Status Closed() {
   return absl::UnavailableError("the session's stream is closed: Attach again");
 }
 
-// The timeout for poll, rounded up so that it does not wake early.
+// Returns the timeout for poll in milliseconds: rounded up, at most 60,000, and -1 (none) for
+// TimePoint::max().
 int MsUntil(TimePoint until) {
   if (until == TimePoint::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - SteadyNow());

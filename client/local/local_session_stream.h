@@ -34,8 +34,9 @@ namespace larder {
 
 class LocalSessionStream final : public SessionStream {
  public:
-  // `socket` comes from the sideband.  Returns the error that the daemon refused with, or
-  // DeadlineExceeded if it did not answer the hello in time.
+  // `socket` comes from the sideband.  Returns the error that the daemon refused with,
+  // DeadlineExceeded if it did not answer the hello in time, or Unavailable if it closed the
+  // socket.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SessionStream>> Open(
       FileDescriptor socket, wire::Hello hello, SessionInbox::Handlers handlers,
       std::chrono::milliseconds deadline);
@@ -60,11 +61,12 @@ class LocalSessionStream final : public SessionStream {
   // Sends queued bytes as far as the socket takes them.  Once all are sent, half-closes the socket
   // if Close has begun.
   void Flush() LARDER_REQUIRES(write_mu_);
-  // Flushes.  Returns the time at which the daemon counts as stuck, or nullopt if nothing is
-  // queued.
+  // Sends queued bytes as Flush does.  Returns the time at which the daemon counts as stuck unless
+  // it accepts some before, or nullopt if nothing is queued.
   [[nodiscard]] std::optional<TimePoint> FlushQueue() LARDER_EXCLUDES(write_mu_);
 
-  // Hands one message over, or receives.  Returns false if nothing has arrived.
+  // Hands one message over or, if no whole message is there, receives.  Returns false if nothing
+  // has arrived.
   [[nodiscard]] bool Read() LARDER_REQUIRES(pump_mu_);
   [[nodiscard]] bool Receive() LARDER_REQUIRES(pump_mu_);
   void Handle(const SessionFrame& frame) LARDER_REQUIRES(pump_mu_);

@@ -4,17 +4,18 @@
 //   auto sideband = SidebandClient::Connect("/run/larder/sideband.sock", 5s);
 //   auto slab = (*sideband)->MapSlab(SlabId{0}, /*writable=*/false);
 //
-// It keeps no state of sessions and does not reconnect: once a request was sent and did not get a
-// complete and expected answer, all later ones return Unavailable, and the owner connects again.
+// It keeps no state of sessions and does not reconnect: after a request that did not get a complete
+// answer of an expected type (an ERROR frame is always expected), all later ones return
+// Unavailable, and the owner connects again.
 // The token is valid as long as this object, or a session that was opened with the token, lives.
 //
-// Ownership: Owns the socket.  Mappings are the caller's and outlive this object.
+// Ownership: Owns the socket.  Mappings are the caller's and may outlive this object.
 // Thread-safety: All methods may be called from any thread; one request runs at a time, the others
 // wait.
 // Lifecycle: Connect -> requests -> destroyed.  A forked child is another process: in it every
 // request returns FailedPrecondition, and mappings do not exist (MADV_DONTFORK).
-// Limits: A packet has at most kFrameBytesMax.  The deadline applies to each request and to the
-// handshake.
+// Limits: A packet has at most kFrameBytesMax.  The deadline of Connect applies to each request,
+// also to the two of the handshake; the time that a request waits for others does not count.
 #pragma once
 
 #include <array>
@@ -48,13 +49,14 @@ class SharedMapping {
   SharedMapping& operator=(SharedMapping&& other) noexcept;
   ~SharedMapping();
 
-  // Maps the first `bytes` of the descriptor and fills the page tables.  Returns InvalidArgument if
-  // the file is smaller, because an access beyond its end would raise SIGBUS.
+  // Maps the first `bytes` of the descriptor and, if the kernel can, fills the page tables.
+  // Returns InvalidArgument if the file is smaller, because an access beyond its end would raise
+  // SIGBUS, or if `bytes` is 0.
   [[nodiscard]] static absl::StatusOr<SharedMapping> Map(int fd, ByteCount bytes, bool writable);
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   [[nodiscard]] bool writable() const { return writable_; }
-  // REQUIRES: writable(); otherwise the span is empty.
+  // Returns an empty span unless the mapping is writable.
   [[nodiscard]] std::span<std::byte> writable_bytes() const {
     return writable_ ? bytes_ : std::span<std::byte>();
   }
@@ -87,9 +89,10 @@ class MappedSessionPage {
 
 class SidebandClient {
  public:
-  // Returns Unavailable if no daemon listens at `path`, PermissionDenied if the socket file's mode
-  // excludes this uid, DeadlineExceeded if the daemon does not answer; otherwise the error that the
-  // daemon refused with: a limit, or FailedPrecondition if it cannot see this process.
+  // Returns InvalidArgument if `path` is empty or too long for a socket, or `deadline` is not above
+  // 0; Unavailable if no daemon listens at `path`; PermissionDenied if the socket file's mode
+  // excludes this uid; DeadlineExceeded if the daemon does not answer; otherwise the error that the
+  // daemon refused with, such as a limit, or FailedPrecondition if it cannot see this process.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SidebandClient>> Connect(
       const std::string& path, std::chrono::milliseconds deadline);
   SidebandClient(const SidebandClient&) = delete;
@@ -107,17 +110,19 @@ class SidebandClient {
 
   [[nodiscard]] absl::StatusOr<MappedSlab> MapSlab(SlabId slab, bool writable);
   [[nodiscard]] absl::StatusOr<MappedSessionPage> MapSessionPage(SessionId session);
-  // As SharedMemory::MakeStaging.  The segment ends with this object.  Returns Unimplemented if the
-  // daemon is too old.
+  // Requests a staging segment of `bytes`, a multiple of 4,096.  The daemon drops it when this
+  // object is destroyed.  Returns ResourceExhausted if a limit of the daemon is reached or its host
+  // lacks memory, Unimplemented if the daemon is too old.
   [[nodiscard]] absl::StatusOr<StagingMemory> MakeStaging(ByteCount bytes);
   [[nodiscard]] absl::Status DropStaging(uint32_t staging_id);
   // Shares device memory with other processes of this uid: any of them that has the ticket may open
-  // it, as long as this object and this process live and the share is not dropped.  `exported`
-  // stays the caller's.
+  // it until the share is dropped, this object is destroyed or this process ends.  Returns
+  // PermissionDenied if the daemon accepts no descriptors from this uid and the memory is exported
+  // by one.  `exported` stays the caller's.
   [[nodiscard]] absl::StatusOr<ShareTicket> Share(const DeviceExport& exported);
   [[nodiscard]] absl::Status DropShare(const ShareTicket& ticket);
-  // Returns what Device::Import takes.  Returns NotFound if there is no such ticket or its owner
-  // has ended.
+  // Returns what Device::Import takes.  Returns NotFound if no process of this uid shares memory
+  // under this ticket, or not any more.
   [[nodiscard]] absl::StatusOr<DeviceExport> OpenShared(const ShareTicket& ticket);
   // Returns a socket for one more session of this process (LocalSessionStream).  Returns
   // Unimplemented if this daemon hands out none; Engine.Attach serves the same purpose.
@@ -137,7 +142,7 @@ class SidebandClient {
   template <class Body>
   [[nodiscard]] absl::StatusOr<Body> Request(const Frame& frame, const SendExtras& extras = {},
                                              FileDescriptor* answer_fd = nullptr);
-  // As Request, but the answer may be of any of the expected frame types.
+  // Does what Request does, except that the answer may be of any of the expected frame types.
   [[nodiscard]] absl::StatusOr<Frame> Ask(const Frame& frame,
                                           std::initializer_list<FrameType> expected,
                                           const SendExtras& extras, FileDescriptor* answer_fd);

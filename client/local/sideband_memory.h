@@ -1,5 +1,6 @@
-// A session's SharedMemory over the process's sideband.  It counts mappings, so that the next
-// attach can wait until nothing of a lost session is mapped.
+// A session's SharedMemory over the process's sideband.  It counts the mappings of slabs and of the
+// session page, so that the next attach can wait until none of a lost session is left.  (Staging
+// segments are not counted.)
 //
 // Ownership: Shares the sideband.  A mapping lives as long as its owner, even after this object.
 // Thread-safety: All methods may be called from any thread.
@@ -25,7 +26,8 @@ class SidebandMemory final : public SharedMemory {
   [[nodiscard]] absl::StatusOr<StagingMemory> MakeStaging(ByteCount bytes) override;
   [[nodiscard]] absl::Status DropStaging(uint32_t id) override;
 
-  // Returns false if something is still mapped at the deadline.
+  // Waits until no slab and no session page is mapped.  Returns false if one still is at the
+  // deadline.
   [[nodiscard]] bool WaitUnmapped(TimePoint deadline) const;
 
  private:

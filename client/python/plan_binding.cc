@@ -177,7 +177,8 @@ void BindPlanAnswer(nb::module_& module) {
       .def_prop_ro("seconds", &DepthCost::seconds);
 }
 
-// CostOf aborts if the depths do not fit the input, so Python gets a ValueError instead.
+// CostOf requires depths that fit the input: it aborts if there is not one per chunk, and its
+// result is undefined if one is above the layers.  So Python gets a ValueError instead.
 DepthCost CheckedCostOf(const PlanInput& input, const std::vector<uint16_t>& depths) {
   bool fits = depths.size() == input.chunks.size();
   for (const uint16_t depth : depths) fits = fits && depth <= input.layers;

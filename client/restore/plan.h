@@ -82,8 +82,10 @@ struct DepthCost {
 // T*, the time with one channel and perfectly divisible work: Tc * Ti / (Tc + Ti), with Tc =
 // compute_s and Ti = load_s.
 [[nodiscard]] double DivisibleBound(double compute_s, double load_s);
-// The bound of the time to the first token with an overlapped suffix: Ti * (Tc + Ts) / (Tc + Ti) if
-// Ti > Ts = suffix_s, otherwise Ts plus the load of the first layer.
+// The time to the first token that an ideal restore approaches, if work divides without limit and
+// the suffix is computed layer by layer behind the loads.  With Tc = compute_s, Ti = load_s and Ts
+// = suffix_s: Ti * (Tc + Ts) / (Tc + Ti) if Ti > Ts, otherwise Ts + Ti / layers (the load of the
+// first layer).
 [[nodiscard]] double OverlapBound(double compute_s, double load_s, double suffix_s,
                                   uint16_t layers);
 

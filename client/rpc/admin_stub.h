@@ -1,6 +1,7 @@
 // The daemon's Admin service, over the operator's socket file.
 //
-// It makes the calls of Admin as RpcStub makes those of Cache.
+// client/rpc/rpc_channel.h says how calls are retried.  A call that `limits.cancel` cancels returns
+// Cancelled.
 // Ownership: Owns its channel.
 // Thread-safety: All methods may be called from any thread.
 #pragma once
@@ -29,14 +30,14 @@ class AdminStub {
   AdminStub(const AdminStub&) = delete;
   AdminStub& operator=(const AdminStub&) = delete;
 
-  // Returns Unavailable, with the path, if there is no daemon by the deadline.
+  // Returns Unavailable, with the path, if there is no connection to a daemon by the deadline.
   [[nodiscard]] absl::Status WaitConnected(std::chrono::milliseconds deadline);
 
   [[nodiscard]] absl::StatusOr<wire::NodeStats> Stats(const CallLimits& limits);
   // Returns TOML, as larderd --print-config prints it.
   [[nodiscard]] absl::StatusOr<std::string> Config(const CallLimits& limits);
-  // Returns how many sessions were asked to finish.  `limit` is how long the daemon waits for what
-  // is under way.
+  // Returns how many sessions were asked to finish; 0 if the daemon was draining already.  `limit`
+  // is how long the daemon waits for what is under way.
   [[nodiscard]] absl::StatusOr<uint32_t> Drain(std::chrono::milliseconds limit,
                                                const CallLimits& limits);
   // `take` gets each answer on the calling thread.  If it returns false, the call ends early, with

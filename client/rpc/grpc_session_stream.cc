@@ -54,7 +54,8 @@ struct GrpcSessionStream::Impl final : MessagePump {
   absl::Status Write(const wire::Up& up) LARDER_EXCLUDES(write_mu);
   void OnWritten(bool ok) LARDER_EXCLUDES(write_mu);
   void HalfClose() LARDER_EXCLUDES(write_mu);
-  // Returns when the write under way counts as stuck.
+  // Returns when the write under way counts as stuck, or, if there is none, when one that begins
+  // now would.  Returns TimePoint::max() once the stream has been given up.
   TimePoint WriteDue() LARDER_EXCLUDES(write_mu);
 
   // ---- reading
@@ -64,7 +65,8 @@ struct GrpcSessionStream::Impl final : MessagePump {
   void Wake() override;
   // Handles completions that have arrived, unless another thread pumps.
   void PumpReady() LARDER_EXCLUDES(pump_mu);
-  // Returns the next completion.  Until `until` it polls and yields instead of sleeping.
+  // Returns the next completion, or TIMEOUT if there is none.  Until `until` it polls and yields
+  // instead of sleeping.
   Next SpinUntil(TimePoint until, void** tag, bool* ok) LARDER_REQUIRES(pump_mu);
   void OnStep(Step step, bool ok) LARDER_REQUIRES(pump_mu);
   void StartRead() LARDER_REQUIRES(pump_mu);
@@ -265,7 +267,8 @@ void GrpcSessionStream::Impl::Wake() {
 absl::StatusOr<std::unique_ptr<SessionStream>> GrpcSessionStream::Open(
     const std::shared_ptr<RpcChannel>& channel, wire::Hello hello, SessionInbox::Handlers handlers,
     std::chrono::milliseconds deadline) {
-  // A call that starts without a connection would wait for one beyond the deadline.
+  // The call itself does not wait for a connection (RpcChannel::Sign): started without one, it
+  // would fail at the first refused attempt, although the daemon may listen before the deadline.
   if (!channel->channel()->WaitForConnected(std::chrono::system_clock::now() + deadline)) {
     return absl::UnavailableError("no larderd answers: start it, then Attach again");
   }

@@ -1,5 +1,5 @@
-// A session's stream as a gRPC call of Engine.Attach, for callers without a sideband and for
-// daemons that hand out no session sockets.
+// A session's stream as a gRPC call of Engine.Attach, for sessions in stream mode and for daemons
+// that hand out no session sockets.
 //
 // Send never waits for the daemon: while a message is being written, later messages are queued, and
 // the next thread that pumps or sends continues with the queue.  So a thread that sends may also
@@ -27,8 +27,9 @@ class RpcChannel;  // client/rpc/rpc_channel.h
 
 class GrpcSessionStream final : public SessionStream {
  public:
-  // Returns the error that the daemon refused with, or DeadlineExceeded if it did not answer the
-  // hello in time.
+  // Returns Unavailable if there is no connection by the deadline, DeadlineExceeded if the daemon
+  // does not answer the hello within `deadline` after that, otherwise the error that it refused
+  // with.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SessionStream>> Open(
       const std::shared_ptr<RpcChannel>& channel, wire::Hello hello,
       SessionInbox::Handlers handlers, std::chrono::milliseconds deadline);

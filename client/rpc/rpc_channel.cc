@@ -38,7 +38,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& path) {
                                    arguments);
 }
 
-// Returns the daemon's retry hint, or zero if there is none that makes sense.
+// Returns the daemon's retry hint, from 0 to 60 s; 0 if there is none.
 Milliseconds RetryAfter(const grpc::ClientContext& context) {
   const auto& metadata = context.GetServerTrailingMetadata();
   const auto found = metadata.find("larder-retry-after-ms");

@@ -1,11 +1,11 @@
 // What the client's gRPC code shares: the channel to one socket file of the daemon, what every call
 // carries, and how calls are made.  Only files that use gRPC include it.
 //
-// A unary call that fails with Unavailable or ResourceExhausted is retried after the pause that the
-// daemon gave (trailing metadata larder-retry-after-ms) or after a growing pause, whichever is
-// longer.  Retries stay within the call's deadline and within a budget: each call earns a fraction
-// of a retry, so that a daemon in trouble does not get a multiple of its load.  Streams are not
-// retried.
+// A unary call that fails with Unavailable or ResourceExhausted is retried, up to
+// RpcOptions::retries_max times, after the pause that the daemon gave (trailing metadata
+// larder-retry-after-ms) or after a growing pause, whichever is longer.  Retries stay within the
+// call's deadline and within a budget, to which each call adds a fraction of a retry, so that a
+// daemon in trouble does not get a multiple of its load.  Streams are not retried.
 //
 // Ownership: Shared by stubs, streams and the byte-stream transport.
 // Thread-safety: All methods may be called from any thread.
@@ -33,12 +33,13 @@
 
 namespace larder {
 
-// A budget of tokens, each worth one retry.  It starts full.
+// A budget of tokens, each worth one retry.  It starts full, with kTokensMax, and each call adds
+// `per_call`.
 class RetryBudget {
  public:
   explicit RetryBudget(double per_call) : per_call_(per_call) {}
   void OnCall() LARDER_EXCLUDES(mu_);
-  // Returns false if the budget is spent.
+  // Takes one token.  Returns false if the budget has less than one, or if `per_call` is 0.
   [[nodiscard]] bool Take() LARDER_EXCLUDES(mu_);
 
  private:
@@ -55,7 +56,7 @@ class RpcChannel {
   explicit RpcChannel(const RpcOptions& options);
 
   [[nodiscard]] const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
-  // Returns Unavailable, with the path, if there is no daemon by the deadline.
+  // Returns Unavailable, with the path, if there is no connection to a daemon by the deadline.
   [[nodiscard]] absl::Status WaitConnected(std::chrono::milliseconds deadline);
   // Waits at most this long for the connection.  If it is not established by then, calls with a
   // deadline wait for it: the first call and those that begin within kPatience of it, until a call
@@ -76,17 +77,18 @@ class RpcChannel {
     Sign(context);
   }
 
-  // Makes a unary call: `ask` makes each attempt, with a context of its own.
+  // Makes a unary call and its retries: `ask` makes each attempt, with a context of its own.
+  // Returns the status of the last attempt, or Cancelled if it was cancelled between two.
   [[nodiscard]] absl::Status Call(const CallLimits& limits,
                                   const std::function<grpc::Status(grpc::ClientContext&)>& ask);
-  // As Call, and returns the value of the answer.  Returns Internal if the answer violates the
-  // contract.
+  // Makes a unary call as Call does, and returns the value of the answer.  Returns Internal if the
+  // answer violates the contract.
   template <class Value, class Reply>
   [[nodiscard]] absl::StatusOr<Value> Ask(
       const CallLimits& limits,
       const std::function<grpc::Status(grpc::ClientContext&, Reply*)>& ask);
   // Reads a stream of answers, which `start` begins.  `take` gets each answer; if it returns false,
-  // the call ends early, with OK.
+  // the call ends early, with OK.  Returns Internal if an answer violates the contract.
   template <class Value, class Reply, class Start>
   [[nodiscard]] absl::Status Read(const CallLimits& limits, const Start& start,
                                   const std::function<bool(const Value&)>& take) const;

@@ -7,7 +7,7 @@ namespace larder {
 
 struct RpcOptions {
   std::string socket_path;
-  double retry_budget = 0.1;  // fraction of all calls that may be retries
+  double retry_budget = 0.1;  // retries that each call adds to the budget; 0: no retries
   int retries_max = 3;        // of one call
 };
 

@@ -5,7 +5,7 @@
 // Cancelled.
 // Ownership: Shares the channel.
 // Thread-safety: All methods may be called from any thread.
-// Limits: Messages of kMessageBytesMax.
+// Limits: A message has at most kMessageBytesMax.
 #pragma once
 
 #include <chrono>
@@ -33,16 +33,16 @@ class RpcStub {
   RpcStub(const RpcStub&) = delete;
   RpcStub& operator=(const RpcStub&) = delete;
 
-  // Returns Unavailable, with the path, if there is no daemon by the deadline.
+  // Returns Unavailable, with the path, if there is no connection to a daemon by the deadline.
   [[nodiscard]] absl::Status WaitConnected(std::chrono::milliseconds deadline);
-  // As RpcChannel::AwaitConnection.
+  // Calls RpcChannel::AwaitConnection.
   void AwaitConnection(std::chrono::milliseconds at_most);
-  // All calls that begin later carry the token.
+  // All calls that begin later carry the sideband's token; empty: none.
   void SetToken(std::string token_hex);
 
   [[nodiscard]] absl::StatusOr<wire::LookupResult> Lookup(const wire::LookupQuery& query,
                                                           const CallLimits& limits);
-  // Reads all pages; each page is a call within the limits.
+  // Reads all pages, each with a call of its own to which the limits apply.
   [[nodiscard]] absl::StatusOr<std::vector<wire::InstanceInfo>> ListInstances(
       const std::string& tenant, const CallLimits& limits);
   [[nodiscard]] absl::StatusOr<wire::PinResult> Pin(const wire::PinQuery& query,
@@ -54,8 +54,8 @@ class RpcStub {
   [[nodiscard]] absl::StatusOr<wire::ClearResult> Clear(const wire::ClearQuery& query,
                                                         const CallLimits& limits);
 
-  // `take` gets each answer on the calling thread.  If it returns false, the call ends early, with
-  // OK.
+  // Move, Compress and Watch call `take` with each answer, on the calling thread.  If it returns
+  // false, the call ends early, with OK.
   [[nodiscard]] absl::Status Move(const wire::MoveQuery& query, const CallLimits& limits,
                                   const std::function<bool(const wire::MoveProgress&)>& take);
   [[nodiscard]] absl::Status Compress(

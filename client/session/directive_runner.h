@@ -2,12 +2,13 @@
 // answers to the daemon.
 //
 // A directive that is no longer valid when its turn comes is not run; its answer is CANCELLED.
-// `now_ms` must be the daemon's clock.
+// `now_ms` must be the wall clock that the daemon uses.
 // Ownership: Owned by SessionCore.
 // Thread-safety: Add may be called from any thread.
-// Lifecycle: made (starts the thread) -> Add ... -> Stop (waits for a handler under way; once).
-// Limits: kWaitingMax directives may wait.  The daemon sends no more than that before answers come,
-// so a directive beyond the limit is dropped.
+// Lifecycle: made (starts the thread) -> Add ... -> Stop (waits for a handler under way).
+// Directives that still wait then are not answered.
+// Limits: kWaitingMax directives may wait, which is the most that the daemon sends without an
+// answer; a directive beyond that is dropped.
 #pragma once
 
 #include <deque>
@@ -35,7 +36,7 @@ class DirectiveRunner {
   DirectiveRunner& operator=(const DirectiveRunner&) = delete;
 
   void Add(wire::Directive directive) LARDER_EXCLUDES(mu_);
-  // After this returned, nothing is handled or sent.
+  // Once this has returned, nothing is handled or sent.  May be called again.
   void Stop() LARDER_EXCLUDES(mu_);
   // Returns true once Stop has begun.
   [[nodiscard]] bool stopped() const LARDER_EXCLUDES(mu_) {

@@ -1,8 +1,8 @@
 // Remembers in which process an object was made, to detect that a forked child holds it.
 //
-// It is a counter that a fork handler increments in the child, because the objects of a session
-// check it several times per call and getpid is a system call.  It detects fork(), not a bare
-// clone().
+// A fork handler increments a counter in the child, and an object remembers the counter's value.
+// The pid would do as well, but the objects of a session check it several times per call, and
+// getpid is a system call.  Detects fork(), not a bare clone().
 // Thread-safety: All methods may be called from any thread.
 #pragma once
 

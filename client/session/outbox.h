@@ -1,16 +1,15 @@
 // Messages that the daemon should get soon but that no caller waits for: releases,
 // acknowledgements, aborts, cancels.  The next request carries them.  If none comes within 10 ms
-// (40 ms in a session whose requests have carried everything), the outbox's thread sends them.
-// That thread also does the session's chores: a session has no other thread except those that copy
-// and the one that runs directives.
+// (up to 40 ms in a session whose requests have carried everything), the outbox's thread sends
+// them.  That thread also does the session's chores (Chores).
 //
-// The outbox does not preserve the order of what it collects.  No order is needed, because each of
-// these messages is final for its id.
+// The outbox does not preserve the order of what it collects; none of these messages needs another
+// to be handled before it.
 // Ownership: Does not own the channel.
 // Thread-safety: All methods may be called from any thread.
 // Lifecycle: made -> Start(channel) -> ... -> Stop (joins the thread) -> destroyed.
-// Limits: One message takes at most kKeysMax ids and kPartsMax parts; the rest waits for the next
-// message.
+// Limits: One message takes at most kKeysMax ids, or kPartsMax parts, of each kind; the rest waits
+// for the next message.
 #pragma once
 
 #include <chrono>
@@ -34,16 +33,16 @@ class Outbox {
   static constexpr std::chrono::milliseconds kRideAlong{10}, kRideAlongMax{40};
 
   // The outbox's thread calls this function when the thread starts, at the time that the last call
-  // returned, and after each Arm, at most 40 ms late.  The function returns when to call it next,
-  // or nullopt to wait for an Arm.  It may call Add.  It is not called any more once Stop has
-  // begun.
+  // returned, and after each Arm, about 40 ms late at most.  The function returns when to call it
+  // next, or nullopt to wait for an Arm.  It may call Add.  It is not called any more once Stop has
+  // returned.
   using Chores = std::function<std::optional<TimePoint>(TimePoint now)>;
   explicit Outbox(Chores chores) : chores_(std::move(chores)) {}
   ~Outbox() { Stop(/*bye=*/false); }
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
-  // REQUIRES: Start is called once, and the channel lives until Stop.
+  // REQUIRES: Start is called once, and the channel lives until Stop has returned.
   void Start(SessionChannel* channel) LARDER_EXCLUDES(mu_);
   void Release(LeaseId lease) LARDER_EXCLUDES(mu_);
   void Acknowledge(LeaseId lease) LARDER_EXCLUDES(mu_);
@@ -54,18 +53,20 @@ class Outbox {
   void CancelChannel() LARDER_EXCLUDES(mu_);
   // Requests that chores run.
   void Arm() LARDER_EXCLUDES(mu_);
-  // Sends `up` with what has been collected.  Returns Unavailable before Start and after Stop.
+  // Sends `up` with what has been collected, as far as it fits.  Returns Unavailable before Start
+  // and after Stop; other errors are those of the channel.
   [[nodiscard]] absl::Status Send(wire::Up up) LARDER_EXCLUDES(mu_);
-  // Sends what is left.  With `bye` it then sends one more message, which says that nothing is in
-  // use any more, and returns true if that message was sent.
+  // Ends the thread and sends what is left.  With `bye` it then sends one more message, which says
+  // that nothing is in use any more, and returns true if the channel took that message.  Otherwise,
+  // and if it was called before, returns false.
   bool Stop(bool bye) LARDER_EXCLUDES(mu_);
 
  private:
   void Run() LARDER_EXCLUDES(mu_);
-  // Sends until nothing is left.
+  // Sends until nothing is left.  Releases mu_ while it sends.
   void Flush() LARDER_REQUIRES(mu_);
-  // Waits until there is something to do; if it is something to send, also waits for a request that
-  // carries it.
+  // Waits until a message was collected, chores are due or Arm was called.  Except when chores are
+  // due, then waits `ride_` longer for a request that carries what was collected.
   void WaitForWork() LARDER_REQUIRES(mu_);
   void ArmLocked() LARDER_REQUIRES(mu_);
   void TakeInto(wire::Up* up) LARDER_REQUIRES(mu_);

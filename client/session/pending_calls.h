@@ -11,8 +11,9 @@
 // Thread-safety: PendingCalls from any thread; an OpenCall from one thread at a time.
 // Lifecycle: A call: Open -> (sent) -> Wait -> [WaitReady ...] -> destroyed.  The pump: StartPump
 // -> StopPump, which waits until no thread pumps.
-// Invariants: At most one waiting caller pumps, and while any caller waits, one does.  (A thread
-// that sends may also take messages in, independently of this.)
+// Invariants: At most one thread pumps through PendingCalls.  When it stops, PassOn wakes a waiting
+// caller, if there is one, which pumps next.  (A thread that sends may also take messages in,
+// independently of this.)
 #pragma once
 
 #include <atomic>
@@ -47,14 +48,15 @@ class PendingCalls {
   };
 
  public:
-  // While no caller waits, messages are taken in every kIdle, and after a long silence every
-  // kIdleMax.  (The owner may call PumpIfIdle later than that.)
+  // While no caller waits, the owner polls: kIdle after a poll that took messages in, and less
+  // often, up to kIdleMax apart, while none arrive.  (The owner may call PumpIfIdle later than
+  // that.)
   static constexpr std::chrono::milliseconds kIdle{10}, kIdleMax{40};
   // Most messages that one poll takes in: the owner has other work, and must be able to stop.
   static constexpr int kIdleMessagesMax = 64;
-  // Longest time that a caller spins for its answer before it sleeps.  Most answers arrive within
-  // this time, and waking a sleeping thread takes about as long again (get of 16 blocks of 64 KiB:
-  // 223 us when the caller sleeps, 160 us when it spins).
+  // Longest time that a wait for an answer spins before it sleeps.  Most answers arrive within this
+  // time, and waking a sleeping thread takes about as long again (get of 16 blocks of 64 KiB: 223
+  // us when the caller sleeps, 160 us when it spins).
   static constexpr std::chrono::microseconds kSpin{80};
 
   class OpenCall {
@@ -66,12 +68,14 @@ class PendingCalls {
 
     [[nodiscard]] uint64_t id() const { return id_; }
     [[nodiscard]] explicit operator bool() const { return slot_ != nullptr; }
-    // Returns the answer.  Returns DeadlineExceeded, Unavailable if the stream is lost, Internal if
-    // the daemon answered with another kind of message.
+    // Waits for the answer and returns it.  Returns DeadlineExceeded if there is none by the
+    // deadline, the status of FailAll if that was called before the answer came, Internal if the
+    // daemon answered with another kind of message.
     template <class A>
     [[nodiscard]] absl::StatusOr<A> Wait(TimePoint deadline);
-    // Returns the pending keys of an Acquire that became ready since the last call.  Waits for at
-    // least one.
+    // Waits until at least one pending key of an Acquire has been answered, and returns the answers
+    // since the last call.  Returns DeadlineExceeded if there is none by the deadline, the status
+    // of FailAll if that was called before.
     [[nodiscard]] absl::StatusOr<std::vector<wire::BlockReady>> WaitReady(TimePoint deadline);
 
    private:
@@ -84,33 +88,40 @@ class PendingCalls {
     uint64_t id_ = 0;
   };
 
-  // `unclaimed` gets each answer that arrived and that no caller took.
+  // `unclaimed` is called, without a lock, with each answer that arrived and that no caller took.
   explicit PendingCalls(std::function<void(Answer)> unclaimed) : unclaimed_(std::move(unclaimed)) {}
 
   [[nodiscard]] uint64_t NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
   [[nodiscard]] OpenCall Open() LARDER_EXCLUDES(mu_);
-  // Answers with unknown ids go to `unclaimed`.
+  // Delivers the answer to the open call of this id.  If there is none, or if it has an answer
+  // already, the answer goes to `unclaimed`.
   void Deliver(uint64_t id, Answer answer) LARDER_EXCLUDES(mu_);
-  // As Deliver.  Entries that a closed call did not take also go to `unclaimed`.
+  // Delivers a block of an Acquire that became ready (OpenCall::WaitReady).  If its call is not
+  // open, the block goes to `unclaimed` now; if the call closes before WaitReady has taken the
+  // block, it goes to `unclaimed` then.  A call keeps at most kKeysMax such blocks; more are
+  // dropped.
   void DeliverReady(wire::BlockReady ready) LARDER_EXCLUDES(mu_);
-  // All open and future calls return `status`.
+  // Open calls that have no answer yet, and all calls that are opened later, return `status` (of
+  // the first FailAll).
   void FailAll(const absl::Status& status) LARDER_EXCLUDES(mu_);
 
   // From now on waiting callers pump.
   void StartPump(MessagePump* pump) LARDER_EXCLUDES(mu_);
-  // Takes in what arrived, unless a caller pumps or did so very recently.  Returns when to poll
-  // again (at once if more arrived than one poll takes in), or nullopt, then forever, after
-  // StopPump or FailAll.  Called from one thread.
+  // Takes in what arrived, unless a caller waits or has waited within the last kIdle.  Returns when
+  // to poll again (now, if more may have arrived than one poll takes in), or nullopt if there is no
+  // pump or FailAll was called.  Called from one thread.
   [[nodiscard]] std::optional<TimePoint> PumpIfIdle(TimePoint now) LARDER_EXCLUDES(mu_);
   // Once this has returned, no thread pumps.  REQUIRES: FailAll was called.
   void StopPump() LARDER_EXCLUDES(mu_);
 
  private:
-  // Returns true if done() became true before the deadline.  done() is called under mu_.
+  // Waits until done() is true or the deadline has passed, and returns done().  done() is called
+  // under mu_.
   template <class Done>
   [[nodiscard]] bool Await(Slot& slot, TimePoint deadline, Done done) LARDER_REQUIRES(mu_);
   void PumpUntil(uint64_t seen, TimePoint spin_until, TimePoint deadline) LARDER_REQUIRES(mu_);
-  // Returns how many messages arrived; kIdleMessagesMax if there may be more.
+  // Takes in messages that have arrived, until a caller waits.  Returns how many; kIdleMessagesMax
+  // if there may be more.
   int TakeWhatCame() LARDER_REQUIRES(mu_);
   // Lets another waiting caller take over the pump.
   void PassOn() LARDER_REQUIRES(mu_);

@@ -1,15 +1,15 @@
 // An Acquire from its request to its end, for sessions that read in place and sessions that read by
-// copies.  It waits for the answers, finds the bytes that they name, and at the end returns what
-// the acquire holds.
+// copies.  PendingRead waits for the answers, finds the bytes that they name, and at the end
+// returns what the acquire holds.
 //
 // In a session that reads in place, an acquire holds a lease.  In a session that reads by copies it
 // also holds a part of the staging segment, which the daemon may write until it has answered for
 // every key.  If the read ends sooner (a deadline, an error), the session core takes the late
 // answers and then frees that part.
-// PendingRead does not copy, and does not decide about statuses.
+// PendingRead does not copy bytes.
 //
-// Ownership: Borrows the session core.  MappedBytes from Map keep the part of the segment for as
-// long as they are read.
+// Ownership: Borrows the session core.  The MappedBytes that Map returned keep the part of the
+// segment allocated as long as they live.
 // Thread-safety: None; one thread at a time.
 // Lifecycle: Begin -> (the request is sent) -> WaitGrant -> [WaitReady ...] -> destroyed.
 #pragma once
@@ -32,9 +32,10 @@ class PendingRead {
   PendingRead& operator=(PendingRead&& other) noexcept;
   ~PendingRead() { End(); }
 
-  // Opens the call and puts its id into `acquire`.  In a session that reads by copies it also
-  // allocates `bytes` of the staging segment.  Returns DeadlineExceeded if they did not become free
-  // by the deadline, ResourceExhausted if the segment is smaller.
+  // Opens the call and puts its id into `acquire`, which must have its digests already.  In a
+  // session that reads by copies it also allocates `bytes` bytes of the staging segment for the
+  // acquire.  Returns DeadlineExceeded if they did not become free by the deadline,
+  // ResourceExhausted if the segment is smaller or `bytes` is 0.
   [[nodiscard]] static absl::StatusOr<PendingRead> Begin(SessionCore& core, ByteCount bytes,
                                                          TimePoint deadline,
                                                          wire::Acquire* acquire);
@@ -43,8 +44,9 @@ class PendingRead {
   // Returns the answer.  Returns Internal if it has another number of keys than requested; other
   // errors are those of OpenCall::Wait.
   [[nodiscard]] absl::StatusOr<wire::Grant> WaitGrant(TimePoint until);
-  // Returns the keys that the grant called PENDING and that became ready since the last call.  Each
-  // key is returned once, and none is PENDING.
+  // Waits for answers of the daemon, and returns those since the last call that are for keys which
+  // the grant called PENDING.  Each key is returned once, and none is PENDING.  Returns
+  // DeadlineExceeded if no answer came by `until`; other errors are those of OpenCall::WaitReady.
   [[nodiscard]] absl::StatusOr<std::vector<wire::BlockReady>> WaitReady(TimePoint until);
   [[nodiscard]] size_t pending() const { return pending_; }
   // Tells the daemon that what has not arrived is no longer wanted.
@@ -56,8 +58,8 @@ class PendingRead {
   // Returns true if what was read so far is what the daemon promised: always for copies, otherwise
   // while the lease is valid.
   [[nodiscard]] bool Holds() const;
-  // Hands the lease over to the caller, which then ends it (SessionCore::EndLease).  For a session
-  // that reads in place.
+  // Hands the lease over to the caller, which then ends it (SessionCore::EndLease).  Only for a
+  // session that reads in place.
   [[nodiscard]] LeaseId TakeLease() { return std::exchange(lease_, {}); }
   [[nodiscard]] uint32_t word() const { return word_; }
 

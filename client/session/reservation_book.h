@@ -1,17 +1,18 @@
-// The extents that a session holds for writing: those that a Put uses and those that are stocked
-// for the next Put.
+// The extents that a session holds for writing: those in use by Puts and Reservations, and those
+// that are stocked for the next Put.
 //
 // A small stock is reserved ahead, in the sizes that were put last, so that a Put need not request
-// extents first.  It is returned to the daemon when no Put has used it for 1 second.  This is a
-// state machine: it sends nothing, and takes `now` as a parameter.
+// extents first.  It is returned to the daemon when no Put has asked for an extent for 1 second.
+// This is a state machine: it sends nothing, and takes `now` as a parameter.
 //
 // Ownership: Values only.
 // Thread-safety: All methods may be called from any thread.
-// Lifecycle: An extent: (requested) -> stocked -> in use -> left.  A reservation is forgotten when
-// none of its extents is stocked or in use.
-// Limits: The stock, including extents that are requested but not granted yet, is at most
-// kStockExtentsMax extents, kStockBytesMax, and this session's part of `bytes_max`, of which all
-// sharing sessions have equal parts.
+// Lifecycle: An extent of the stock: requested -> stocked -> in use -> left; one that a caller
+// reserved is in use at once.  A reservation is forgotten when none of its extents is stocked or in
+// use.
+// Limits: Ask raises the stock, including extents that are requested but not granted yet, to at
+// most kStockExtentsMax extents, kStockBytesMax, and this session's part of the stock limit
+// (SetStockLimit), of which all sharing sessions have equal parts.
 #pragma once
 
 #include <atomic>
@@ -42,42 +43,46 @@ class ReservationBook {
   static constexpr uint64_t kStockExtentsMax = 64;
   static constexpr ByteCount kStockBytesMax = MiB(64);
   static constexpr auto kIdle = std::chrono::seconds(1);
-  // Deadline of the stock's reservations; the stock is returned when half of it has passed.
+  // Deadline of the stock's reservations.  An extent that was stocked for half of that is returned.
   static constexpr auto kStockDeadline = std::chrono::seconds(60);
 
-  // `sharers`: the number of sessions that share what may be stocked; null: only this one.
+  // `sharers`: the number of sessions that share the stock limit; null: only this one.
   explicit ReservationBook(std::shared_ptr<const std::atomic<size_t>> sharers = nullptr)
       : sharers_(std::move(sharers)) {}
 
-  // Sets the limit for the stocks of all sharing sessions together.  Until it is set there is no
-  // stock.
+  // Sets the limit for the stocks of all sharing sessions together, in bytes.  Until it is set,
+  // nothing is stocked.
   void SetStockLimit(ByteCount bytes_max) LARDER_EXCLUDES(mu_);
 
   // ---- the stock
-  // Takes an extent of exactly `bytes` bytes out of the stock; it is now in use.
+  // Takes an extent of exactly `bytes` bytes out of the stock; it is in use from now on.  Returns
+  // nullopt if the stock has none.
   [[nodiscard]] std::optional<HeldExtent> Take(ByteCount bytes, TimePoint now) LARDER_EXCLUDES(mu_);
-  // Returns how many extents to request so that `wanted` of this size are stocked; they count as
-  // requested until OnReserved.  If a limit would be exceeded, takes the extents of other sizes out
-  // of the stock and adds them to `aborts`.
+  // Returns how many extents to request with this `id` so that `wanted` of this size are stocked,
+  // counting those stocked and requested already; fewer if a limit requires it, 0 for kIdle after a
+  // refusal.  They count as requested until OnReserved.  If a limit would be exceeded, takes the
+  // extents of other sizes out of the stock and adds them to `aborts`.
   [[nodiscard]] size_t Ask(uint64_t id, ByteCount bytes, size_t wanted, TimePoint now,
                            std::vector<wire::Abort>* aborts) LARDER_EXCLUDES(mu_);
   // Returns true if `reserved` answers an Ask.  An answer that does not match the Ask is ignored:
   // the daemon takes its extents back at the deadline.
   [[nodiscard]] bool OnReserved(const wire::Reserved& reserved, TimePoint now) LARDER_EXCLUDES(mu_);
-  // Takes extents out of the stock and adds them to `aborts`: with `all`, or after kIdle without a
-  // Take, every extent; otherwise those that were stocked half of kStockDeadline ago.  Returns when
-  // to call Expire again, or nullopt if nothing is stocked.
+  // Takes extents out of the stock and adds them to `aborts`: with `all`, or if Take was not called
+  // for kIdle, every extent; otherwise those that were stocked for half of kStockDeadline.  Returns
+  // when to call Expire again, or nullopt if nothing is stocked.
   std::optional<TimePoint> Expire(TimePoint now, bool all, std::vector<wire::Abort>* aborts)
       LARDER_EXCLUDES(mu_);
 
   // ---- reservations of callers
-  // From now on `count` extents of the reservation are in use.  Returns false if the id is known
-  // already.
+  // From now on `count` extents of the reservation are in use.  Returns false, and changes nothing,
+  // if the id is known already.
   [[nodiscard]] bool Add(ReservationId reservation, size_t count) LARDER_EXCLUDES(mu_);
-  // One extent is no longer in use.  Returns true if the daemon revoked the reservation and now
-  // waits for the acknowledgement.
+  // One extent is no longer in use.  Returns true if it was the reservation's last one in use and
+  // the daemon has revoked the reservation: the revocation can now be acknowledged.
   [[nodiscard]] bool Leave(ReservationId reservation) LARDER_EXCLUDES(mu_);
-  // Returns true if no extent of the reservation is in use, so it can be acknowledged now.
+  // The daemon has revoked the reservation: its extents leave the stock.  Returns true if none of
+  // them is in use, so that the revocation can be acknowledged now; otherwise Leave returns true
+  // later.
   [[nodiscard]] bool Revoke(ReservationId reservation) LARDER_EXCLUDES(mu_);
   // Returns true if any extent is in use.
   [[nodiscard]] bool in_use() LARDER_EXCLUDES(mu_);

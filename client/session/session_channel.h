@@ -1,8 +1,8 @@
-// What a session is built on: a stream of messages, and memory that it may map.  They are
+// What a session is built on: a stream of messages, and memory that it may map.  These are
 // interfaces, so that SessionCore runs over gRPC and the sideband as well as over a test's plain
 // vectors.
 //
-// Thread-safety: all methods from any thread.
+// Thread-safety: All methods of the interfaces may be called from any thread.
 #pragma once
 
 #include <chrono>
@@ -20,20 +20,21 @@
 
 namespace larder {
 
-// A stream without a reader thread of its own: the thread that waits for an answer reads the
-// stream, so that an answer wakes only the thread that wants it.
+// A stream without a reader thread of its own: a thread that waits for an answer reads the stream,
+// so that most answers wake no other thread.
 class MessagePump {
  public:
   virtual ~MessagePump() = default;
-  // The count grows after each message that was handed to the session.
+  // Returns the number of messages that were handed to the session.  It grows after the session has
+  // handled the message.
   [[nodiscard]] virtual uint64_t arrivals() const = 0;
-  // Hands arriving messages to the session, on this thread.  Returns when arrivals() is no longer
-  // `seen`, at the deadline (if it has passed, after the messages that had already arrived), after
-  // Wake, or when the stream has ended.  It polls, yielding between polls, until `spin_until` or
-  // for a shorter time; then it sleeps.
+  // Hands arriving messages to the session, on this thread.  Returns once arrivals() is no longer
+  // `seen`, that is after one message; at the deadline (if it has passed, after at most one message
+  // that had already arrived); after Wake; or when the stream has ended.  It polls, yielding
+  // between polls, until `spin_until` or for a shorter time; then it sleeps.
   virtual void Pump(uint64_t seen, TimePoint spin_until, TimePoint deadline) = 0;
-  // Makes the Pump under way, and all later ones, return at once.  Called at most once in a
-  // stream's life.
+  // Makes the Pump under way, and all later ones except those of SessionStream::Close, return soon.
+  // Called at most once in a stream's life.
   virtual void Wake() = 0;
 };
 
@@ -42,7 +43,8 @@ class MessagePump {
 class SessionChannel {
  public:
   virtual ~SessionChannel() = default;
-  // Does not wait for the daemon.  May call OnDown before it returns.  Returns Unavailable once the
+  // Sends or queues the message; does not wait for the daemon, so the message may still be lost.
+  // May call SessionCore::OnDown before it returns.  Returns Unavailable once it knows that the
   // stream is lost; it is also lost if too many messages are queued that the daemon does not
   // accept.
   [[nodiscard]] virtual absl::Status Send(wire::Up up) = 0;
@@ -55,17 +57,17 @@ class SessionChannel {
 // The stream of an attached session over any transport, without a thread of its own.
 class SessionStream : public SessionChannel, public MessagePump {
  public:
-  // The session is lost if more than kQueuedBytesMax bytes are queued, or if the daemon accepts no
-  // data for kWriteDeadline.
+  // The session is lost if more than kQueuedBytesMax bytes are queued, or if the daemon accepts
+  // none of the queued bytes for kWriteDeadline (which a thread in Pump notices).
   static constexpr size_t kQueuedBytesMax = 32 << 20;
   static constexpr std::chrono::seconds kWriteDeadline{10};
 
   // The daemon's answer to the hello.
   [[nodiscard]] virtual const wire::Attached& attached() const = 0;
   [[nodiscard]] MessagePump* pump() final { return this; }
-  // Tells the daemon that nothing more comes, and reads until the daemon ends the stream.  Returns
-  // true if the daemon accepted everything that was sent and ended the stream without an error.
-  // Called once.  REQUIRES: no thread pumps.
+  // Tells the daemon that nothing more comes, and reads until the daemon ends the stream; at the
+  // deadline ends the stream itself.  Returns true if the daemon ended it without an error.  Called
+  // once.  REQUIRES: no thread pumps.
   virtual bool Close(std::chrono::milliseconds deadline) = 0;
 };
 
@@ -75,7 +77,7 @@ struct MappedBytes {
   std::span<std::byte> bytes;
 };
 
-// The part of the session page that a session uses.
+// The revocation words of a session's page.
 class RevocationWords {
  public:
   virtual ~RevocationWords() = default;
@@ -98,9 +100,9 @@ class SharedMemory {
   [[nodiscard]] virtual absl::StatusOr<MappedBytes> MapSlab(uint32_t slab, bool writable) = 0;
   [[nodiscard]] virtual absl::StatusOr<std::shared_ptr<const RevocationWords>> MapSessionPage(
       SessionId session) = 0;
-  // Makes memory that the daemon allocates and shares only with this process.  Returns
-  // ResourceExhausted if a limit of the daemon is reached.  REQUIRES: `bytes` is a multiple of
-  // 4,096.
+  // Requests memory that the daemon allocates and shares only with this process.  Returns
+  // ResourceExhausted if a limit of the daemon is reached or its host lacks memory.  REQUIRES:
+  // `bytes` is a multiple of 4,096.
   [[nodiscard]] virtual absl::StatusOr<StagingMemory> MakeStaging(ByteCount bytes) = 0;
   // Tells the daemon that it need not keep the segment any more.
   [[nodiscard]] virtual absl::Status DropStaging(uint32_t id) = 0;

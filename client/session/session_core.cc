@@ -10,8 +10,8 @@
 namespace larder {
 namespace {
 
-// The stocks of all sessions of the process together get one eighth of the process's share of the
-// pool (lease_bytes_max), so that they never starve its own reads or those of other processes.
+// The stocks of all sessions of a Client together get one eighth of what the leases of its process
+// may hold (lease_bytes_max), so that most of the pool is left to reads and to other processes.
 constexpr uint64_t kStockShareOfLease = 8;
 // Smallest staging segment that is requested if the daemon lacks memory for a larger one.
 constexpr ByteCount kStagingBytesLeast = MiB(4);
@@ -119,7 +119,8 @@ bool SessionCore::Close() {
 }
 
 void SessionCore::DropStaging() {
-  // An error is ignored: a daemon that has ended does not have the segment any more.
+  // An error is ignored: the daemon drops the segment in any case when the sideband's connection
+  // ends.
   const std::shared_ptr<SharedMemory> memory = std::exchange(staging_memory_, nullptr);
   if (memory != nullptr) (void)memory->DropStaging(staging_->id());
 }

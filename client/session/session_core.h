@@ -3,10 +3,10 @@
 //
 // It trusts what the daemon says about blocks, but not the daemon's numbers: a lease or extent that
 // belongs to no open call is returned, and SlabCache checks offsets.
-// Ownership: Shared by Session, transports, Leases and Reservations.  Does not own the channel.
+// Ownership: Shared by Session, Leases and Reservations; transports borrow it.  Does not own the
+// channel.
 // Thread-safety: All methods may be called from any thread.  OnDown is called by one thread at a
-// time, the one that reads the stream: over a MessagePump that is a thread that waits for an answer
-// or sends, or the outbox's.
+// time; over a MessagePump that is a thread that pumps or sends.
 // Fork: The core belongs to the process that made it.  In a forked child status is
 // FailedPrecondition, nothing is sent, held or returned, and Close does nothing.
 // Lifecycle: made -> Start(attached, channel) -> ... -> Close.  OnDown may come before Start.
@@ -37,9 +37,10 @@ namespace larder {
 
 class SessionCore {
  public:
-  // `memory` is null in stream mode.  Without `on_directive` directives are ignored.  `beside`
-  // counts the sessions of this process that have started and not ended; they share the limit of
-  // what may be reserved ahead.  Start adds this session to the count.  Null: the session has the
+  // `memory` may be null for a session in stream mode.  Without `on_directive` directives are
+  // ignored.  `beside` counts the sessions of one Client that have shared memory (not stream mode),
+  // have started and have not ended; they share the limit of what may be reserved ahead.  Start
+  // adds this session to the count if it is one of them.  If `beside` is null, the session has the
   // limit to itself.
   explicit SessionCore(std::shared_ptr<SharedMemory> memory,
                        DirectiveRunner::Handler on_directive = {},
@@ -48,17 +49,17 @@ class SessionCore {
   SessionCore(const SessionCore&) = delete;
   SessionCore& operator=(const SessionCore&) = delete;
 
-  // Maps the session page and, if the session writes staged or reads by copies, gets a staging
-  // segment.  An error ends the session; ResourceExhausted: the daemon has no staging memory for it
-  // now.  REQUIRES: It is called once.  The channel lives until Close has returned, and Close is
-  // called before the channel ends.
+  // Unless the session is in stream mode, maps the session page and, if the session writes staged
+  // or reads by copies, gets a staging segment.  After an error the caller must call Close;
+  // ResourceExhausted normally means that the daemon has no staging memory for the session now.
+  // REQUIRES: It is called once.  The channel lives until Close has returned.
   [[nodiscard]] absl::Status Start(wire::Attached attached, SessionChannel* channel,
                                    ByteCount staging_bytes);
-  // Returns everything to the daemon, including the staging segment, says goodbye unless a Lease or
+  // Returns the stock and the staging segment to the daemon, says goodbye unless a Lease or
   // Reservation is still in use, and then behaves as after OnBroken.  Afterwards no thread reads
-  // the stream.  Returns true if the goodbye was sent.
+  // the stream through this object.  Returns true if the channel took the goodbye.
   bool Close() LARDER_EXCLUDES(mu_);
-  // The daemon ended the stream after the goodbye.
+  // To be called when the daemon has ended the stream after the goodbye: sets bye_flag().
   void OnGoodbyeTaken() { said_bye_->store(true); }
 
   // ---- the stream's reader
@@ -78,7 +79,8 @@ class SessionCore {
   // ---- extents in use: the caller that took a Reserved, or took from the stock, ends each extent,
   // once
   [[nodiscard]] std::optional<HeldExtent> TakeStock(ByteCount bytes);
-  // Adds a Reserve to `up` so that `wanted` extents of this size are stocked later.
+  // Adds to `up` a Reserve of what is missing until `wanted` extents of this size are stocked, as
+  // far as the limits of the stock allow it.
   void AskStock(ByteCount bytes, size_t wanted, wire::Up* up);
   // Returns the stock to the daemon.
   void DropStock();
@@ -104,15 +106,15 @@ class SessionCore {
     bool granted = false;  // the grant has arrived
     size_t pending = 0;    // keys that the grant called pending and that were not answered
   };
-  // Cancels the acquire.  When its last answer has arrived, its part of the segment is freed and
-  // its lease ends.
+  // Cancels the acquire.  When its last answer has arrived, or the session has ended, its part of
+  // the segment is freed and its lease ends.
   void EndLater(OpenCall call, LateRead read) LARDER_EXCLUDES(mu_);
 
   // Returns the largest payload of a block of this variant that was read by copies; 0 if none was.
   [[nodiscard]] uint64_t LargestBlock(uint32_t variant) const LARDER_EXCLUDES(mu_);
   void NoteBlock(uint32_t variant, uint64_t bytes) LARDER_EXCLUDES(mu_);
 
-  // REQUIRES: started.
+  // REQUIRES: Start was called.
   [[nodiscard]] const wire::Attached& attached() const { return attached_; }
   [[nodiscard]] absl::Status status() const LARDER_EXCLUDES(mu_);
   // Becomes true once the daemon has taken the goodbye, and so knows that nothing is in use any
@@ -160,7 +162,7 @@ class SessionCore {
   bool counted_ LARDER_GUARDED_BY(mu_) = false;  // beside_ includes this session
   std::shared_ptr<const RevocationWords> page_ LARDER_GUARDED_BY(mu_);
   absl::flat_hash_map<LeaseId, bool> leases_ LARDER_GUARDED_BY(mu_);  // in use; true: revoked
-  // By the call that staged them.
+  // By the id of the publish that staged them.
   absl::flat_hash_map<uint64_t, std::vector<StagingArea::Chunk>> late_chunks_
       LARDER_GUARDED_BY(mu_);
   absl::flat_hash_map<uint64_t, LateRead> late_reads_ LARDER_GUARDED_BY(mu_);  // by call

@@ -9,7 +9,7 @@
 namespace larder {
 
 void SessionInbox::HandOver(wire::Down down) {
-  // Only the first message may carry `attached`; a later one would change what the session is.
+  // Only the first `attached` counts; a later one would change what the session is.
   if (down.attached && !has_attached_.load()) {
     attached_ = *std::move(down.attached);
     has_attached_ = true;

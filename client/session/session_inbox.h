@@ -1,9 +1,9 @@
 // Receives what comes down a session's stream, over any transport: it counts the messages and
 // records the end.
 //
-// It knows no ids and no meaning: it keeps `attached` and passes everything else to a handler.
-// Thread-safety: HandOver and End are called by one thread at a time (the one that pumps), all
-// other methods from any.
+// It does not interpret messages: it keeps `attached` and passes everything else to a handler.
+// Thread-safety: HandOver and End are called by one thread at a time; all other methods from any
+// thread.
 // Lifecycle: HandOver ... -> End (once).
 #pragma once
 
@@ -20,8 +20,8 @@ namespace larder {
 
 class SessionInbox {
  public:
-  // The stream calls both on a thread that pumps or sends, one call at a time.  They do not call
-  // Send.
+  // The stream calls both functions on a thread that pumps or sends, one call at a time.  They must
+  // not call SessionChannel::Send.
   struct Handlers {
     std::function<void(wire::Down)> on_down;
     std::function<void(const absl::Status&)>
@@ -42,8 +42,9 @@ class SessionInbox {
   // REQUIRES: WaitAttached returned OK.
   [[nodiscard]] const wire::Attached& attached() const { return attached_; }
 
-  // Pumps until `attached` has arrived.  Returns the error that the daemon refused with, or
-  // DeadlineExceeded.
+  // Pumps until `attached` has arrived.  Returns DeadlineExceeded if it did not arrive by `until`.
+  // If the stream ended before, returns the error that it ended with, or Unavailable if it ended
+  // without one.
   [[nodiscard]] absl::Status WaitAttached(MessagePump& pump, TimePoint until);
   // Pumps until the stream has ended.  Returns false if that did not happen in time.
   [[nodiscard]] bool WaitEnd(MessagePump& pump, TimePoint until);
@@ -57,7 +58,8 @@ class SessionInbox {
   std::atomic<uint64_t> arrivals_{0};
 };
 
-// The error of a stream that ends because a message did not decode.
+// Returns the error of a stream that ends because a message could not be decoded: Unavailable, with
+// the message of `why`.
 [[nodiscard]] absl::Status Nonsense(const absl::Status& why);
 
 }  // namespace larder

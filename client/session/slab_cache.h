@@ -2,11 +2,11 @@
 // writing.
 //
 // It checks what the daemon says of an extent against the mapping, and no other class computes an
-// address from it.
+// address in a slab.
 // Ownership: A mapping lives until Drop and until its last MappedBytes is destroyed, whichever is
 // later: a copy under way keeps its memory.
-// Thread-safety: All methods may be called from any thread.  Mapping a slab takes a while; only
-// callers that want the same slab wait for it.
+// Thread-safety: All methods may be called from any thread.  Mapping a slab takes a while; callers
+// that want a slab which is already mapped do not wait for it.
 // Limits: 65,536 slabs.
 #pragma once
 

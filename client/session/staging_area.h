@@ -1,14 +1,14 @@
 // A segment of memory that the daemon made and shares only with this process.  A staged Put writes
 // its bytes here for the daemon to copy, and the daemon writes the bytes of a read by copies here.
 //
-// Memory is allocated at the lowest free address first, so that a small set of pages is used
+// Memory is allocated at the lowest address where it fits, so that a small set of pages is used
 // repeatedly and stays in the CPU cache between this process's copy and the daemon's.
-// A chunk may be used again only once the daemon has answered for it: until then the daemon may
-// still copy.  A chunk that was never answered stays allocated.
+// The daemon may copy from or into a chunk until it has answered for it, so the owner of a chunk
+// frees it only after that.  A chunk that was never answered stays allocated.
 //
 // Ownership: Owns the mapping, which lives at least as long as any StagingRoom of it.
 // Thread-safety: All methods may be called from any thread.
-// Limits: A chunk is at most the segment; for more, Allocate returns ResourceExhausted.
+// Limits: A chunk is at most the whole segment.
 #pragma once
 
 #include <map>
@@ -35,8 +35,8 @@ class StagingArea : public std::enable_shared_from_this<StagingArea> {
     std::span<std::byte> bytes;
   };
 
-  // Maps the segment.  Returns Internal if its size is not what the daemon announced.  `lacking`:
-  // why the segment is smaller than requested; empty if it is not.
+  // Maps the segment.  Returns Internal if its size is not what the daemon announced, or is 0.
+  // `lacking`: why the segment is smaller than requested; empty if it is not.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<StagingArea>> Create(
       StagingMemory memory, std::string lacking = {});
   ~StagingArea();
@@ -47,12 +47,13 @@ class StagingArea : public std::enable_shared_from_this<StagingArea> {
   // The number by which Publish and Acquire name the segment.
   [[nodiscard]] uint32_t id() const { return id_; }
 
-  // Allocates at a multiple of 4,096.  Waits until there is enough free memory; returns
-  // DeadlineExceeded if there is none by the deadline.
+  // Allocates `bytes` bytes, at a multiple of 4,096.  Waits until so many contiguous bytes are
+  // free; returns DeadlineExceeded if they are not by the deadline (at once if it has passed), and
+  // ResourceExhausted if `bytes` is 0 or more than the segment has.
   [[nodiscard]] absl::StatusOr<Chunk> Allocate(ByteCount bytes, TimePoint deadline)
       LARDER_EXCLUDES(mu_);
   void Free(const Chunk& chunk) LARDER_EXCLUDES(mu_);
-  // As Allocate; the memory is freed when the returned object is destroyed.
+  // Allocates as Allocate does; the memory is freed when the returned object is destroyed.
   [[nodiscard]] absl::StatusOr<std::shared_ptr<const StagingRoom>> AllocateRoom(ByteCount bytes,
                                                                                 TimePoint deadline)
       LARDER_EXCLUDES(mu_);

@@ -1,7 +1,7 @@
 // Waits for an answer of the daemon, and ends early if the call's owner requests a stop on another
 // thread.  PendingCalls has no notification for a stop, so it is polled.
 //
-// Thread-safety: As that of the awaited call.
+// Thread-safety: That of the awaited call.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,9 @@
 
 namespace larder {
 
-// Calls wait(until), which returns a StatusOr, until it returns anything but DeadlineExceeded, the
-// deadline has passed, or `stop` was requested (noticed within kCheckEvery).
+// Calls wait(until), which returns a StatusOr, until it returns anything except DeadlineExceeded,
+// and returns that.  Returns DeadlineExceeded once the deadline has passed, or within 20 ms after
+// `stop` was requested.
 template <class Wait>
 [[nodiscard]] auto AwaitUnlessStopped(const std::stop_token& stop, TimePoint deadline,
                                       const Wait& wait) {

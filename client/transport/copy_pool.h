@@ -4,7 +4,7 @@
 // Thread-safety: ForEach may be called from any thread.  One batch is divided at a time; a batch
 // that comes meanwhile runs on its caller alone.
 // Lifecycle: The threads live as long as the pool.
-// Limits: kThreadsMax threads.
+// Limits: kThreadsMax threads copy, including the caller's.
 #pragma once
 
 #include <atomic>
@@ -21,11 +21,12 @@ namespace larder {
 class CopyPool {
  public:
   static constexpr uint32_t kThreadsMax = 64;
-  // How long a thread spins for the next batch before it sleeps, as long as no other thread wants
-  // its core: a busy caller submits the next batch within that time, and waking a thread takes as
-  // long as copying 1 MiB.
+  // How long a thread of the pool spins for the next batch before it sleeps, as long as no other
+  // thread wants its core: a busy caller usually submits the next batch within that time, and
+  // waking a thread takes as long as copying 1 MiB.
   static constexpr std::chrono::microseconds kSpin{100};
-  // `threads` threads copy, including the caller; 0 counts as 1.
+  // `threads` threads copy, including the caller's; 0 counts as 1, and more than kThreadsMax as
+  // kThreadsMax.
   explicit CopyPool(uint32_t threads);
   ~CopyPool();
   CopyPool(const CopyPool&) = delete;
@@ -45,7 +46,8 @@ class CopyPool {
   std::vector<std::thread> threads_;
   Mutex batch_mu_;  // held by the caller whose batch is divided; taken before mu_
 
-  // Written under mu_ while no helper is inside the batch; helpers inside it read them.
+  // work_, count_ and next_ are set under mu_ while no thread of the pool is inside the batch.  The
+  // threads inside it then use them without the lock.
   const std::function<void(size_t)>* work_ = nullptr;
   size_t count_ = 0;
   std::atomic<size_t> next_{0};
@@ -53,7 +55,7 @@ class CopyPool {
   Mutex mu_;
   CondVar wake_, idle_;
   std::atomic<uint64_t> batch_{0};            // changed under mu_
-  std::atomic<uint32_t> inside_{0};           // helpers in the batch; changed under mu_
+  std::atomic<uint32_t> inside_{0};           // threads of the pool in the batch; changed under mu_
   bool open_ LARDER_GUARDED_BY(mu_) = false;  // helpers may enter the batch
   std::atomic<bool> stop_{false};             // changed under mu_
 };

@@ -31,7 +31,7 @@ class StoreCall {
     writer_ = stub_->StoreBlocks(&context_, &reply_);
   }
 
-  // Returns false if the stream ended early; Finish returns the reason.
+  // Returns false if the stream ended early; Finish then returns the reason.
   [[nodiscard]] bool Send(const PutBlock& block, std::optional<wire::StoreHead> head);
   [[nodiscard]] absl::StatusOr<wire::StoreBlocksResult> Finish();
 
@@ -96,10 +96,9 @@ class Fetched {
           std::span<const size_t> keys, std::span<BlockStatus> status)
       : variant_(variant), blocks_(blocks), keys_(keys), status_(status) {}
 
-  // Returns DataLoss if the stream is invalid: the caller then uses nothing of it from this message
-  // on.
+  // Returns DataLoss if the stream is invalid: the caller then ends the call with that error.
   [[nodiscard]] absl::Status On(const wire::FetchBlocksPart& part);
-  // Called after the last message.
+  // To be called after the last message.  Returns DataLoss if the stream ended early.
   [[nodiscard]] absl::Status End() const;
 
  private:
@@ -114,7 +113,7 @@ class Fetched {
   const std::span<const size_t> keys_;
   const std::span<BlockStatus> status_;
   size_t next_key_ = 0;
-  // The current block.
+  // Of the block that is being received.
   SegmentTable table_;
   SegmentRange range_;
   uint64_t missing_bytes_ = 0;
@@ -226,7 +225,8 @@ absl::Status FetchGroup(RpcChannel& channel, const std::string& tenant,
   return ended.ok() ? fetched.End() : ended;
 }
 
-// Stores the blocks `sent`, all of one content, as one stream.
+// Stores the blocks `sent`, all of one content, as one stream, and writes their statuses to
+// `result`.
 absl::Status StoreGroup(RpcChannel& channel, const wire::StoreHead& head,
                         std::span<const PutBlock> blocks, const std::vector<size_t>& sent,
                         std::chrono::milliseconds deadline, std::vector<BlockStatus>& result) {

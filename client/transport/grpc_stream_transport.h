@@ -1,9 +1,8 @@
-// Blocks over gRPC byte streams, for callers without a sideband and between hosts.  It takes two
-// copies and two hashes more than shared memory, but it is the only transport that needs nothing
-// but a connection.
+// Blocks over gRPC byte streams, for callers without a sideband.  It copies and hashes bytes more
+// often than shared memory does, but it needs nothing except a connection.
 //
-// It trusts what it reads only after it has checked that the record header is the key's, and that
-// every segment has its hash.
+// Get reports a block as kOk only after it has checked that the record header is the key's, and
+// that every wanted segment has its hash.
 // Ownership: Shares the channel.
 // Thread-safety: All methods may be called from any thread.
 // Limits: A message carries at most kDataBytesMax of data.  The daemon admits a bounded number of
@@ -22,15 +21,16 @@ class RpcChannel;  // client/rpc/rpc_channel.h
 
 class GrpcStreamTransport final : public Transport {
  public:
-  // An empty `tenant` is the caller's own.
+  // An empty `tenant` is the caller's own.  If `engine_id` is not empty, the daemon registers the
+  // contents and variants of stored blocks under it.
   GrpcStreamTransport(std::shared_ptr<RpcChannel> channel, std::string tenant,
                       std::string engine_id)
       : channel_(std::move(channel)),
         tenant_(std::move(tenant)),
         engine_id_(std::move(engine_id)) {}
 
-  // Adds a content that blocks may belong to, with the session's tenant.  The daemon registers it
-  // with the first write of such a block.
+  // Adds a content that blocks may belong to.  Its tenant must be that of the session.  Without any
+  // content, a Put of a valid block returns FailedPrecondition.
   void AddContent(const ContentSpec& content) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] const char* name() const override { return "grpc stream"; }

@@ -1,5 +1,5 @@
-// The simplest Transport: a map in this process.  It is documentation by example, the oracle of the
-// contract suite, and a stand-in for a daemon in tests of code that uses a Transport.
+// The simplest Transport: a map in this process.  It is documentation by example, and the reference
+// for the contract suite.
 //
 // It stores bytes without limit and never loses any.
 // Ownership: Owns copies of what was put.

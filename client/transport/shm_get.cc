@@ -13,11 +13,11 @@
 namespace larder {
 namespace {
 
-// A larger batch is read in windows of so many blocks: enough that the copying of a window hides
-// the round trip of the next.
+// A larger batch is read in windows of at most so many blocks: enough that the copying of a window
+// hides the round trip of the next.
 constexpr size_t kWindowBlocks = 16;
 
-// What one thread copies at a time: small enough that the threads end at about the same time.
+// Bytes that one thread copies at a time: few enough that the threads end at about the same time.
 constexpr uint64_t kPieceBytes = 256 << 10;
 
 struct Piece {
@@ -32,8 +32,8 @@ struct EncodedBlock {
   MappedBytes mapped;
 };
 
-// A window takes at most a quarter of the staging segment, so that two windows and a Put at the
-// same time fit.
+// A window of several blocks takes at most a quarter (one kRoomShare-th) of the staging segment, so
+// that two windows and a Put at the same time fit.
 constexpr uint64_t kRoomShare = 4;
 
 struct Window {
@@ -71,8 +71,9 @@ class GetRun {
   [[nodiscard]] std::vector<Window> Cut(const std::vector<size_t>& keys) const;
   [[nodiscard]] ByteCount BytesOf(const Window& window) const;
   [[nodiscard]] absl::Status Pass(const std::vector<size_t>& keys);
-  // `behind`: how many bytes the engine's request still reads after this window.  Returns
-  // DeadlineExceeded if the staging segment had no capacity by `until`.
+  // `behind`: how many bytes the engine's request still reads after this window.  In a session that
+  // reads by copies, returns DeadlineExceeded if the staging segment had not enough free memory by
+  // `until`.
   [[nodiscard]] absl::Status Ask(Window& window, ByteCount behind, TimePoint until);
   [[nodiscard]] absl::Status Finish(Window& window);
   void CopyReady(Window& window, std::span<const size_t> at,
@@ -131,7 +132,8 @@ bool GetRun::HashesMatch(const GetBlock& block, const SegmentTable& table) {
   return true;
 }
 
-// Plans the pieces in which a block is copied, without copying any.
+// Plans how a block is copied or decoded, without doing it.  Returns kOk, or why the block cannot
+// be read.
 BlockStatus GetRun::Plan(const PendingRead& read, size_t key, const wire::BlockGrant& grant) {
   const GetBlock& block = blocks_[key];
   if (grant.table && grant.table->encoded()) return PlanEncoded(read, key, grant);
@@ -165,8 +167,8 @@ BlockStatus GetRun::PlanEncoded(const PendingRead& read, size_t key,
   return BlockStatus::kOk;
 }
 
-// Decodes from a private copy, because another process may write to the source.  Returns false if
-// bytes do not match their hash.
+// Decodes from a private copy, because another process may write to the source.  Returns false if a
+// segment does not match its hash or cannot be decoded.
 bool GetRun::Decode(const EncodedBlock& block) const {
   PayloadCodec codec;
   std::vector<std::byte> stored;
@@ -215,7 +217,8 @@ void GetRun::CopyReady(Window& window, std::span<const size_t> at,
   });
 }
 
-// Copies each block that the daemon is still loading as soon as it is ready.
+// Copies each block that the daemon is still loading as soon as it is ready; blocks that are not by
+// the deadline become kCancelled.
 absl::Status GetRun::CopyPending(Window& window, std::vector<wire::BlockGrant>& grants) {
   while (window.read.pending() > 0) {
     absl::StatusOr<std::vector<wire::BlockReady>> ready =
@@ -258,8 +261,9 @@ absl::Status GetRun::Ask(Window& window, ByteCount behind, TimePoint until) {
   return core_.Send(std::move(up));
 }
 
-// Counts what arrived and reports damage, but only of bytes that this process found to be wrong,
-// because the daemon drops the blocks that are reported.
+// Counts what arrived, and reports to the daemon, which checks every reported block, the blocks
+// whose bytes this process found to be wrong.  Blocks that the daemon itself called damaged are not
+// reported.
 void GetRun::Settle(const Window& window) {
   uint64_t blocks = 0, bytes = 0;
   wire::Up up;
@@ -276,7 +280,7 @@ void GetRun::Settle(const Window& window) {
   core_.counters().blocks_got.fetch_add(blocks, std::memory_order_relaxed);
   core_.counters().bytes_got.fetch_add(bytes, std::memory_order_relaxed);
   if (!up.damaged.empty())
-    (void)core_.Send(std::move(up));  // if it is lost, the daemon finds the damage later
+    (void)core_.Send(std::move(up));  // if it is lost, a later check may find the damage
 }
 
 absl::Status GetRun::Finish(Window& window) {

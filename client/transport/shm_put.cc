@@ -11,16 +11,17 @@
 namespace larder {
 namespace {
 
-// A window, whose extents are reserved together, is bounded by blocks, by bytes, and by what one
-// message may hold (16 MiB; a token takes 4 bytes, a segment about 20 bytes).
+// A window, whose extents are requested together, is bounded by blocks, by bytes, and by what one
+// message may hold (16 MiB; a token takes 4 bytes, a segment about 20 bytes).  It has at least one
+// block.
 constexpr size_t kWindowBlocks = 64;
 constexpr uint64_t kWindowBytesMax = 64 << 20;
 constexpr uint64_t kWindowMessageBytes = 4 << 20;
-// A window takes at most a quarter of the process's share of the pool (lease_bytes_max): two
-// windows may be under way, and also a stock.
+// A window of several blocks takes at most a quarter of the process's share of the pool
+// (lease_bytes_max), because two windows may be under way, and also a stock.
 constexpr uint64_t kWindowShareOfLease = 4;
 // Publishes that may be unanswered.  Beyond this the call waits for the oldest, so that unanswered
-// publishes never use up the share.
+// publishes do not hold ever more of the process's share of the pool.
 constexpr size_t kPublishedMax = 4;
 // Bytes that are staged before they are published: few enough that the daemon's copy overlaps with
 // this thread's, and so many that two things do not matter: the cost of messages, and that Linux
@@ -177,7 +178,8 @@ absl::StatusOr<wire::Reserved> PutRun::AwaitReserved(Window& window) {
   absl::StatusOr<wire::Reserved> reserved = window.reserve.Wait<wire::Reserved>(deadline_);
   window.reserve = {};
   if (!reserved.ok() || reserved->status != BlockStatus::kFull) return reserved;
-  // The pool may be full because of what this session holds: release that, then request once more.
+  // The pool may be full, or the share used up, because of what this session has stocked or
+  // published: release that, then request once more.
   core_.DropStock();
   while (!published_.empty()) {
     LARDER_RETURN_IF_ERROR(CollectOldest());
@@ -189,7 +191,8 @@ absl::StatusOr<wire::Reserved> PutRun::AwaitReserved(Window& window) {
   return reserved;
 }
 
-// Items for which the daemon has no capacity are ended here and removed from the window.
+// Items for which the daemon granted no extent are ended here, with the status of its answer, and
+// removed from the window.
 absl::Status PutRun::AwaitExtents(Window& window) {
   if (!window.reserve) return absl::OkStatus();
   LARDER_ASSIGN_OR_RETURN(wire::Reserved reserved, AwaitReserved(window));
@@ -300,8 +303,8 @@ absl::Status PutRun::WriteStaged(Window& window) {
   return absl::OkStatus();
 }
 
-// Sends one message, with a part per reservation.  If `restock` > 0, it also requests stock for
-// later Puts like this one.
+// Sends one message, with a part per reservation.  If `restock` > 0, the message also requests
+// stock for later Puts of blocks of this size.
 absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
   if (items.empty()) return absl::OkStatus();
   StoreFence();
@@ -330,7 +333,7 @@ absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
     }
     published_[first + found->second].items.push_back(std::move(item));
   }
-  // Enough for two Puts like this one, so that the next Put need not wait for the answer.
+  // Enough for two windows like this one, so that the next Put need not wait for the answer.
   if (restock > 0) core_.AskStock(restock_bytes, 2 * restock, &up);
   LARDER_RETURN_IF_ERROR(core_.Send(std::move(up)));
   while (published_.size() > kPublishedMax) {

@@ -2,21 +2,22 @@
 // segment where the daemon placed them (copied).  Writes go straight into reserved extents (mapped)
 // or through the staging segment (staged).  The attach decides which.
 //
-// A read takes a lease for a window of blocks, copies them, checks hashes if the grant has a table
-// (of the bytes that arrived, not of the source), and then checks the revocation word: if the word
-// has changed, all blocks of the window are kCancelled.  While one window is copied, the lease of
-// the next has already been requested.
+// A read takes a lease for a window of blocks, copies them, checks hashes if the grant has them (of
+// the bytes that arrived, not of the source), and then checks the revocation word: if the word has
+// changed, the blocks that were copied are kCancelled.  While one window is copied, the lease of
+// the next has already been requested, unless the staging segment lacks memory for it.
 // Encoded blocks, if the session accepts them, are decoded into the caller's memory; the hashes of
 // the encoded and of the decoded bytes are checked.
 // A write publishes windows (mapped) or pieces (staged) as they are ready.  It collects the answers
-// at the end, or earlier when too many publishes are unanswered.
+// at the end, or earlier when too many publishes are unanswered or it needs memory that they hold.
 //
 // A read by copies has no word to check: a block that the daemon answered for is complete.
 //
 // Ownership: None; core and pool outlive it.
 // Thread-safety: All methods may be called from any thread.
 // Limits: Without a table, only the sum of a read's padded segment sizes is checked, not each size.
-// A batch larger than the session's share of the pool still succeeds, window by window.
+// A batch may be larger than the process's share of the pool, because it is read or written window
+// by window.
 #pragma once
 
 #include "client/session/session_core.h"
@@ -28,7 +29,8 @@ namespace larder {
 
 class ShmTransport final : public Transport {
  public:
-  // `accept_encoded` is as in SessionOptions.  REQUIRES: The core was started, mapped or staged.
+  // `accept_encoded` is SessionOptions::accept_encoded.  REQUIRES: The core was started, and its
+  // session is not in stream mode.
   ShmTransport(SessionCore& core, const CopyKernel& kernel, CopyPool& pool,
                bool accept_encoded = false)
       : core_(core), kernel_(kernel), pool_(pool), accept_encoded_(accept_encoded) {}
@@ -52,7 +54,7 @@ class ShmTransport final : public Transport {
 };
 
 // Returns the deadline, in milliseconds, of a lease or reservation that serves a call with these
-// options.
+// options: at least 1,000 and at most wire::kDeadlineMaxMs.
 [[nodiscard]] uint32_t DeadlineMs(const CallOptions& options);
 
 }  // namespace larder

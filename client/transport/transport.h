@@ -1,15 +1,15 @@
-// Moves whole blocks between a caller's memory and a store.  There is one interface for every
-// transport, and one contract suite (tests/contract/transport_contract.h) for every implementation.
-// Read loopback_transport first.
+// Moves blocks between a caller's memory and a store.  There is one interface for every transport,
+// and one contract suite (tests/contract/transport_contract.h) for every implementation.  Read
+// loopback_transport first.
 //
 // All implementations promise: a block is stored whole or not at all; the first writer of a name
-// wins; a block that Get reports as kOk has, bit for bit, the bytes that some Put was given.  None
-// promises that a block is still stored a moment later.
+// wins; Get does not report a block as kOk if its bytes failed a hash check (which of the blocks
+// are checked depends on the implementation).  The interface does not promise that a block is still
+// stored a moment later.
 // Ownership: The caller owns the memory that Put reads and the memory that Get fills; a transport
 // refers to neither after a call has returned.
 // Thread-safety: All methods may be called from any thread.
-// Limits: kKeysMax blocks in a call, otherwise InvalidArgument.  An error of one block is its
-// BlockStatus.
+// Limits: kKeysMax blocks in a call; for more, Put and Get return InvalidArgument.
 #pragma once
 
 #include <span>
@@ -27,16 +27,22 @@ class Transport {
   virtual ~Transport() = default;
   [[nodiscard]] virtual const char* name() const = 0;
 
-  // Returns per block kOk, kDuplicate (a success), kFull, kInvalid (sizes, token count, or a digest
-  // that does not follow), kCancelled (deadline), or kNotHeld (the daemon granted an impossible
-  // extent).
+  // Returns a status per block, kOk and kDuplicate being successes.  Of the others, kInvalid says
+  // that sizes or the number of tokens do not fit the variant, or that the digest does not follow
+  // from parent and tokens; kFull that a later Put may succeed; kCancelled that the daemon drains
+  // or its memory could not be mapped.  After an error of the whole call, such as DeadlineExceeded,
+  // any of the blocks may have been stored, or may be stored soon.
   [[nodiscard]] virtual absl::StatusOr<std::vector<BlockStatus>> Put(
       const VariantHandle& variant, std::span<const PutBlock> blocks,
       const CallOptions& options) = 0;
 
-  // Returns per block kOk, kMissing, kInvalid (layers or sizes are not those stored; if a grant has
-  // no table, only a different sum of the sizes is detected), kDamaged, kFull, kUnsupported (larger
-  // than the staging segment), or kCancelled.  The spans of a block that is not kOk hold anything.
+  // Returns a status per block.  kInvalid says that layers or sizes are not those stored (through
+  // shared memory, a grant without a table reveals only a different sum of the sizes); kFull that a
+  // later Get may succeed; kUnsupported that the block does not fit in the staging segment or has a
+  // codec that cannot be decoded; kCancelled that the block did not arrive by the deadline, its
+  // lease was revoked, or the daemon drains.  The spans of a block that is not kOk have undefined
+  // content.  Returns DeadlineExceeded if the daemon did not answer a request in time,
+  // ResourceExhausted if the only block of the call does not fit in the staging segment.
   [[nodiscard]] virtual absl::StatusOr<std::vector<BlockStatus>> Get(
       const VariantHandle& variant, std::span<const GetBlock> blocks,
       const CallOptions& options) = 0;
@@ -44,7 +50,8 @@ class Transport {
 
 // ---- what every implementation checks before it moves a byte
 
-// Returns when a call that begins now has to end.
+// Returns when a call that begins now has to end: after the deadline of its options, or after 10
+// minutes if that is sooner.
 [[nodiscard]] TimePoint DeadlineOf(const CallOptions& options);
 // Returns the status of a block whose memory could not be mapped: `if_internal` if the daemon named
 // memory that does not exist, otherwise kCancelled.
@@ -63,7 +70,7 @@ class Transport {
 // Returns one identity segment per layer, not hashed.  REQUIRES: ShapeFits.
 [[nodiscard]] SegmentTable TableOf(const PutBlock& block);
 // Sets `range` to the segments of `table` that hold the wanted layers, one per span and of its
-// size.  Returns false if there is no such range; the block is then kInvalid.
+// size, none of them encoded.  Returns false if there is no such range; the block is then kInvalid.
 [[nodiscard]] bool RangeFits(const SegmentTable& table, const GetBlock& block, SegmentRange* range);
 
 }  // namespace larder

@@ -43,7 +43,8 @@ struct ReceivedPacket {
 enum class ReceiveResult : uint8_t { kPacket, kNothingYet, kClosed };
 // kRefused: the receiver takes no descriptors, so nothing was sent.
 enum class SendResult : uint8_t { kSent, kFull, kClosed, kRefused };
-// With kNone the kernel closes descriptors that arrive, in the calling thread.
+// kNone, only for a socket with SO_PASSCRED: the kernel closes descriptors that arrive, in the
+// thread that calls ReceivePacket.
 enum class Descriptors : uint8_t { kTake, kNone };
 
 // A packet without bytes counts as a close (kClosed), except on a socket with SO_PASSCRED.

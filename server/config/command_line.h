@@ -32,8 +32,9 @@ struct CommandLine {
 };
 
 // Parses `arguments`, which do not include the program's name.  Returns InvalidArgument, with what
-// to do about it, if a flag is unknown, lacks its value or is given twice, or if an argument is not
-// a flag.
+// to do about it, if a flag is unknown, if a flag with a value lacks it or is given twice, if
+// several actions are given (except that --help and --version win over the others), or if an
+// argument is neither a flag nor a flag's value.
 [[nodiscard]] absl::StatusOr<CommandLine> ParseCommandLine(
     const std::vector<std::string>& arguments);
 

@@ -20,8 +20,8 @@ constexpr std::string_view kPrefix = "LARDER_";
 
 absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
 
-// Returns true for LARDER_ variables that are not options: LARDER_CONFIG, which names the file, and
-// those of the tests and of the scripts in deploy/.
+// Returns true for LARDER_ variables that are not options and yet no error: LARDER_CONFIG, which
+// names the file, LARDER_CACHE of the scripts in deploy/, and those of the tests and fuzzers.
 bool IsForOthers(std::string_view name) {
   return name == "LARDER_CACHE" || name == "LARDER_CONFIG" || name.starts_with("LARDER_TEST_") ||
          name.starts_with("LARDER_FUZZ_");
@@ -179,7 +179,7 @@ std::string TomlString(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out.push_back('\\');
-    out.push_back(c);  // only `disk` may have control characters, which are not escaped
+    out.push_back(c);  // `disk` may have control characters, which are not escaped
   }
   return out + "\"";
 }

@@ -2,14 +2,14 @@
 //
 // The options themselves (name, kind, default, help) are one table in config_options.cc; every
 // field below has the name of its option.  The sources override each other in this order: flags >
-// environment (LARDER_*) > file > defaults.  A key, variable or flag that is not an option is an
-// error (except the few variables that IsForOthers in config.cc names), and so is a value that does
-// not parse, even if another source overrides it.
+// environment (LARDER_*) > file > defaults.  A key, a LARDER_ variable or a flag that is not an
+// option is an error (except the few variables that IsForOthers in config.cc names), and so is a
+// value that does not parse, even if another source overrides it.
 //
-// A valid configuration does not guarantee that the host can satisfy it: too little memory, or a
-// socket that is in use, is reported when the daemon starts.
+// A valid configuration does not guarantee that the host can satisfy it: the daemon reports a
+// socket that is in use when it starts, and too little memory then or while it populates the pool.
 // Ownership: values.  Thread-safety: plain data.
-// Lifecycle: LoadConfig is called once, at the start; there is no reload.
+// Lifecycle: larderd calls LoadConfig only when it starts; there is no reload.
 #pragma once
 
 #include <sys/types.h>
@@ -105,19 +105,20 @@ struct ConfigSources {
 struct LoadedConfig {
   struct Setting {
     std::string_view option;
-    std::string text;    // as it would be written in any source
+    std::string text;    // as a flag would give it
     std::string origin;  // "default", "larder.toml:3", "environment LARDER_POOL", "flag --pool"
   };
   Config config;
-  std::vector<Setting> settings;  // one for each option, in the table's order
+  std::vector<Setting> settings;  // one for each option, in the order of ConfigOptions()
 };
 
-// Returns InvalidArgument with one line for every error, if there is any.  Each line names its
-// place (FILE:LINE, variable or flag) and what to write instead.
+// Returns InvalidArgument with one line for each error that it finds.  The line of a value that is
+// not valid begins with its place (FILE:LINE, variable or flag).
 [[nodiscard]] absl::StatusOr<LoadedConfig> LoadConfig(const ConfigSources& sources);
 
-// Returns the effective configuration as a TOML file that LoadConfig reads back to the same Config.
-// The origin of each value is a comment.
+// Returns the effective configuration as a TOML file, with the origin of each value as a comment.
+// LoadConfig, given only this file and the uid of the original sources, reads it back to the same
+// Config, unless a path contains control characters or is not UTF-8.
 [[nodiscard]] std::string PrintConfig(const LoadedConfig& loaded);
 
 }  // namespace larder

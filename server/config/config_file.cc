@@ -69,7 +69,8 @@ bool TextOf(const toml::node& node, std::string* text) {
   return true;
 }
 
-// Writes a list as flags and variables have it: separated by commas.
+// Writes the elements of a list to `text`, separated by commas, as a flag or variable has them.
+// Returns false if no option can have an element of this kind.
 bool TextOfArray(const toml::array& array, std::string* text) {
   for (const toml::node& element : array) {
     std::string part;

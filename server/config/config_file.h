@@ -20,8 +20,8 @@ struct FileSetting {
   uint32_t line = 0;
 };
 
-// Returns InvalidArgument if the file does not exist, cannot be read or is not TOML.  The message
-// begins with FILE:LINE if the error has a line.
+// Returns InvalidArgument if the file does not exist, cannot be read, is larger than 1 MiB or is
+// not TOML.  The message begins with FILE:LINE if the file is not TOML, and with FILE otherwise.
 [[nodiscard]] absl::StatusOr<std::vector<FileSetting>> ReadConfigFile(const std::string& path);
 
 }  // namespace larder

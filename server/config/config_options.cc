@@ -23,7 +23,8 @@ absl::Status Store(absl::StatusOr<T> parsed, T* field) {
 }
 
 absl::Status AssignSocketDir(std::string_view text, uid_t, Config* c) {
-  // sun_path has 108 bytes including its NUL, and clients connect by this path.
+  // A client connects by the path of a socket file, which must fit into the 108 bytes of sun_path
+  // with a NUL.  sideband.sock is the longest name of a socket file.
   constexpr size_t kDirBytesMax = 107 - std::string_view("/sideband.sock").size();
   if (!text.starts_with('/')) {
     return absl::InvalidArgumentError("is not an absolute path: clients run in other directories");
@@ -99,7 +100,8 @@ absl::Status AssignHostVerifyRate(std::string_view text, uid_t, Config* c) {
   return AssignRate(text, &c->host_verify_rate);
 }
 
-// Assigns the value that belongs to one of the words in `all`.
+// Assigns to `field` the value that `all` pairs with the word `text`.  Returns InvalidArgument,
+// which lists the words, if `text` is none of them.
 template <class T>
 absl::Status AssignWord(std::string_view text, std::initializer_list<std::pair<const char*, T>> all,
                         T* field) {

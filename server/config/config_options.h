@@ -1,8 +1,9 @@
 // The table of options: everything that can be configured, each declared once.
 //
-// Flags, environment variables, file keys, --help, larderd(8), the default configuration file and
-// --print-config are all made from this table.  The option `data_socket_mode`, for example, is the
-// flag --data-socket-mode, the variable LARDER_DATA_SOCKET_MODE and the key data_socket_mode.
+// The flag, the environment variable and the file key of each option, and its part of --help, of
+// larderd(8), of the default configuration file and of --print-config, are all made from this
+// table.  The option `data_socket_mode`, for example, is the flag --data-socket-mode, the variable
+// LARDER_DATA_SOCKET_MODE and the key data_socket_mode.
 //
 // Thread-safety: the table is constant, so any thread may read it.
 #pragma once
@@ -23,15 +24,16 @@ struct ConfigOption {
   std::string_view default_value;  // as text; parses, except the empty default of socket_dir
   bool quoted;                     // true if TOML writes the value as a string
   std::string_view help;           // full sentences
-  // Parses `text` into the option's field.  Returns InvalidArgument, with what to write instead, if
-  // `text` is not a valid value.
+  // Parses `text` into the option's field of `config`; `self` is the uid of the daemon.  Returns
+  // InvalidArgument, whose message says what is wrong, if `text` is not a valid value; the field
+  // may have changed all the same.
   absl::Status (*assign)(std::string_view text, uid_t self, Config* config);
 };
 
 [[nodiscard]] std::span<const ConfigOption> ConfigOptions();
 // Returns nullptr if there is no such option.
 [[nodiscard]] const ConfigOption* FindConfigOption(std::string_view name);
-// Returns the option of which `name` is probably a misspelling; empty if no name is close.
+// Returns the name of the option that `name` misspells or begins; empty if no option is close.
 [[nodiscard]] std::string_view NearestConfigOption(std::string_view name);
 
 [[nodiscard]] std::string FlagName(const ConfigOption& option);      // "--data-socket-mode"

@@ -1,8 +1,9 @@
-// Parses the text of configuration values: sizes, durations, shares, modes, uids, addresses.
+// Parses the text of configuration values: sizes, durations, shares, counts, modes, uids,
+// addresses.
 //
 // Flags, environment and file are parsed in the same way.  Nothing is guessed: a unit that could
-// mean two things is an error, and every error says what to write instead.  Errors are
-// InvalidArgument and do not name the option; the caller prefixes its name.
+// mean two things is an error.  Errors are InvalidArgument and do not name the option; the caller
+// prefixes its name.
 //
 // Thread-safety: pure functions.
 #pragma once
@@ -21,13 +22,14 @@
 
 namespace larder {
 
-// Accepts "8GiB", "1.5GiB", "64MiB", "8GB" (10^9) and "4096" (bytes), but not "8G".  The limit is
-// 2^62 bytes.
+// Accepts "8GiB", "1.5GiB", "64MiB", "8GB" (8 * 10^9 bytes) and "4096" (bytes), but not "8G".  The
+// size must be a whole number of bytes, at most 2^62.
 [[nodiscard]] absl::StatusOr<ByteCount> ParseSize(std::string_view text);
-// Returns the shortest exact text: "8GiB", "1536MiB", "4097".
+// Returns the exact size in the largest of TiB, GiB, MiB, KiB and bytes that divides it: "8GiB",
+// "1536MiB", "4097".
 [[nodiscard]] std::string FormatSize(ByteCount bytes);
 
-// Accepts "30s", "1.5s", "500ms", "2min" and "1h", but not "30".  The limit is a week.
+// Accepts "30s", "1.5s", "500ms", "2min" and "1h", but not "30".  The maximum is a week.
 [[nodiscard]] absl::StatusOr<Duration> ParseDuration(std::string_view text);
 
 // Accepts "0.25" or "25%", with low <= value <= high.

@@ -11,7 +11,8 @@
 namespace larder {
 namespace {
 
-// The head of the file: how to use the file, and the kinds of values of all options.
+// The head of the file: how to use the file, and how to write the values of the most frequent
+// kinds.
 constexpr const char* kFileIntro =
     R"(# Configuration of larderd.  Printed by `larderd --print-default-config`.
 #
@@ -32,7 +33,8 @@ constexpr const char* kFileIntro =
 # larderd).
 )";
 
-// The default of socket_dir under systemd.  No other option has a default that depends on the host.
+// The file shows this as the default of socket_dir, which depends on how larderd is started.  It is
+// the default under larderd.service and for root.
 constexpr std::string_view kSocketDir = "/run/larder";
 
 absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }

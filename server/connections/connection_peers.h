@@ -26,8 +26,9 @@ class ConnectionPeers {
 
   void Put(int fd, const SocketPeer& peer) LARDER_EXCLUDES(mu_);
   void Forget(int fd) LARDER_EXCLUDES(mu_);
-  // Returns the account of the user at the other end, for calls without a token.  Returns nullopt
-  // if `name` is not the name of a connection that was Put.
+  // Returns the account to which calls without a sideband token are charged over the connection
+  // that gRPC calls `name` ("fd:12"): that of the user at the other end.  Returns nullopt if there
+  // was no Put for this connection, or Forget was called since.
   [[nodiscard]] std::optional<Shares::Account> AccountOf(const std::string& name) const
       LARDER_EXCLUDES(mu_);
 

@@ -1,9 +1,9 @@
 // Limits how many connections there may be at once at one socket: in total, per uid and per
 // process.
 //
-// The process is the one that connected, as the kernel names it.  A process in a PID namespace that
-// the daemon does not see counts only toward its uid.  Children that a process forks count as
-// processes of their own, which is why a uid has a limit too.
+// The process is the one that connected, as the kernel names it.  For a process in a PID namespace
+// that the daemon does not see, only the limits of its uid and of all apply.  Children that a
+// process forks count as processes of their own, which is why a uid has a limit too.
 // Ownership: values.  Thread-safety: none; the caller serializes.
 // Lifecycle: Take -> Give, for each connection.
 #pragma once
@@ -26,7 +26,8 @@ struct SocketPeer {
   uid_t uid = 0;
   pid_t pid = 0;  // 0 if it is in a PID namespace that the daemon does not see
 };
-// Returns nullopt if `socket` is not a connected unix socket.
+// Returns nullopt if the kernel does not report the peer.
+// REQUIRES: `socket` is a connected unix socket.
 [[nodiscard]] std::optional<SocketPeer> PeerOf(int socket);
 
 enum class ShareRefusal : uint8_t { kNone, kAll, kUid, kProcess };
@@ -37,8 +38,9 @@ class ConnectionShares {
     size_t all = 0;
     size_t per_uid = 0;
     size_t per_process = 0;
-    // The options that raise the limits, for the text of a refusal; null if no option does.
+    // For the text of a refusal: the option that raises per_process, null if no option does.
     const char* process_option = nullptr;
+    // For the text of a refusal: what raises `all` and per_uid, null if nothing does.
     const char* others_option = "LimitNOFILE (ulimit -n)";
     friend bool operator==(const Limits&, const Limits&) = default;
   };
@@ -50,8 +52,8 @@ class ConnectionShares {
   void Give(const SocketPeer& peer);
 
   [[nodiscard]] size_t count() const { return count_; }
-  // Returns a sentence for the client and the log: which limit, and what to do about it.  `what` is
-  // the plural of what is limited, such as "connections".
+  // Returns a text that names the limit that `refusal` stands for, and what to do about it.  `what`
+  // is the plural of what is limited, such as "connections".
   [[nodiscard]] std::string Explain(ShareRefusal refusal, const char* what) const;
 
  private:
@@ -62,11 +64,11 @@ class ConnectionShares {
   absl::flat_hash_map<Process, size_t> per_process_;
 };
 
-// What happened to the connections of one socket.  The thread that accepts at the socket writes the
-// counters, except held_most, which gRPC's threads write; any thread may read them.
+// What happened to the connections of one socket file.  Any thread may read the counters; the
+// thread that accepts at the file writes them, except held_most, which threads of gRPC write.
 struct ConnectionCounters {
   using Counter = std::atomic<uint64_t>;
-  Counter open = 0;  // open now, as far as the loop has noticed
+  Counter open = 0;  // open now, as far as the accepting thread has noticed
   Counter accepted = 0;
   Counter over_all = 0;          // refused at the limit for all uids together
   Counter over_uid = 0;          // refused at the limit of a uid

@@ -10,9 +10,9 @@
 namespace larder {
 namespace {
 
-// A uid may have half of the connections, so that another uid always finds some free.  A process
-// may have a 64th of its uid's connections, so that fewer than 64 processes cannot use all of them
-// up; but at least 8 (if the uid has so many), and at most per_process_max.
+// A uid may have half of the connections (but at least one), so that one uid alone does not use up
+// all of them.  A process may have a 64th of its uid's connections, but at least 8 (or all of them
+// if the uid has fewer), and at most per_process_max, which is at least 8.
 ConnectionShares::Limits SharesOf(size_t all, size_t per_process_max) {
   const size_t per_uid = std::max<size_t>(all / 2, 1);
   const size_t per_process = std::clamp<size_t>(per_uid / 64, 8, per_process_max);
@@ -38,12 +38,12 @@ absl::StatusOr<DescriptorBudget> ShareOutDescriptors(const DescriptorNeeds& need
   B budget;
   const size_t share = free * 3 / 10;
   budget.control = SharesOf(std::min(share / 8, B::kControlMax), 64);
-  budget.control.per_uid = budget.control.all;  // users of control.sock may use the whole cache
+  budget.control.per_uid = budget.control.all;  // users of control.sock are trusted with the cache
   budget.data = SharesOf(std::min(share - share / 8, B::kDataMax), 32);
   budget.admin = SharesOf(std::min(free / 10, B::kAdminMax), 8);
   budget.admin.per_uid = budget.admin.all;  // admin.sock is for one uid
-  // Each session and each sideband connection takes a second descriptor: a session's page, a
-  // process's pidfd.
+  // A session may take two descriptors, its session socket and its page, and so may a connection of
+  // the sideband: its socket and the pidfd of its process.
   budget.sessions_max = std::min(needs.sessions_max, share / 2);
   budget.sideband = SharesOf(std::min(2 * needs.sessions_max, share / 2), 16);
   budget.sideband.others_option = "--sessions-max and LimitNOFILE (ulimit -n)";

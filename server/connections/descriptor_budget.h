@@ -1,5 +1,5 @@
-// Divides the descriptors of the process between clients and the daemon, so that clients can never
-// use up descriptors that the daemon's own files need.
+// Divides the descriptors of the process between clients and the daemon, so that the connections
+// and sessions of clients leave the descriptors that the daemon's own files need.
 //
 // The caller passes how many descriptors there may be and how many are in use.  The budget does not
 // cover descriptors of device memory that trusted processes share (server/processes/device_shares.h
@@ -29,14 +29,14 @@ struct DescriptorBudget {
   static constexpr size_t kControlMax = 256;
   static constexpr size_t kAdminMax = 16;
   static constexpr size_t kKeptMin = 64;  // for files that the daemon opens for a short time
-  static constexpr size_t kFreeMin = 48;  // with fewer free descriptors no client can be served
+  static constexpr size_t kFreeMin = 48;  // least for clients; with fewer ShareOutDescriptors fails
 
   ConnectionShares::Limits data, control, admin, sideband;
   size_t sessions_max = 0;  // may be less than configured
 };
 
-// Returns FailedPrecondition, with the limit of open files that the daemon needs, if there are too
-// few descriptors to serve clients.
+// Returns FailedPrecondition, with a limit of open files that suffices, if fewer than kFreeMin
+// descriptors would be left for clients.
 [[nodiscard]] absl::StatusOr<DescriptorBudget> ShareOutDescriptors(const DescriptorNeeds& needs);
 
 // Returns how many descriptors this process has open, or 0 if /proc cannot be read.

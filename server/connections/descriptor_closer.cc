@@ -22,7 +22,8 @@ constexpr unsigned kUnshare = 2;  // CLOSE_RANGE_UNSHARE
 #define SYS_close_range 436  // Linux 5.9, all architectures except alpha
 #endif
 
-// Starts a detached thread.  Returns false if there is no memory for one; std::thread would throw.
+// Starts a detached thread.  Returns false if the system has no resources for one, where
+// std::thread would throw.
 bool StartDetached(void* (*run)(void*), void* argument) {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
@@ -104,16 +105,17 @@ class Undertaker {
   std::atomic<pid_t> thread_{0};
 };
 
-// An undertaker starts, while `hand_over` is held, with copies of all descriptors of the process,
+// An undertaker starts, while `hand_over` is held, with copies of the descriptors of the process,
 // and closes those that are not in its batch.  One of these may be in the batch of another
 // undertaker.  If the copy were the last one, its close would linger, because the starting
-// undertaker is not exiting.  So every undertaker keeps the copies of its batch until no undertaker
-// is starting.
+// undertaker is not exiting.  So an undertaker keeps the copies of its batch, after the process has
+// closed its own, until an undertaker that was starting meanwhile has closed what is not in its
+// batch.
 void CloseAll(std::vector<FileDescriptor> batch, Mutex& hand_over) {
   std::vector<int> numbers;
   for (const FileDescriptor& descriptor : batch) {
-    // This helps if no undertaker can start and a plain close must do.  The sender may turn
-    // lingering on again.
+    // Turns lingering off, in case no undertaker can start and a plain close must do.  The sender
+    // may turn it on again.
     const linger off{};
     (void)setsockopt(descriptor.get(), SOL_SOCKET, SO_LINGER, &off, sizeof off);
     numbers.push_back(descriptor.get());
@@ -154,7 +156,8 @@ DescriptorCloser::Counts DescriptorCloser::counts() {
   return counts;
 }
 
-// If no thread can be started, the existing threads close the queued descriptors.
+// If no thread can be started, the queued descriptors wait for an existing thread, or for the next
+// Close, which tries again.
 void DescriptorCloser::AddThread() {
   if (busy_ < threads_) return;
   if (threads_ >= kThreadsMax && queue_.size() < kBatchMax) return;

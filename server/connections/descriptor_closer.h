@@ -4,22 +4,22 @@
 // the last close of a unix socket that carries such a socket.  But the kernel lets no socket linger
 // if it closes the socket because a thread exits.  So a thread with its own descriptor table (Linux
 // 5.9, close_range) takes copies of the descriptors; then the process closes its own descriptors,
-// which are not the last ones; and then the thread exits.  A socket that lingers thus costs neither
-// time nor a descriptor, so no peer can use up either by sending many such sockets, however large
-// its share of connections is.
+// which are not the last ones; and then the thread exits.  A socket that lingers thus delays no
+// thread for long and keeps no descriptor open, however many such sockets a peer sends.
 //
 // A close that waits all the same (for a file system whose server does not answer) occupies its
-// thread, but costs no descriptor.  If the kernel is older, or refuses, a thread closes the
-// descriptors in the ordinary way; then kThreadsMax lingering sockets occupy all threads, and
-// further descriptors wait, and stay open.
+// thread, and the descriptors of the same batch that are not closed yet stay open.  If the kernel
+// is older or refuses, or no further thread can be started, a thread closes its batch in the
+// ordinary way; then each lingering socket occupies a thread, and what waits for a thread stays
+// open.
 //
 // Ownership: it owns the descriptors from Close on.  There is one DescriptorCloser for the whole
 // process, and it is never destroyed: its threads are detached, because the exit of the process
 // must not wait for them.  The kernel lets no socket linger at the exit.
 // Thread-safety: all methods may be called from any thread.
 // Locks: mu_ and hand_over_ are leaves; no thread holds both.
-// Limits: kThreadsMax threads close up to kBatchMax descriptors each at once.  If all threads are
-// busy and kBatchMax descriptors wait, one more thread is started.
+// Limits: a thread closes up to kBatchMax descriptors at once.  A descriptor that finds all threads
+// busy starts another thread; from kThreadsMax threads on only if kBatchMax descriptors wait.
 #pragma once
 
 #include <cstddef>
@@ -40,12 +40,12 @@ class DescriptorCloser {
   DescriptorCloser(const DescriptorCloser&) = delete;
   DescriptorCloser& operator=(const DescriptorCloser&) = delete;
 
-  // Queues the descriptor and returns at once.
+  // Queues the descriptor and returns without waiting for its close.  Ignores an empty descriptor.
   void Close(FileDescriptor descriptor) LARDER_EXCLUDES(mu_);
 
   struct Counts {
     uint64_t taken = 0;  // accepted so far
-    size_t closing = 0;  // being closed now; most of them are no longer open in this process
+    size_t closing = 0;  // being closed now; some may no longer be open in this process
     size_t waiting = 0;  // waiting for a thread
   };
   [[nodiscard]] Counts counts() LARDER_EXCLUDES(mu_);

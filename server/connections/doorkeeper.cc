@@ -53,7 +53,7 @@ void Doorkeeper::OnError(int error, Time now) {
     case ECONNABORTED:
     case EPERM:
     case EPROTO:
-      return;  // the error concerns one connection only, or no connection waits
+      return;  // no connection waits, a signal came, or the error concerns one connection only
     case EMFILE:
     case ENFILE:
       return RefuseOne(now);
@@ -77,13 +77,13 @@ void Doorkeeper::RefuseOne(Time now) {
     CloseSocket(std::move(socket), refuses_rights());
   }
   spare_ = OpenSpare();
-  // Another thread took the descriptor that was free for a moment.  The listener stays readable, so
-  // the loop must pause or it would spin.
+  // The descriptor that was free for a moment is taken.  The listener may stay readable, so the
+  // loop must pause or it could spin.
   if (!spare_) not_before_ = now + kExhausted;
 }
 
-// Needed because accept does not report on every kernel that the listener was shut down: on some it
-// only finds no connection.
+// Needed because accept does not always report that the listener was shut down: it may return
+// EAGAIN as if only no connection waited.
 void Doorkeeper::OnHangup(int fd, Time now) {
   if (!broken_ && fd == socket_->get()) Break("it was shut down", now);
 }

@@ -1,10 +1,10 @@
-// Accepts connections at one socket file of the daemon, whatever happens to the file.  If the
-// socket breaks or its file is removed, the doorkeeper opens a new socket at the path.  If no
-// descriptor is left, it accepts connections with a spare descriptor and closes them, so that the
-// loop that polls does not spin on a connection that cannot be accepted.
+// Accepts connections at one socket file of the daemon.  If the socket breaks, or its file is
+// removed or replaced, the doorkeeper opens a new socket at the path, and tries again until that
+// succeeds.  If no descriptor is left, it accepts connections with a spare descriptor and closes
+// them, so that the loop that polls does not spin on a connection that cannot be accepted.
 //
-// It has no thread and never waits.  It does not decide which connections are allowed; the caller
-// applies the limits.
+// It has no thread and waits for no client.  It does not decide which connections are allowed; the
+// caller applies the limits.
 // Ownership: it owns the listening socket and one spare descriptor, and borrows the counters.
 // Thread-safety: only the thread of its loop may use it.
 // Lifecycle: created -> the loop polls fd() until due(), calls Accept or OnHangup, and then always
@@ -46,23 +46,25 @@ class Doorkeeper {
   [[nodiscard]] int fd(Time now) const;
   [[nodiscard]] Time due(Time now) const;
 
-  // Returns an empty descriptor if no connection waits, or none can be accepted now.
+  // Accepts a connection.  Returns an empty descriptor if none waits, or none could be accepted.
   [[nodiscard]] FileDescriptor Accept(Time now);
   // Called when poll reported an error or a hang-up of `fd`, which fd() had returned.
   void OnHangup(int fd, Time now);
-  // Checks whether the file is still in place, or, if the socket is broken, tries to open it again.
-  // Returns at once if it is not time yet (due).
+  // Checks whether the file is still in place.  If it is not, or the socket is broken, tries to
+  // open a new socket at the path.  Does nothing before the next check is due.
   void Check(Time now);
 
   [[nodiscard]] const std::string& name() const { return name_; }
-  // Returns true while no client can connect to the socket.
+  // Returns true after the socket has broken, or was found to have lost its file, until a new
+  // socket is open.
   [[nodiscard]] bool broken() const { return broken_; }
-  // See ListeningSocket::refuses_rights.
+  // Returns true if no connection of the present socket can carry descriptors.
   [[nodiscard]] bool refuses_rights() const { return socket_->refuses_rights(); }
   void Tell(const std::string& what) const;  // reports the name followed by `what`
-  // Reports that a connection of this uid was refused, and why; at most every kTellAgain.  A peer
-  // that reconnects as soon as it is refused may do so tens of thousands of times per second, and
-  // composing the text costs more than the refusal.
+  // Reports that a connection of this uid was refused, and why, unless the last refusal (of any
+  // uid) was reported less than kTellAgain ago.  A peer that reconnects as soon as it is refused
+  // may do so tens of thousands of times per second, and composing the text costs more than the
+  // refusal.
   void TellRefused(uid_t uid, absl::FunctionRef<std::string()> why, Time now);
 
  private:

@@ -29,8 +29,8 @@ FileDescriptor OpenSocket(int type) {
   return FileDescriptor(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-// Tries to connect with a socket of this type.  Returns 0 if a program listens, otherwise the
-// errno.
+// Tries to connect with a socket of this type.  Returns 0 if that succeeds, which shows that a
+// program listens, otherwise the errno.
 int ConnectErrno(const sockaddr_un& address, int type) {
   const FileDescriptor probe = OpenSocket(type);
   if (!probe) return errno;
@@ -64,8 +64,8 @@ absl::Status RemoveStaleSocket(const std::string& path) {
   const sockaddr_un address = AddressOf(path);
   for (const int type : {SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM}) {
     const int error = ConnectErrno(address, type);
-    if (error == EPROTOTYPE) continue;  // a socket of another type, live or dead
-    if (error == ECONNREFUSED) break;   // the program that bound it is gone
+    if (error == EPROTOTYPE) continue;  // a socket of another type
+    if (error == ECONNREFUSED) break;   // no program listens any more
     return absl::FailedPreconditionError(
         absl::StrCat("another program listens on ", path, ": stop it or choose --socket-dir"));
   }

@@ -1,13 +1,14 @@
 // A socket file at which the daemon listens: created by this class, or handed over by the service
 // manager.
 //
-// It removes a socket file that a dead daemon left at the path, and nothing else.  The mode of the
-// file decides which users may connect, and it is set before the first connection is possible.  It
-// does not keep two daemons apart (server/runtime/lock_file.h does), except that it refuses a path
-// at which a program listens.
+// Of the files that it finds at the path, it removes only its own and a socket file at which no
+// program listens any more.  The mode of the file decides which users may connect; on a file that
+// this class creates it is set before the first connection is possible.  The class does not keep
+// two daemons apart (server/runtime/lock_file.h does), except that it refuses a path at which a
+// program listens.
 //
-// Ownership: it owns the listening descriptor, and also the file unless the listener was handed
-// over.  Its destructor unlinks an owned file if that is still at the path.
+// Ownership: it owns its listening descriptor (of a handed-over listener, a duplicate) and the file
+// that it created.  Its destructor unlinks that file if it is still at the path.
 // Thread-safety: none; the caller serializes.
 // Lifecycle: Open (connections wait from here on) -> accept ... -> destroyed.  Reopen is called
 // when the socket broke or its file was removed.
@@ -28,8 +29,9 @@
 namespace larder {
 
 // Removes the socket file that a dead program left at `path`.  Returns OK if there is no file.
-// Returns FailedPrecondition, and removes nothing, if the file is not a socket or a program listens
-// on it.
+// Returns FailedPrecondition, and removes nothing, if the file is not a socket, or unless an
+// attempt to connect shows that no program listens on it.  Returns another error if the file cannot
+// be examined or removed.
 [[nodiscard]] absl::Status RemoveStaleSocket(const std::string& path);
 
 class ListeningSocket {
@@ -39,13 +41,15 @@ class ListeningSocket {
     int type = 0;  // SOCK_STREAM or SOCK_SEQPACKET
     mode_t mode = 0660;
     std::optional<gid_t> group = std::nullopt;  // of the file; nullopt: the daemon's own group
-    // A descriptor that already listens at the path, or -1.  It is borrowed.  The service manager
-    // owns the socket file and chose its mode.
+    // A descriptor that already listens at the path, or -1.  Open duplicates it.  The service
+    // manager owns the socket file and chose its mode.
     int handed_over = -1;
     [[nodiscard]] absl::Status Validate() const;
   };
 
-  // Returns FailedPrecondition if a program listens at the path, or the file there is not a socket.
+  // Takes over Options::handed_over, or creates the socket file and listens there.  Returns
+  // FailedPrecondition if it would create the file, but a program listens at the path or the file
+  // there is not a socket; other errors if a system call fails.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<ListeningSocket>> Open(
       const Options& options);
   ~ListeningSocket();
@@ -54,16 +58,17 @@ class ListeningSocket {
 
   [[nodiscard]] int get() const { return listener_.get(); }
   [[nodiscard]] const std::string& path() const { return options_.path; }
-  // Returns true if no connection of this listener can carry descriptors.  Returns false for a
-  // listener that was handed over, because clients may have connected before the daemon could
-  // refuse descriptors.
+  // Returns true if no connection of the present listener can carry descriptors.  Returns false if
+  // the kernel cannot refuse descriptors, and for a listener that was handed over, because clients
+  // may have connected before the daemon could refuse them.
   [[nodiscard]] bool refuses_rights() const { return refuses_rights_; }
 
   // Returns false if the file was removed or replaced: new connections then do not reach this
-  // socket.
+  // socket.  Returns true for a handed-over listener whose file this process could not see.
   [[nodiscard]] bool InPlace() const;
-  // Opens a new socket of the same mode at the path and listens on it.  If that fails, the old
-  // socket stays.
+  // Opens a new socket at the path and listens on it.  Its mode is Options::mode, or that of the
+  // file at the path if the service manager made it.  If Reopen fails, the old listener stays open,
+  // but its file may be gone.
   [[nodiscard]] absl::Status Reopen();
 
  private:

@@ -35,7 +35,8 @@ struct Peek {
   bool credentials = false;  // credentials came with the bytes
 };
 
-// REQUIRES: `control` is empty, or large enough for credentials and too small for descriptors.
+// REQUIRES: `control` is empty; or it has space for credentials and no more, and the kernel
+// attaches credentials to every packet (SO_PASSCRED), so that no space is left for descriptors.
 Peek PeekInto(int socket, std::span<iovec> parts, std::span<std::byte> control = {}) {
   Peek peek;
   msghdr message{};
@@ -47,7 +48,8 @@ Peek PeekInto(int socket, std::span<iovec> parts, std::span<std::byte> control =
     message.msg_controllen = control.size();
     peek.bytes = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT);
     if (peek.bytes >= 0 || (errno != EINTR && (errno != ECONNRESET || reset))) break;
-    reset = errno == ECONNRESET || reset;  // reported once, before the bytes that the peer had sent
+    // The kernel reports a reset once, before the bytes that the peer had sent.
+    reset = errno == ECONNRESET || reset;
   }
   if (peek.bytes < 0) return peek;
   peek.carries = (message.msg_flags & MSG_CTRUNC) != 0;
@@ -124,7 +126,8 @@ bool StreamCarriesRights(int socket) {
   std::array<iovec, kScratchParts> parts;
   parts.fill({.iov_base = scratch.data(), .iov_len = scratch.size()});
   const Peek peek = PeekInto(socket, parts);
-  // A peek that ends early met descriptors, or a byte that came out of band.
+  // A peek that ends early met descriptors, or a byte that came out of band; one that fills all
+  // parts may not have seen all bytes.
   return peek.carries || std::max<ssize_t>(peek.bytes, 0) < waiting ||
          peek.bytes == static_cast<ssize_t>(kScratchBytes * kScratchParts);
 }

@@ -136,7 +136,7 @@ void AcceptLoop::Admit(size_t endpoint, FileDescriptor socket) {
     return served.door.TellRefused(
         peer->uid, [&] { return served.shares.Explain(refusal, kConnections); }, SteadyNow());
   }
-  if (!refuses) (void)GuardSocket(socket.get());  // if it cannot, larderd has warned at its start
+  if (!refuses) (void)GuardSocket(socket.get());  // larderd warned if guards do not work
   HandOver(endpoint, std::move(socket), *peer, own);
 }
 

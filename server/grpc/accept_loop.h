@@ -1,11 +1,11 @@
-// Accepts connections at the daemon's socket files and hands them to its gRPC servers.  gRPC's own
-// listeners cannot be used: they stop forever when the process runs out of descriptors, and cannot
-// take over a socket that already listens.
+// Accepts connections at the socket files that gRPC serves, and hands them to gRPC's servers.
+// gRPC's own listeners cannot be used: they stop forever when the process runs out of descriptors,
+// and cannot take over a socket that already listens.
 //
 // The loop keeps each socket's connections within their limits.  It closes a connection that it
-// refuses: the caller sees UNAVAILABLE, and log and metrics say which share was full.  (HTTP/2
-// could report this by GOAWAY, but then gRPC's client connects again at once, forever.)  If a
-// socket breaks, or its file is removed, the loop opens a new one
+// refuses: the caller sees UNAVAILABLE, and the metrics, and usually the log, say which limit was
+// reached.  (HTTP/2 could report this by GOAWAY, but then gRPC's client connects again at once,
+// forever.)  If a socket breaks, or its file is removed, the loop opens a new one
 // (server/connections/doorkeeper.h).  If the kernel cannot refuse descriptors, a connection that
 // carries some is ended (server/connections/passed_rights.h).
 //
@@ -14,8 +14,7 @@
 // has that inode: an fstat of a socket of this process cannot block, and 4,000 take a millisecond.
 // Watching a duplicate of each descriptor instead would cost a descriptor for each connection and
 // leave gRPC's epoll with sockets that gRPC considers closed.  The loop checks every kCheckEvery,
-// and after a refusal at most every kCheckAgain, so that a closed connection frees its share within
-// that time.
+// and also when a limit refuses a connection, unless the last check was less than kCheckAgain ago.
 //
 // Ownership: the loop owns its thread and the listening sockets; it borrows the servers,
 // ConnectionPeers, IncomingMessages and the counters.
@@ -77,7 +76,8 @@ class AcceptLoop {
   // Returns false while a socket of the loop is broken and could not be opened again.
   [[nodiscard]] bool Accepting() const;
 
-  // Asks the thread for a sign of progress, and wakes it; see Heartbeat.
+  // Asks the thread for a sign of progress, and wakes it.  Answered() returns whether the sign
+  // came.
   void Ask();
   [[nodiscard]] bool Answered() const { return heartbeat_.Answered(); }
 
@@ -118,7 +118,7 @@ class AcceptLoop {
   std::atomic<bool> stop_{false};
   Heartbeat heartbeat_;
 
-  // Used by the thread only.
+  // served_ to forgot_ are used by the thread only, and by Stop when the thread has ended.
   std::vector<Served> served_;
   absl::flat_hash_map<int, Connection> connections_;  // by descriptor
   Time next_check_;

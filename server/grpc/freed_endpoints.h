@@ -9,8 +9,9 @@
 // about 10 such writes per minute, and after minutes a crash.  In later releases of gRPC the
 // reclaimer holds a reference.
 //
-// So a program that is linked with this file delays each delete of an object of kEndpointBytes by a
-// second.  Under a sanitizer, which has a heap of its own, the program does not delay it.
+// So a program that is linked with this file delays each sized delete of an object of
+// kEndpointBytes, by a second or more unless kFreedEndpointsMax objects wait.  Under a sanitizer,
+// which has a heap of its own, the program does not delay it.
 //
 // Ownership: none.  Thread-safety: any thread.
 // Locks: one, a leaf, acquired within operator delete.
@@ -26,14 +27,15 @@ namespace larder {
 // The size of a grpc_tcp, gRPC's object for one end of a connection, in Debian 12's build
 // (tests/server/grpc/freed_endpoints_test.cc checks it).
 inline constexpr size_t kEndpointBytes = 944;
-// An object is kept at least this long, and is freed when an object is added after that time.
+// An object is kept at least this long, unless kFreedEndpointsMax objects are kept.  After that
+// time it waits for further objects to be added: each of these frees up to two old ones.
 inline constexpr std::chrono::seconds kKeepFreedEndpoint{1};
-// If this many objects are kept (8 MiB), the oldest one is freed sooner; under attack 1,400 objects
-// per second were seen.
+// If this many objects are kept (7.4 MiB), the oldest one is freed sooner; under attack 1,400
+// objects per second were seen.
 inline constexpr size_t kFreedEndpointsMax = 8'192;
 
-// Returns how many objects of kEndpointBytes this program has freed since it started, including
-// those that are kept.
+// Returns how many objects of kEndpointBytes this program has deleted since it started, including
+// those that are kept; 0 under a sanitizer.
 [[nodiscard]] uint64_t FreedEndpoints();
 
 }  // namespace larder

@@ -27,7 +27,7 @@ class GrpcKeepalive {
  public:
   // Calls over the socket file.  A call ends after `limit` at the latest.
   GrpcKeepalive(const std::string& socket_path, std::chrono::milliseconds limit);
-  // Calls within the process.
+  // Calls within the process.  A call ends after `limit` at the latest.
   GrpcKeepalive(grpc::Server& server, std::chrono::milliseconds limit);
   ~GrpcKeepalive();
   GrpcKeepalive(const GrpcKeepalive&) = delete;
@@ -35,8 +35,9 @@ class GrpcKeepalive {
 
   // Begins a call, unless one is under way or this object is closed.
   void Ask();
-  // Ends the connection over the socket file, unless a call is under way.  Must not be called on a
-  // thread of gRPC: if such a thread destroys the last reference to a channel, it waits for itself.
+  // Ends the connection over the socket file, unless a call is under way; no effect within the
+  // process.  Must not be called on a thread of gRPC: if such a thread destroys the last reference
+  // to a channel, it waits for itself.
   void HangUp();
   // Cancels the call that is under way and waits for its end.  No further call begins.
   void Close();

@@ -12,10 +12,10 @@
 namespace larder {
 namespace {
 
-// Returns how much memory gRPC may hold for a server's messages.  Beyond it gRPC ends calls of any
-// client, without a reason.  This happens rarely, because IncomingMessages ends connections
-// earlier.  Complete messages are charged to their callers (server/runtime/shares.h) within
-// memory_limit.
+// Returns how much memory gRPC may hold for the messages of one server.  Beyond it gRPC ends calls
+// of any client of this server, without a reason.  This should be rare, because IncomingMessages
+// usually ends connections earlier.  Complete messages are charged to their callers
+// (server/runtime/shares.h) within memory_limit.
 ByteCount Quota(ByteCount memory_limit) { return ByteCount(memory_limit.value() / 2); }
 
 // Removes gRPC's reflection, which every server has if the program is linked with the reflection

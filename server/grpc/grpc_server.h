@@ -3,8 +3,8 @@
 //
 // gRPC has a memory quota for each server, and when the quota is used up it ends calls of that
 // server, whichever client's they are.  So a socket file whose users do not trust one another has
-// several servers, and all connections of a user go to the same server.  The first kUserServers
-// users have a server each; further users share these servers.
+// several servers, and all connections that a user has at a time are at the same server.  Users
+// share a server only if more users than there are servers were connected at a time.
 //
 // Ownership: the services and counters outlive it; it outlives the AcceptLoop.
 // Thread-safety: Enter and Leave from one thread at a time; the other methods from any thread.
@@ -60,7 +60,8 @@ class GrpcServers {
   [[nodiscard]] grpc::Server& any() const { return *lanes_.front().server; }
   // Sets the health that the servers report.
   void SetServing(bool serves) const;
-  // Refuses new calls, and cancels at `deadline` the calls that are still under way.
+  // Shuts the servers down, one after the other: each refuses new calls, and cancels at `deadline`
+  // the calls that are still under way.  Returns when that is done.
   void Shutdown(std::chrono::system_clock::time_point deadline) const;
   void Wait() const;
 

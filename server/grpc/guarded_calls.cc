@@ -26,7 +26,8 @@ namespace {
 
 constexpr size_t kDescriptorsMax = size_t{1} << 20;
 
-// Indexed by descriptor number; only the pages of numbers in use take memory.
+// `guarded` and `watches` are indexed by descriptor number; only the pages of numbers in use take
+// memory.
 std::array<std::atomic<bool>, kDescriptorsMax> guarded;
 std::array<std::atomic<SocketWatch*>, kDescriptorsMax> watches;
 

@@ -5,11 +5,11 @@
 // gRPC reads without a buffer for descriptors.  So the kernel closes descriptors that arrive, in
 // gRPC's thread, and such a close may block for as long as the sender chose.  Therefore this file
 // defines recvmsg, sendmsg and close for the whole program: the shared library of gRPC finds these
-// functions before libc's.  For a socket that is neither guarded nor watched each costs two loads
-// more than the system call.
+// functions before libc's.  For a socket that is neither guarded nor watched each costs at most two
+// loads more than the system call.
 //
-// The functions below do nothing if gRPC is linked statically with its own libc calls, or under a
-// sanitizer, which defines the same names; GuardsWork then returns false.
+// Under a sanitizer, which defines the same names, and in a program in which shared libraries find
+// other functions of these names, nothing is guarded or watched, and GuardsWork returns false.
 // Ownership: this file owns the watches.  Thread-safety: any thread may call the functions.
 // Locks: none of its own; a watch may take locks.
 // Lifecycle: GuardSocket and WatchSocket before gRPC has the socket -> gRPC closes the socket,
@@ -27,7 +27,7 @@ namespace larder {
 // one writes at a time.
 class SocketWatch {
  public:
-  // Destroyed when the socket is about to be closed.
+  // Destroyed when the socket is about to be closed, or gets another watch.
   virtual ~SocketWatch() = default;
   // `capacity` is the size of the buffer that the bytes were read into.  If OnReceived returns
   // false, the read fails with ECONNRESET, so that gRPC closes the socket.
@@ -35,11 +35,18 @@ class SocketWatch {
   virtual void OnSent(std::span<const std::byte> bytes) = 0;
 };
 
-// Returns false if the socket cannot be guarded; a peer can then block the thread that reads it.
+// From now on a recvmsg of the socket without a control buffer fails with ECONNRESET if the bytes
+// carry descriptors.
+// Returns false if the socket cannot be guarded (GuardsWork() returns false, or the descriptor is
+// 2^20 or above); on a kernel that cannot refuse descriptors, a peer can then block the thread that
+// reads the socket.
 [[nodiscard]] bool GuardSocket(int socket);
-// Does nothing for a descriptor of 2^20 or above.  REQUIRES: GuardsWork().
+// Shows `watch` the bytes of the socket until the socket is closed.  Only destroys `watch` if the
+// descriptor is 2^20 or above.
+// REQUIRES: GuardsWork() returns true.
 void WatchSocket(int socket, std::unique_ptr<SocketWatch> watch);
-// Returns true if gRPC calls the recvmsg, sendmsg and close of this file.
+// Returns true if a shared library, such as gRPC, calls the recvmsg, sendmsg and close of this
+// file.
 [[nodiscard]] bool GuardsWork();
 
 }  // namespace larder

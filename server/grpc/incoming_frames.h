@@ -3,8 +3,8 @@
 //
 // gRPC reports a message to a service when all of it has arrived.  So this class follows the frames
 // of the connection (RFC 9113, section 4.1) as gRPC reads them, and in DATA frames the lengths that
-// gRPC puts before its messages (doc/PROTOCOL-HTTP2.md).  It looks only at lengths, types, flags
-// and stream numbers, and trusts none of them.  It does not check the protocol: gRPC ends a
+// gRPC puts before its messages (doc/PROTOCOL-HTTP2.md of gRPC).  It looks only at lengths, types,
+// flags and stream numbers, and trusts none of them.  It does not check the protocol: gRPC ends a
 // connection that violates it.
 //
 // Ownership: a value.  Thread-safety: none.
@@ -48,18 +48,18 @@ class IncomingFrames {
   // About how much memory gRPC keeps for a call whose first message is incomplete, and for a piece
   // of a message in addition to the buffer into which it read the piece.
   static constexpr size_t kCallBytes = 8 << 10, kPieceBytes = 64;
-  // The limit of the bytes of a call's headers.  gRPC's clients send at most 8 KiB.
+  // The upper limit of the bytes of a call's headers.  gRPC's clients send at most 8 KiB.
   static constexpr size_t kHeadersMax = 32 << 10;
 
-  // `capacity` is the size of the buffer that gRPC read the bytes into.  While gRPC keeps a piece
-  // of a buffer, it keeps all of the buffer, including what it reads later into the part that is
-  // still empty.  Returns false if the headers of a call, which gRPC does not limit, are longer
-  // than kHeadersMax.
+  // Counts bytes that gRPC has read.  `capacity` is the size of the buffer that gRPC read them
+  // into.  While gRPC keeps a piece of a buffer, it keeps all of the buffer, including what it
+  // reads later into the part that is still empty.  Returns false once the headers of a call, which
+  // gRPC does not limit, have been longer than kHeadersMax.
   [[nodiscard]] bool OnReceived(std::span<const std::byte> bytes, size_t capacity);
   void OnSent(std::span<const std::byte> bytes);
 
-  // Returns about how much memory gRPC holds for calls and messages that the client has begun and
-  // not completed.
+  // Returns about how much memory gRPC holds for messages that the client has begun and not
+  // completed, and for calls whose first message is incomplete.
   [[nodiscard]] size_t held() const { return held_; }
   [[nodiscard]] size_t calls() const { return calls_.size(); }
 

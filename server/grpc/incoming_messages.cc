@@ -22,7 +22,7 @@ struct IncomingMessages::Table {
   };
   struct User {
     uint64_t held = 0;
-    absl::flat_hash_map<pid_t, Process> processes;  // 0: all whose pid the kernel does not report
+    absl::flat_hash_map<pid_t, Process> processes;  // 0: all whose pid the daemon does not see
   };
   // The arguments of OnEnded, which is called after all locks are released.
   struct Ended {
@@ -84,7 +84,7 @@ class IncomingMessages::Connection final : public SocketWatch {
  private:
   friend struct IncomingMessages::Table;
   // All connections share the table's lock, so changes below kUntoldBytes are not recorded in the
-  // table.
+  // table, except a change to 0.
   void CountInTable(std::vector<Table::Ended>* ended) LARDER_REQUIRES(mu_) {
     const uint64_t held = frames_.held();
     const uint64_t change = std::max(held, counted_) - std::min(held, counted_);
@@ -98,11 +98,11 @@ class IncomingMessages::Connection final : public SocketWatch {
   const SocketPeer peer_;
   std::atomic<uint64_t>& ended_;
 
-  Mutex mu_;  // acquired before the table's
+  Mutex mu_;  // acquired before the table's mutex
   IncomingFrames frames_ LARDER_GUARDED_BY(mu_);
   uint64_t counted_ LARDER_GUARDED_BY(mu_) = 0;  // what was last recorded in the table
 
-  // Written under the table's mutex.
+  // held_ and over_ are written under the table's mutex.
   uint64_t held_ = 0;              // its part of the table's sums: counted_; 0 after it was ended
   std::atomic<bool> over_{false};  // it has been ended
 };

@@ -1,5 +1,5 @@
 // Limits the memory that gRPC's servers hold for incomplete messages: counts it per connection, and
-// ends the connection that holds most when the total exceeds the limit.
+// ends connections while the total exceeds the limit.
 //
 // gRPC limits the size of one message, but not of all together: its memory quota refuses nothing
 // and frees memory by ending one call at a time, which two processes outrun (gRPC held 1 GiB after
@@ -7,9 +7,10 @@
 // service cannot refuse it sooner.  This class counts the bytes of each connection while gRPC reads
 // them (server/grpc/guarded_calls.h).  Beyond the limit it chooses the user whose connections
 // together hold most, of that user the process that holds most, and of that process the connection
-// that holds most, and ends this connection at once.  The connection's next read fails, gRPC frees
-// what it holds for the connection, and the connection's calls end with UNAVAILABLE.  A connection
-// on which the headers of a call are longer than IncomingFrames::kHeadersMax is ended, too.
+// that holds most, and ends this connection at once, until the total is within the limit.  The next
+// read of an ended connection fails, gRPC frees what it holds for the connection, and the
+// connection's calls end with UNAVAILABLE.  A connection on which the headers of a call are longer
+// than IncomingFrames::kHeadersMax is ended, too.
 //
 // It does not count complete messages; server/runtime/shares.h does.
 // Ownership: Daemon owns it.  A connection that outlives it is neither counted nor ended any more.
@@ -17,8 +18,9 @@
 // Locks: the lock of a connection is acquired before the lock of the table of all connections.
 // OnEnded is called without them.
 // Lifecycle: Watch, before gRPC gets a connection -> gRPC closes it.
-// Limits: `limit`.  Beyond it gRPC may hold kUntoldBytes for each connection, which are not
-// counted, and what its threads read while a connection is being ended.
+// Limits: `limit`.  Beyond it gRPC may hold up to kUntoldBytes for each connection, which are not
+// counted, and what its threads read while a connection is being ended.  If GuardsWork() returns
+// false, nothing is limited.
 #pragma once
 
 #include <atomic>
@@ -36,8 +38,9 @@ namespace larder {
 class IncomingMessages {
  public:
   static constexpr uint64_t kUntoldBytes = 16 << 10;
-  // Called for each connection that is ended, with the arguments of Shares::OnRefused, on a thread
-  // of gRPC that reads or writes some connection, not necessarily the ended one.
+  // Called for each connection that this object ends, on a thread of gRPC that reads or writes some
+  // connection, not necessarily the ended one.  `what` is the same text for all connections of a
+  // uid; `why` is a sentence for an operator.  May be empty.
   using OnEnded = std::function<void(const std::string& what, const std::string& why)>;
   IncomingMessages(ByteCount limit, OnEnded on_ended);
   ~IncomingMessages();
@@ -45,7 +48,8 @@ class IncomingMessages {
   IncomingMessages& operator=(const IncomingMessages&) = delete;
 
   // Counts what arrives over the connection until it is closed.  Increments `ended`, which outlives
-  // the connection, if the connection is ended.  Does nothing if GuardsWork() returns false.
+  // the connection, if this object ends the connection.  Does nothing if GuardsWork() returns
+  // false, or for a descriptor of 2^20 or above.
   void Watch(int socket, const SocketPeer& peer, std::atomic<uint64_t>& ended);
 
   [[nodiscard]] uint64_t held() const;

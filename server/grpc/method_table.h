@@ -77,14 +77,14 @@ struct PartsOf<Line<Method, kSockets>> {
 template <class Api, class... Lines>
 struct MethodTable {
   using Service = Api;
-  // In the order of the .proto file.
+  // The sockets of each method, in the order of the .proto file.
   static constexpr std::array<SocketSet, sizeof...(Lines)> kSockets = {
       method_table_internal::PartsOf<Lines>::kValue...};
   // True if every method has a line, in the order of the .proto file.
   static constexpr bool kWhole = std::is_same_v<
       typename method_table_internal::WithMethods<typename Api::Service, Lines...>::Type,
       typename Api::CallbackService>;
-  // Returns the index of a method, as gRPC numbers them.
+  // Returns the index of a method, as gRPC numbers the methods of the service.
   template <template <class> class Method>
   static constexpr int IndexOf() {
     constexpr std::array<bool, sizeof...(Lines)> kIs = {

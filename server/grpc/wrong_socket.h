@@ -1,7 +1,8 @@
-// Refuses calls of methods that a socket does not serve, and names the socket that serves them.
+// Refuses calls of methods that a socket does not serve.
 //
-// The answer is PERMISSION_DENIED for a method of the contract and UNIMPLEMENTED for any other one.
-// No byte of the request is decoded.
+// The answer is PERMISSION_DENIED, and names the socket that serves the method, if the contract
+// (proto/larder/v1) has the method, and UNIMPLEMENTED otherwise.  No byte of the request is
+// decoded.
 // Ownership: GrpcServers owns it; it outlives the server that it is registered with, and the
 // counters outlive it.
 // Thread-safety: any thread, as gRPC's callback API requires.

@@ -29,15 +29,16 @@ struct SelectedBlocks {
   std::vector<Block> blocks;  // every block that may have one of the names
 };
 
-// Returns those of selection.variants that are known.  If there are none in the selection, returns
-// the variants of its engine, or, if it names no engine, all variants that are registered or
-// stored.
+// Returns those of selection.variants that are known.  If selection.variants is empty, returns the
+// variants of the selection's engine, or, if it names no engine, all variants that are registered
+// or stored.
 [[nodiscard]] std::vector<VariantIndex> VariantsOf(const wire::BlockSelection& selection,
                                                    const InstanceTable& instances,
                                                    const BlockStore& store);
 
 // Selects the blocks of the chain of `content_id` and `tokens`, or, if `tokens` is empty, those of
-// selection.digests.  Returns InvalidArgument, with what to do, if there are more than kBlocksMax.
+// selection.digests.  Returns InvalidArgument, with what to do, if that is more than kBlocksMax
+// blocks.
 [[nodiscard]] absl::StatusOr<SelectedBlocks> Select(const wire::BlockSelection& selection,
                                                     const Digest& content_id,
                                                     std::span<const uint32_t> tokens,

@@ -5,11 +5,11 @@
 // Ownership: Daemon owns it; the event ring outlives it.
 // Thread-safety: all methods from any thread.
 // Locks: under mu_, only the ring's lock, names_mu_ and the locks that Shares acquires to refuse a
-// charge may be acquired.  A method that visits many blocks releases mu_ after every kSlice blocks;
-// it visits a block that is present throughout exactly once.
+// charge may be acquired.  Lookup, ForEachHolder, ForEach and the end of a session release mu_
+// after every kSlice blocks.  ForEach visits a block that an engine has throughout exactly once.
 // Limits: those of struct Limits, and the share of each process and uid.  Blocks beyond them are
 // left out, and Stored returns how many.  If the end of a session removes more blocks than the ring
-// keeps events, and its engine still has more blocks than that, watchers are cut off.
+// keeps events, and its engine still has more blocks than that, watchers of DEVICE may be cut off.
 // Memory: about 150 B per place, and the token ids of each block.
 #pragma once
 
@@ -47,7 +47,7 @@ class DeviceTable {
   explicit DeviceTable(EventRing& events) : DeviceTable(events, Limits()) {}
   DeviceTable(EventRing& events, const Limits& limits) : events_(events), limits_(limits) {}
 
-  // The session's places are charged to the share of `who`; null charges no holder.
+  // Adds a session.  Its places are charged to the share of `who`; null charges no share.
   void SessionBegan(SessionId session, const std::string& engine_id,
                     const Shares::Account* who = nullptr) LARDER_EXCLUDES(mu_);
   // Forgets the session's blocks.  Its later reports are ignored.
@@ -67,10 +67,11 @@ class DeviceTable {
   // Removes all blocks that the session has.
   void Cleared(SessionId session) LARDER_EXCLUDES(mu_);
 
-  // Blocks that are visited under one hold of mu_.
+  // The most blocks that are visited under one hold of mu_.
   static constexpr size_t kSlice = 1024;
 
-  // Returns the number of blocks of all engines.  Takes no lock.
+  // Returns the number of blocks of all engines; a block that two engines have counts twice.  Takes
+  // no lock.
   [[nodiscard]] size_t blocks() const { return blocks_.load(std::memory_order_relaxed); }
   // Sets there[i] to 1 if the engine has digests[i], otherwise to 0.
   // REQUIRES: there.size() == digests.size().
@@ -78,9 +79,9 @@ class DeviceTable {
               std::span<char> there) const LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool Has(std::string_view engine_id) const LARDER_EXCLUDES(mu_);
   using Name = std::pair<VariantIndex, Digest>;
-  // Calls hold(i, session) for each session that has blocks[i], of the named engine or, if the name
-  // is empty, of all engines.  For one session, `i` ascends.  `hold` runs under mu_ and must not
-  // call this object.
+  // Calls hold(i, session) for each `i` and each session that has blocks[i], of the named engine
+  // or, if the name is empty, of all engines.  For one session, `i` ascends.  `hold` runs under mu_
+  // and must not call this object.
   void ForEachHolder(std::string_view engine_id, std::span<const Name> blocks,
                      absl::FunctionRef<void(size_t i, SessionId)> hold) const LARDER_EXCLUDES(mu_);
   // Returns the sessions that have at least one block.
@@ -90,7 +91,8 @@ class DeviceTable {
   using Visit = absl::FunctionRef<void(VariantIndex, const Digest&, const Digest* parent)>;
   void ForEach(std::string_view engine_id, Visit visit) const LARDER_EXCLUDES(mu_);
 
-  // ---- for watchers: an engine is known while it has a session or the ring has an event of it
+  // ---- for watchers: an engine is known at least while it has a session or the ring has an event
+  // of it
 
   class Cursor {
    public:
@@ -102,8 +104,8 @@ class DeviceTable {
     uint32_t engine_ = 0, last_engine_ = kDone - 1;
     std::optional<Name> last_;  // the last block of engine_ that was visited
   };
-  // Fills `to` with the blocks that follow the cursor, as events that store them, and returns how
-  // many.
+  // Fills `to` with the blocks that follow the cursor, as events that store them, moves the cursor
+  // behind them, and returns how many.
   [[nodiscard]] size_t Page(Cursor* cursor, std::span<TierEvent> to) const LARDER_EXCLUDES(mu_);
   // Returns the engine's id, or "" if it is not known.  Cheap: does not wait for mu_.
   [[nodiscard]] std::string EngineOf(const TierEvent& event) const LARDER_EXCLUDES(names_mu_);
@@ -157,15 +159,17 @@ class DeviceTable {
   // Removes the blocks `has` of a session from its engine, which has this number, and decrements
   // the engine's `sessions`.
   void LetAllGo(SessionId session, uint32_t number, const Names& has) LARDER_EXCLUDES(mu_);
-  // If `has` is all that the engine has, removes all blocks of the engine with one event,
-  // decrements its `sessions` and returns true.  Otherwise does nothing and returns false.
+  // If `has` is all that the engine has, removes all blocks of the engine with one event (none if
+  // it has no blocks), decrements its `sessions` and returns true.  Otherwise does nothing and
+  // returns false.
   [[nodiscard]] bool LetEngineGo(uint32_t number, const Names& has) LARDER_EXCLUDES(mu_);
-  // Returns true if many blocks leave, and fewer events are needed to report the engine as cleared
-  // and its remaining blocks as stored than to report each block that leaves.
+  // Returns true if many blocks leave, and no more events are needed to report the engine as
+  // cleared and its remaining blocks as stored than to report each block that leaves.
   [[nodiscard]] bool CheaperToReportAgain(uint32_t number, const Names& has) const
       LARDER_EXCLUDES(mu_);
   void ReportAgain(uint32_t number) LARDER_EXCLUDES(mu_);
-  // Visits up to `most` blocks that follow the cursor, and returns how many.
+  // Visits up to `most` blocks that follow the cursor, moves the cursor behind them, and returns
+  // how many.
   template <class OnBlock>
   size_t Walk(Cursor* cursor, size_t most, OnBlock visit) const LARDER_REQUIRES(mu_);
   // Removes a block from a session.  Returns true if no session of the engine has the block any
@@ -184,7 +188,7 @@ class DeviceTable {
   size_t places_ LARDER_GUARDED_BY(mu_) = 0;
   size_t tokens_ LARDER_GUARDED_BY(mu_) = 0;
   uint32_t last_number_ LARDER_GUARDED_BY(mu_) = 0;
-  size_t forget_at_ LARDER_GUARDED_BY(mu_) = 64;  // engines at which ForgetEngines runs
+  size_t forget_at_ LARDER_GUARDED_BY(mu_) = 64;  // number of engines at which ForgetEngines runs
   absl::btree_map<uint32_t, Engine> engines_ LARDER_GUARDED_BY(mu_);
   absl::btree_map<std::string, uint32_t, std::less<>> numbers_ LARDER_GUARDED_BY(mu_);
   absl::flat_hash_map<SessionId, Session> sessions_ LARDER_GUARDED_BY(mu_);

@@ -3,18 +3,19 @@
 //
 // The daemon keeps no pins of DEVICE: the engine keeps them until their deadline, and they end with
 // the engine.  An order is sent to every session that has one of its blocks, in directives of up to
-// wire::kKeysMax keys, and is answered once all of these are answered.  If a session ends, kMissing
-// is recorded for its blocks, because its device memory ends with it.  A session is sent directives
-// only up to kOwedMax unanswered; its other directives wait, and are sent, in the order in which
-// they were given, as the session answers.  The queue waits kPatience for the answer to a directive
-// that was sent.  It gives up on directives that wait to be sent kPatience after the session's last
-// answer, or after the first of them began to wait.  So it gives up on a session that hangs after
-// kPatience, and waits for a session that keeps answering, however many blocks that session has.
+// wire::kKeysMax keys, and its caller gets an answer once each of these is answered or given up.
+// If a session ends, kMissing is recorded for its blocks, because its device memory ends with it.
+// A session is sent directives only up to kOwedMax unanswered; its other directives wait, and are
+// sent, in the order in which they were given, as the session answers.  The queue waits kPatience
+// for the answer to a directive that was sent.  It gives up on directives that wait to be sent
+// kPatience after the session's last answer, or after the first of them began to wait if that was
+// later.  So after kPatience it gives up on a session that hangs, and it waits for a session that
+// keeps answering, however many blocks that session has.
 // Ownership: Daemon owns it; the table and the counters outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: mu_ is not held while a session, the device table or an order's caller is called.
-// Lifecycle: constructed -> Give ... -> EndAll, from which on every order is answered at once with
-// kPending.
+// Lifecycle: constructed -> Give ... -> EndAll, from which on an order is answered at once: with
+// kPending for each block that a session has.
 // Limits: an order has as many blocks as its caller may select; a session owes at most kOwedMax.
 // Memory: 25 B per block of an order while it is open.
 #pragma once
@@ -43,9 +44,10 @@ namespace larder {
 class DirectiveQueue {
  public:
   static constexpr std::chrono::seconds kPatience{5};
-  // The limit of what a session owes, which is what it was sent and has not answered, however long
-  // ago: one for each key, plus kOwedOfDirective for each directive.  It bounds the memory that a
-  // session which does not read can take.  A directive always fits if the session owes nothing.
+  // The upper limit of what a session owes, which is what it was sent and has not answered, however
+  // long ago: one for each key, plus kOwedOfDirective for each directive.  The limit bounds the
+  // memory that a session which does not read can take.  A directive always fits if the session
+  // owes nothing.
   static constexpr size_t kOwedMax = 65'536, kOwedOfDirective = 16;
   static_assert(wire::kKeysMax + kOwedOfDirective <= kOwedMax);
 
@@ -58,19 +60,19 @@ class DirectiveQueue {
     bool pinned = false;  // kDrop: drop pinned blocks too
   };
   using Block = DeviceTable::Name;
-  // Returns kOk if the directive is on its way, kMissing if the session has ended, kUnsupported if
-  // the session takes no directives.
+  // Returns kOk if the directive is on its way; kMissing if the session has ended or has not
+  // registered the variant; kUnsupported if the session takes no directives.
   using Send = std::function<BlockStatus(SessionId, VariantIndex, wire::Directive)>;
   DirectiveQueue(const DeviceTable& devices, const Clock& clock, WallClock now_ms,
                  Counters& counters, Send send);
 
-  // Receives one status per block: the worst answer of the sessions that have it (Worse in
-  // block_selection.h).
-  // kMissing: no session has the block.
-  // kPending: a session was sent the directive and did not answer or did not do it in time, or it
-  // owes so many answers that it was not sent the directive.
-  // kUnsupported: a session takes no directives, or its answer is not allowed for this kind
-  // (engine.proto, DirectiveDone).
+  // Receives one status per block: the worst one of the sessions that have it (Worse in
+  // block_selection.h).  A session's status is what it answered (engine.proto, DirectiveDone),
+  // except:
+  // kMissing: the session has ended; also if no session has the block.
+  // kPending: the session was sent the directive and did not answer or did not do it in time; it
+  // owes so many answers that it was not sent the directive; or EndAll was called.
+  // kUnsupported: the session takes no directives, or its answer is not allowed for this kind.
   // Called once, on the thread that calls Give or on another one.
   using Answer = std::function<void(std::vector<BlockStatus>)>;
   void Give(Order order, std::vector<Block> blocks, Answer answer) LARDER_EXCLUDES(mu_);
@@ -79,12 +81,13 @@ class DirectiveQueue {
   void GiveAll(Order order, std::span<const SessionId> sessions, Answer answer)
       LARDER_EXCLUDES(mu_);
 
-  // Handles a session's answer.  An answer to an unknown directive, or with a wrong number of
-  // statuses, is counted and ignored.  A late answer changes no status, but reduces what the
-  // session owes, so that more can be sent to it.
+  // Handles a session's answer to a directive, and sends what may be sent now.  An answer to an
+  // unknown directive, or with a wrong number of statuses, is counted and ignored.  A late answer
+  // changes no status, but reduces what the session owes, so that more can be sent to it.
   void Done(SessionId session, const wire::DirectiveDone& done) LARDER_EXCLUDES(mu_);
   void SessionEnded(SessionId session) LARDER_EXCLUDES(mu_);
-  // Answers the directives for which kPatience has passed.  To be called several times per second.
+  // Records kPending for the directives for which kPatience has passed.  To be called several times
+  // per second.
   void Tick(TimePoint now) LARDER_EXCLUDES(mu_);
   void EndAll() LARDER_EXCLUDES(mu_);
 
@@ -94,9 +97,9 @@ class DirectiveQueue {
     const std::vector<Block> blocks;
     const Answer answer;
     std::vector<BlockStatus> statuses;  // used under mu_
-    size_t open = 0;                    // used under mu_: parts without an answer
+    size_t open = 0;                    // used under mu_: parts without an answer, plus 1 until End
   };
-  // A directive: the part of a call that is for one session and variant.
+  // A directive: a part of a call, for one session and variant.
   struct Part {
     SessionId session;
     VariantIndex variant = VariantIndex::kNone;
@@ -105,8 +108,8 @@ class DirectiveQueue {
     TimePoint until = {};          // set when it is sent
   };
   using Parts = std::map<uint64_t, Part>;  // sent parts, by directive id
-  // The directives that one session has not answered, and the parts of directives that wait to be
-  // sent to it.  Erased when both are empty.
+  // What one session owes for directives that it has not answered, and the directives that wait to
+  // be sent to it.  Erased when it owes nothing and none waits.
   struct Line {
     size_t owed = 0;
     std::deque<Part> waiting = {};

@@ -1,5 +1,6 @@
 // The stream of events of one watcher: first the blocks that are in the tiers, if the watcher asked
-// for a snapshot, then the events that happened since the snapshot began.
+// for a snapshot; then the events since the watcher's call began, or, if the watcher continues a
+// stream, since the event that it names.
 //
 // The watcher sets the pace: nothing is read ahead or kept for it.  A watcher that falls behind the
 // event ring is cut off.  While a snapshot is read, blocks come and go; the events since the
@@ -54,8 +55,8 @@ class EventFeed {
   // then dropped the event since it was read.
   [[nodiscard]] absl::StatusOr<std::vector<wire::BlockEvent>> Describe(
       std::span<const TierEvent> events) const;
-  // Both add parent and tokens, as far as they are known, to the events that store a block:
-  // AddChainsOfDevice in DEVICE, AddChains in the other tiers.
+  // AddChainsOfDevice and AddChains add parent and tokens, as far as they are known, to the events
+  // that store a block: the former in DEVICE, the latter in the other tiers.
   void AddChainsOfDevice(std::span<const TierEvent> events, std::span<wire::BlockEvent> to) const;
   void AddChains(std::span<const TierEvent> events, std::span<wire::BlockEvent> to) const;
 
@@ -66,7 +67,7 @@ class EventFeed {
   bool in_snapshot_ = false;
   BlockIndex::Cursor cursor_;
   DeviceTable::Cursor device_cursor_;
-  uint64_t after_ = 0;  // the last event that was reported
+  uint64_t after_ = 0;  // the next event has a greater number
 };
 
 }  // namespace larder

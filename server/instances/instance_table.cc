@@ -419,8 +419,8 @@ void InstanceTable::KeepSomeOfEach(std::vector<Candidate>* candidates) {
 // The blocks of each variant along a chain, as far as they have been looked up.
 class InstanceTable::Found {
  public:
-  // For a tier that all engines share.  The result is valid until the next call for the same
-  // variant.
+  // For a tier that all engines share.  The result is valid until the next call for the same tier
+  // and variant.
   [[nodiscard]] const Presence& Of(const InstanceTable& table, Tier tier, const Variant& variant,
                                    std::span<const Digest> chain) {
     const size_t blocks = chain.size() / (variant.spec.block_tokens / kStepTokens);

@@ -1,4 +1,5 @@
-// The engines that are attached or were: their contents, variants and sessions.  Answers Lookup.
+// The engines that are attached or were: their contents, variants and sessions.  The table answers
+// Lookup.
 //
 // A registration says what an engine instance needs, with one variant for each rank and group.
 // Lookup answers the minimum over these variants, so that "1,024 tokens" means that every rank can
@@ -6,19 +7,21 @@
 // variants are stored.
 //
 // An engine id is a name, not a proof of identity: any process may attach under it, and its session
-// works.  The first caller that attaches owns the id; the owner is a uid, or all callers whose uid
-// is not known.  Ownership lasts while a session of the owner exists and for kOwnerReturns after
-// its end, also across a restart of the daemon.  Then the id passes to the caller of the oldest
-// remaining session, or, if there is none, of the next session that begins.  Only the owner's
-// statements about the engine count: what it registers, and what it has in device memory.  What
-// another caller registers serves only its own sessions and is not reported.  If that caller
-// becomes the owner, its registrations replace those of the former owner.
+// works.  The first caller that attaches or registers something owns the id; the owner is a uid, or
+// all callers whose uid is not known.  Ownership lasts while a session of the owner exists and for
+// kOwnerReturns after its end; if the owner is a uid and there is a disk, also for kOwnerReturns
+// after a restart of the daemon.  Then the id passes to another caller that has a session: Collect
+// passes it to the caller of the oldest one, unless a caller that had none begins one first.  Only
+// the owner's statements about the engine count: what it registers, and what it has in device
+// memory.  What another caller registers serves only its own sessions, and Lookup and List do not
+// report it.  If that caller becomes the owner, its registrations replace those of the former
+// owner.
 // Ownership: Daemon owns it; the store and the device table outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: the locks of the store, of its index and of Shares may be acquired under mu_.  The device
 // table and the callbacks are called without mu_.
-// Limits: 4,096 engines; per engine 64 contents and 1,024 variants, which take at most 128 KiB; and
-// the share of each uid (server/runtime/shares.h).
+// Limits: 4,096 engines; for an engine, each caller may register 64 contents and 1,024 variants,
+// which take at most 128 KiB; and the share of each uid (server/runtime/shares.h).
 #pragma once
 
 #include <cstdint>
@@ -47,13 +50,13 @@ class DeviceTable;  // server/instances/device_table.h
 
 class InstanceTable {
  public:
-  // A tier that Lookup reports, and its rate for load estimates.  The fastest tier comes first.
-  // DEVICE needs `devices`, and its rate is infinite: its blocks need not be loaded.
+  // A tier that Lookup reports, and its rate for load estimates.  In `rates` the fastest tier comes
+  // first.  DEVICE needs `devices`, and an infinite rate: its blocks need not be loaded.
   struct TierRate {
     Tier tier = Tier::kHost;
     double bytes_per_s = 0;
   };
-  // `devices` may be null.
+  // `devices` may be null if `rates` does not have DEVICE.
   InstanceTable(BlockStore& store, const Clock& clock, std::vector<TierRate> rates,
                 const DeviceTable* devices = nullptr);
 
@@ -61,52 +64,60 @@ class InstanceTable {
   // restarts, attaches again within seconds.
   static constexpr std::chrono::seconds kOwnerReturns{60};
 
-  // Called without a lock when an engine registered something new, passed to another owner, or was
-  // forgotten.  Must be set before another thread uses this object.
+  // Called without a lock when the owner of an engine registered something new, and when Collect
+  // passed the engine to another owner or forgot it.  Must be set before another thread uses this
+  // object.
   using OnChange = std::function<void(const std::string& engine_id)>;
   void SetOnChange(OnChange on_change) { on_change_ = std::move(on_change); }
 
-  // Called as OnChange is, when a caller attaches under, or registers something for, an engine id
-  // that another caller owns.  `who` is the uid, so that one caller cannot cause many different
-  // texts.
+  // Called without a lock when a caller attaches under an engine id that another caller owns, or
+  // registers something new for it.  `who` names the caller's uid only, so that one caller cannot
+  // cause many different texts.  Must be set before another thread uses this object.
   using OnOther = std::function<void(const std::string& who, const std::string& what)>;
   void SetOnOther(OnOther on_other) { on_other_ = std::move(on_other); }
 
-  // Adds to what the engine's other sessions registered, and returns the indices of the variants,
-  // in the order of `variants`.  Returns ResourceExhausted, with the limit, or InvalidArgument if a
-  // spec is not valid.  Charges the share of `who`, or no share if `who` is null, as for a
-  // registration that a former daemon left on disk.  REQUIRES: contents carry the authenticated
-  // tenant.
+  // Adds to what the uid of `who` has registered for the engine, and returns the indices of the
+  // variants, in the order of `variants`.  If another caller owns the engine and the uid of `who`
+  // has no session of it, registers nothing, but gives the variants their indices.  Returns
+  // ResourceExhausted at a limit, which the message names, and InvalidArgument if a spec is not
+  // valid.  Charges the share of the uid of `who`.  If `who` is null, as for a registration that a
+  // former daemon left on disk, registers for the owner and charges no share.
+  // REQUIRES: contents carry the authenticated tenant.
   [[nodiscard]] absl::StatusOr<std::vector<VariantIndex>> Register(
       const std::string& engine_id, std::span<const ContentSpec> contents,
       std::span<const VariantSpec> variants, const Shares::Account* who = nullptr)
       LARDER_EXCLUDES(mu_);
 
-  // Returns the index of a variant, which gets one if it has none.  Charges `who` as Register does.
+  // Returns the index of a variant, which gets one if it has none.  Charges a new index to the
+  // share of the uid of `who`, or to no share if `who` is null.  Returns ResourceExhausted at a
+  // limit.
   [[nodiscard]] absl::StatusOr<VariantIndex> Number(const VariantSpec& variant,
                                                     const Shares::Account* who)
       LARDER_EXCLUDES(mu_);
 
-  // Returns ResourceExhausted at the limit of engines, or of engines of the uid.
+  // Adds a session of `who` to the engine.  Returns ResourceExhausted at the limit of all engines,
+  // or of the engines of the uid.
   [[nodiscard]] absl::Status SessionBegan(const std::string& engine_id,
                                           const wire::InstanceSession& session,
                                           const Shares::Account* who = nullptr)
       LARDER_EXCLUDES(mu_);
-  // Makes the uid, which owned the engine when the former daemon ended, its owner.
+  // Makes `uid`, which owned the engine when the former daemon ended, the owner of the engine.  A
+  // no-op if the engine is not known.
   // REQUIRES: no session has begun.
   void ExpectOwner(const std::string& engine_id, uid_t uid) LARDER_EXCLUDES(mu_);
   // Returns nullopt if the engine is not known, has no owner, or belongs to the callers whose uid
   // is not known.
   [[nodiscard]] std::optional<uid_t> OwnerOf(const std::string& engine_id) const
       LARDER_EXCLUDES(mu_);
-  // Returns true if `who` may report what the engine has in device memory.  Once true, it stays
-  // true while a session of that uid exists.
+  // Returns true if `who` may report what the engine has in device memory.  If it is true for a uid
+  // that has a session of the engine, it stays true until the last of these sessions ends.
   [[nodiscard]] bool IsOf(const std::string& engine_id, const Shares::Account& who) const
       LARDER_EXCLUDES(mu_);
   void SessionEnded(const std::string& engine_id, SessionId session) LARDER_EXCLUDES(mu_);
 
-  // Returns, the best first, how much of the chain is stored for each engine that registered
-  // `content_id`, or only for engine `engine_id` if that is not empty.
+  // Returns, the best first, how much of the chain is stored for the engines that registered
+  // `content_id`, or only for engine `engine_id` if that is not empty.  Leaves out engines for
+  // which nothing of it is stored, and looks at no more than 64 engines of an owner.
   [[nodiscard]] std::vector<wire::InstanceHit> Lookup(const Digest& content_id,
                                                       std::span<const Digest> chain,
                                                       std::string_view engine_id) const
@@ -118,7 +129,7 @@ class InstanceTable {
   // Engines in the order of their ids.
   struct Page {
     std::vector<wire::InstanceInfo> instances;
-    bool more = false;
+    bool more = false;  // whether further engines follow
   };
   // Returns the engines that follow `after`: at most `most` of them, and at most about `bytes_most`
   // bytes of a message, except that the first one may be larger.
@@ -177,8 +188,8 @@ class InstanceTable {
     }
   };
   struct Engine {
-    std::optional<Claimant> owner;  // nullopt if no caller has attached and none is expected
-    TimePoint owner_left;           // when the owner's last session ended, or the daemon started
+    std::optional<Claimant> owner;  // nullopt if no caller has used the id and none is expected
+    TimePoint owner_left;           // when its last session ended, or ExpectOwner named it
     Part own;                       // the owner's, or what a former daemon knew
     Part former;                    // the former owner's, until the new owner registers something
     std::vector<Live> sessions;     // the oldest first
@@ -212,7 +223,7 @@ class InstanceTable {
   struct Extended {
     std::shared_ptr<const Registration> registration;
     bool changed = false;           // what Lookup uses has changed
-    std::optional<Claimant> owner;  // set if it is another caller; then this did not count
+    std::optional<Claimant> owner;  // set if it is another caller and something is new
   };
   // Adds `said` to what the caller has registered for the engine.
   [[nodiscard]] absl::StatusOr<Extended> Extend(const std::string& engine_id, const Said& said,
@@ -235,7 +246,7 @@ class InstanceTable {
   // engine and this one has no session of it.
   [[nodiscard]] static Part* PartOf(Engine& engine, const Shares::Account* who);
   // To be called when a session of `who` begins.  Returns ResourceExhausted if the share of engines
-  // of `who` is used up.
+  // of the uid of `who` is used up.
   [[nodiscard]] absl::Status Join(Engine& engine, const Shares::Account& who) LARDER_REQUIRES(mu_);
   // Makes `to` the owner.  Returns true if this changes what Lookup uses.
   // REQUIRES: `to` is one of `others`, and the owner has no session.

@@ -2,9 +2,9 @@
 // before they have attached again.
 //
 // A registration is a fact of the disk tier (DiskTier::PutFact) under "registration/ENGINE"; its
-// value is the Register message of the wire.  A failed write is counted and retried after a while,
-// because an engine registers only once.  A registration for which the disk has no space left waits
-// until another registration is deleted.
+// value is a session message with one Register.  A failed write is counted and retried after a
+// while, because an engine registers only once.  A registration for which the disk has no space
+// left waits until another registration is deleted or the engine registers something new.
 // Ownership: Daemon owns it; tier, instances and counters outlive it.
 // Thread-safety: all methods from any thread.  Save never waits: this object's own thread writes.
 // Locks: mu_ is a leaf; it is not held while the disk, the instance table or `warn` is called.
@@ -26,8 +26,9 @@ namespace larder {
 
 class RegistrationStore {
  public:
-  // Called on the store's thread for the first failure after a successful write, and for the first
-  // registration that does not fit on the disk.
+  // Called on the store's thread for a write that fails, and then not again before a write has
+  // succeeded; and for a registration that does not fit on the disk, unless another one that does
+  // not fit waits already.  May be empty.
   using Warn = std::function<void(const std::string&)>;
 
   RegistrationStore(DiskTier& tier, InstanceTable& instances, std::string tenant,
@@ -36,7 +37,8 @@ class RegistrationStore {
   RegistrationStore(const RegistrationStore&) = delete;
   RegistrationStore& operator=(const RegistrationStore&) = delete;
 
-  // Registers every engine that is on disk, and returns how many.  Ignores what it cannot read.
+  // Registers the engines that are on disk, and returns how many.  Ignores what it cannot read, and
+  // what InstanceTable refuses.
   size_t Load();
   // Has the thread write what `instances` knows of the engine at the time of the write, or delete
   // the registration if the engine has no variants or is not known.
@@ -55,7 +57,7 @@ class RegistrationStore {
   Counters& counters_;
   const Warn warn_;
   DiskBreaker breaker_;                   // used by the thread only
-  bool failing_ = false;                  // used by the thread only: the last write failed
+  bool failing_ = false;                  // used by the thread only: no write since a failed one
   absl::btree_set<std::string> refused_;  // used by the thread only: engines without disk space
   Mutex mu_;
   CondVar wake_;

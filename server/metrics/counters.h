@@ -29,11 +29,11 @@ class alignas(64) Counter {
   std::atomic<uint64_t> value_{0};
 };
 
-// The distribution of durations: how many were at most as long as each bound.  A reader may see a
-// duration in its bucket before it is in the sum.
+// The distribution of durations: how many were longer than one bound and at most as long as the
+// next.  A reader may see a duration in its bucket before it is in the sum.
 class alignas(64) Histogram {
  public:
-  // In seconds; one more bucket counts longer durations.
+  // The upper bounds of the buckets, in seconds; one more bucket counts longer durations.
   static constexpr std::array<double, 12> kBounds = {1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3,
                                                      0.01, 0.03, 0.1,  0.3,  1,    3};
 
@@ -62,18 +62,19 @@ class alignas(64) Histogram {
 // How long the daemon itself took.  The time in which a message is on its way is not included.
 struct Latencies {
   Histogram lookup;
-  Histogram write;      // the reserves and publishes of a message
+  Histogram write;      // the reserves and publishes of a message, without copies from staging
   Histogram acquire;    // the acquires of a message
-  Histogram disk_read;  // from an acquire until one of its blocks was read from disk
+  Histogram disk_read;  // from an acquire until a block of it was read from disk, for each block
 };
 
 struct Counters {
   // Sessions.
   Counter sessions_attached;
-  Counter sessions_refused;  // refused at the limit, or because the daemon drains
-  Counter sessions_lost;     // ended uncleanly while they held leases or reservations
+  Counter sessions_refused;  // most at the limit, or because the daemon drains
+  Counter sessions_lost;     // ended uncleanly, so that what they held went into quarantine
 
-  // Requests, by kind.  A message of a session's stream counts as the requests that it contains.
+  // Requests, by kind, including some that are then refused.  A message of a session counts as the
+  // requests of these kinds that it contains.
   Counter requests_lookup;
   Counter requests_list_instances;
   Counter requests_query_ip;
@@ -93,7 +94,7 @@ struct Counters {
 
   // Refusals.
   Counter calls_overloaded;  // RESOURCE_EXHAUSTED at admission
-  Counter invalid_messages;  // INVALID_ARGUMENT
+  Counter invalid_messages;  // INVALID_ARGUMENT, and answers to directives that were ignored
   Counter calls_at_wrong_socket;
   Counter registrations_refused;   // of sessions
   Counter unknown_releases;        // of leases that the session does not hold
@@ -102,11 +103,11 @@ struct Counters {
   // Blocks.
   Counter blocks_published;
   Counter blocks_duplicate;
-  Counter blocks_refused;    // invalid, pool full, or reservation not held
+  Counter blocks_refused;    // not published by a session: invalid, full, reservation not held ...
   Counter blocks_hit;        // found in host memory
   Counter blocks_from_disk;  // read from disk for the acquire
   Counter blocks_missing;
-  Counter host_checks;  // blocks read that the daemon or the reader checks against their hashes
+  Counter host_checks;  // blocks that sessions read, or Verify reads, and that are checked by hash
   Counter blocks_damaged_in_transit;
   Counter put_bytes;  // of published blocks
   Counter put_tokens;
@@ -134,7 +135,7 @@ struct Counters {
   Counter engine_id_conflicts;
 
   // Blocks that engines have in device memory, and directives for them.
-  Counter device_blocks_left_out;  // beyond DeviceTable's limits, or under another uid's engine id
+  Counter device_blocks_left_out;  // beyond a limit or share, or under another uid's engine id
   Counter directives_sent;
   Counter directives_done;
   Counter directives_unanswered;
@@ -160,9 +161,10 @@ struct Counters {
   // Pins.
   Counter pins_expired;       // including prefetches
   Counter pins_not_restored;  // beyond pins_max when the daemon started
-  Counter pin_writes_failed;  // failed writes of pins to disk, which are then in memory only
+  Counter pin_writes_failed;  // failed writes of pins to disk, which are retried
 
-  // Checks of the watchdog that found a part of the daemon which had not answered the check before.
+  // Checks of the watchdog that found a part of the daemon which had not answered the check before,
+  // or a socket that accepts no connections.
   Counter stuck;
 
   // Leases and reservations that ended at their deadline.

@@ -1,7 +1,8 @@
 // The present state of the daemon, as plain numbers: the pool, the disk, sessions, shares, sockets.
 //
 // Daemon::gauges() fills it for each scrape of /metrics and each Admin.Stats; the table of metrics
-// (metrics_table.h) names its numbers.  Numbers that only grow are in counters.h.
+// (metrics_table.h) names its numbers.  Numbers that only grow are here if their owner counts them,
+// such as the blocks that the store evicted; the others are in counters.h.
 // Ownership: values, except what `sideband` and `sockets` point to, which lives as long as the
 // daemon.
 // Thread-safety: a value; the counters behind the two pointers are atomic.
@@ -47,7 +48,7 @@ struct Gauges {
   bool draining = false;
   std::optional<TierWorker::Stats> disk;  // nullopt if there is no disk
   HostVerifier::Stats host_verifier;
-  double host_verify_s = 0;  // time within which damage in the pool is found; 0 if not verified
+  double host_verify_s = 0;  // seconds within which damage in the pool is found; 0 if not verified
   const SidebandCounters* sideband = nullptr;
   std::vector<Shares::Use> shares;  // by kind
   const SocketCounters* sockets = nullptr;

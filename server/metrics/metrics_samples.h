@@ -1,5 +1,6 @@
-// The counter or reading that each sample of each metric shows: the first half of the table of
-// metrics.  The second half, in metrics_table.cc, has the names and the help of the metrics.
+// The counter, reading or histogram that each sample of each metric shows: the first half of the
+// table of metrics.  The second half, in metrics_table.cc, has the names and the help of the
+// metrics.
 //
 // Only metrics_table.cc includes this file.
 // Ownership: constants.  Thread-safety: a reading is as thread-safe as the gauges that it reads.

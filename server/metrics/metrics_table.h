@@ -1,8 +1,8 @@
 // The table of metrics: each is declared once, with its type, unit, help and label.
 //
-// /metrics, Admin.Stats and docs/metrics.md are generated from the table.  It does not depend on a
-// Prometheus library.  Names follow the rules of Prometheus: the prefix larder_, the base unit as
-// suffix, and the suffix _total for counters.
+// /metrics, Admin.Stats and docs/metrics.md are generated from the table.  The table does not
+// depend on a Prometheus library.  Names follow the rules of Prometheus: the prefix larder_, base
+// units (seconds, bytes), and the suffix _total for counters.
 // Thread-safety: the table is constant; reading a metric is as thread-safe as what it reads.
 #pragma once
 
@@ -25,10 +25,10 @@ struct ProcessMemory {
 };
 // Returns zeros if /proc does not report it.
 [[nodiscard]] ProcessMemory ReadProcessMemory();
-// Returns the processor time that all threads of this process have used so far.
+// Returns the processor time, in seconds, that all threads of this process have used so far.
 [[nodiscard]] double ReadProcessorSeconds();
 
-// The sources of the gauges, read once for each scrape.
+// The sources of all numbers that are not in Counters, read once for each scrape.
 struct MetricReadings {
   Gauges daemon;
   ProcessMemory memory;
@@ -37,14 +37,15 @@ struct MetricReadings {
 
 enum class MetricType : uint8_t { kCounter, kGauge, kHistogram };
 
-// One number of a metric, or one histogram.  Exactly one of the three sources is set.
+// One number of a metric, or one histogram.  Exactly one of `counter`, `reading` and `histogram` is
+// set.
 struct MetricSample {
   std::string_view label;  // the value of the metric's label; empty if it has none
   Counter Counters::*counter = nullptr;
   double (*reading)(const MetricReadings&) = nullptr;
   Histogram Latencies::*histogram = nullptr;
 
-  // REQUIRES: not a histogram.
+  // REQUIRES: this sample is not a histogram.
   [[nodiscard]] double Read(const Counters& counters, const MetricReadings& readings) const;
 };
 
@@ -64,8 +65,8 @@ struct Metric {
 void VisitCounters(const Counters& counters, const MetricReadings& readings,
                    const std::function<void(const std::string&, uint64_t)>& visit);
 
-// Calls `visit` in the same way for every sample of every gauge and of every counter of seconds;
-// histograms are left out.
+// Calls, for example, visit("larder_blocks", 7) for every sample of every gauge and of every
+// counter of seconds, but not for histograms.
 void VisitReadings(const MetricReadings& readings,
                    const std::function<void(const std::string&, double)>& visit);
 

@@ -47,7 +47,7 @@ class DeviceShares {
   // if there is no such ticket, or if another uid shared it: memory that a process may not open
   // does not exist for that process.
   [[nodiscard]] absl::StatusOr<Share> Open(uid_t uid, const ShareTicket& ticket) const;
-  // Returns false if this process shares no memory under that ticket.
+  // Drops what this process shares under the ticket.  Returns false if it shares nothing under it.
   bool Drop(ProcessId owner, const ShareTicket& ticket);
   void DropProcess(ProcessId owner);
 

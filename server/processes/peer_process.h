@@ -18,13 +18,15 @@ namespace larder {
 
 class PeerProcess {
  public:
-  // Returns the process that connected (SO_PEERCRED, and SO_PEERPIDFD if the kernel has it).
-  // Returns FailedPrecondition, with what to do about it, if the process is in a PID namespace that
-  // the daemon does not see or the kernel gives no pidfd; ResourceExhausted if no descriptor is
-  // left; Unavailable if the process is already dead.
+  // Returns the process that connected (SO_PEERCRED, and SO_PEERPIDFD if the kernel has it; without
+  // it, if the pid was reused since, the pidfd is of the process that has the pid now).  Returns
+  // FailedPrecondition, with what to do about it, if the process is in a PID namespace that the
+  // daemon does not see or the kernel gives no pidfd; ResourceExhausted if no descriptor is left;
+  // Unavailable if the process no longer exists.
   [[nodiscard]] static absl::StatusOr<PeerProcess> OfSocket(int socket);
-  // REQUIRES: the caller knows that `pid` was not reused (because it is its own child, for
-  // example).
+  // Returns the process with this pid, or the errors of OfSocket for its pidfd.
+  // REQUIRES: the caller knows that `pid` was not reused (for example because the process is a
+  // child of its own), or a later check would notice that.
   [[nodiscard]] static absl::StatusOr<PeerProcess> OfPid(pid_t pid, uid_t uid);
 
   [[nodiscard]] pid_t pid() const { return pid_; }

@@ -236,7 +236,7 @@ void ProcessTable::Erase(ProcessId process) {
   const auto found = entries_.find(process);
   Entry& entry = found->second;
   for (const SidebandToken& token : entry.tokens) tokens_.erase(token);
-  // by_pid_ may already name the entry of a later process with this pid, which keeps it.
+  // by_pid_ may already name the entry of a later process with this pid; then it stays as it is.
   const auto by_pid = by_pid_.find(entry.peer.pid());
   if (by_pid != by_pid_.end() && by_pid->second == process) by_pid_.erase(by_pid);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, entry.peer.pidfd(), nullptr);

@@ -13,8 +13,8 @@
 // process alive, and two live processes never share a pid.
 //
 // Ownership: Daemon creates it; it outlives the Sideband and the sessions.
-// Thread-safety: all methods may be called from any thread, except that one thread calls Start and
-// Stop, once each.
+// Thread-safety: all methods may be called from any thread, except that one thread calls Start,
+// once, and Stop.
 // Locks: mu_ is acquired before the lock of Shares, and is held while Shares reports a refusal.
 // The death callback runs without mu_.
 // Lifecycle: Create -> Start -> ... -> Stop (joins; no callback after it) -> destroyed.
@@ -60,8 +60,9 @@ class ProcessTable {
  public:
   struct Options {
     size_t processes_max = 1024;
-    // The limit of tokens, of connections and of sessions that outlive their connection.  Beyond it
-    // the oldest token whose connection is closed becomes invalid.
+    // The upper limit of a process's tokens: one for each open connection and, while the process
+    // has a session, those of closed connections.  At the limit a new connection makes the oldest
+    // token of a closed connection invalid; if there is none, the new connection is refused.
     size_t tokens_per_process_max = 64;
     Shares* shares = nullptr;  // limits the entries of each uid; borrowed; null disables that
     [[nodiscard]] absl::Status Validate() const;
@@ -73,10 +74,10 @@ class ProcessTable {
   ProcessTable(const ProcessTable&) = delete;
   ProcessTable& operator=(const ProcessTable&) = delete;
 
-  // `on_death` runs on the reaper's thread, once for each entry whose process died.  By then no
-  // thread of that process runs, and it maps no memory.  The call comes after every AddSession and
-  // AddQuarantine of that id that returned true.  The callback may call any method except Stop; a
-  // slow callback delays the report of the next death.
+  // `on_death` runs on the table's own thread, once for each process that dies while it has an
+  // entry.  By then no thread of that process runs, and it maps no memory.  The call comes after
+  // every AddSession and AddQuarantine of that id that returned true.  The callback may call any
+  // method except Start and Stop; a slow callback delays the report of the next death.
   void Start(DeathCallback on_death);
   void Stop();
 
@@ -85,23 +86,25 @@ class ProcessTable {
     SidebandToken token{};
   };
   // Adds a connection of this process.  Returns ResourceExhausted if a limit, or the share of its
-  // uid, is reached; Unavailable if the process is dead.
+  // uid, is reached; Unavailable if the table notices that the process is dead.
   [[nodiscard]] absl::StatusOr<Attachment> Attach(PeerProcess peer, bool writable);
   // Called when the connection that got the token is closed.  The token becomes invalid at once,
-  // or, if the process has sessions, when the last of them is removed.
+  // or, if the process has sessions, at the latest when the last of them is removed.
   void Detach(const SidebandToken& token);
 
-  // Returns nullopt if the token is invalid or its process is dead.
+  // Returns nullopt if the token is invalid.  It becomes invalid at the latest when the table has
+  // noticed that its process is dead.
   [[nodiscard]] std::optional<AttachedProcess> Find(const SidebandToken& token) const;
   // Returns true if the process has an entry.  The process may die at any moment after that.
   [[nodiscard]] bool Contains(ProcessId process) const;
 
-  // Each returns false if the process has no entry: either it died, and the callback has been
-  // called for it or is about to be, or its entry was erased as unused, and the callback will not
-  // be called.
+  // AddSession and AddQuarantine return false if the process has no entry: either it died, and the
+  // death callback has been called for it or is about to be, or its entry was erased as unused, and
+  // the callback will not be called.
   [[nodiscard]] bool AddSession(ProcessId process);
   [[nodiscard]] bool AddQuarantine(ProcessId process);
-  // Each undoes one AddSession or AddQuarantine.  They are no-ops if the process has died since.
+  // RemoveSession undoes one AddSession, and RemoveQuarantine one AddQuarantine.  Both are no-ops
+  // if the process has no entry any more.
   void RemoveSession(ProcessId process);
   void RemoveQuarantine(ProcessId process);
 

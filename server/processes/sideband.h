@@ -2,16 +2,16 @@
 //
 // The sideband listens, accepts within limits, and runs all SidebandConnections on one thread.  It
 // does not create directories, and it does not keep two daemons apart, except that it refuses a
-// path at which a program listens.  The mode of the file decides which users may connect, and it is
-// set before the first connection is possible.  If the socket breaks or its file is removed, the
-// sideband opens a new one (server/connections/doorkeeper.h).
+// path at which a program listens.  The mode of the file decides which users may connect; unless
+// the listener was handed over, it is set before the first connection is possible.  If the socket
+// breaks or its file is removed, the sideband opens a new one (server/connections/doorkeeper.h).
 //
 // Ownership: it owns the socket file (and unlinks it at the end if the file is still in place),
 // unless it was handed a listener; the connections; and the thread.  It borrows host, processes and
 // staging, which outlive it.
 // Thread-safety: one thread calls Create and Start and destroys it; any thread may call the other
 // methods.
-// Locks: the queue of dead processes has one, a leaf.
+// Locks: the queue of dead processes has one, a leaf, and so have the DeviceShares.
 // Lifecycle: Create (listens; connections wait) -> Start -> destroyed (closes all connections).
 // The daemon's death callback calls OnProcessDeath, so ProcessTable::Stop must precede the
 // destruction.
@@ -50,8 +50,8 @@ class Sideband {
   struct Options {
     std::string path;
     mode_t mode = 0660;
-    // A descriptor that already listens at the path, or -1.  It is borrowed.  The service manager
-    // owns the socket file and chose its mode.
+    // A descriptor that already listens at the path, or -1.  Create duplicates it.  The service
+    // manager owns the socket file and chose its mode.
     int listener = -1;
     std::vector<uid_t> trusted_uids = {geteuid()};  // uids that may map slabs writable
     ConnectionShares::Limits connections{.all = 1024, .per_uid = 256, .per_process = 64};
@@ -60,7 +60,9 @@ class Sideband {
     [[nodiscard]] absl::Status Validate() const;
   };
 
-  // Returns FailedPrecondition if a program listens at the path, or the file there is not a socket.
+  // Returns InvalidArgument if an option is not valid; FailedPrecondition if no listener is handed
+  // over, and a program listens at the path or the file there is not a socket; other errors if a
+  // system call fails.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Sideband>> Create(const Options& options,
                                                                         SidebandHost& host,
                                                                         ProcessTable& processes,
@@ -72,13 +74,15 @@ class Sideband {
   void Start();
 
   // Drops the staging segments and the shares of the process before it returns.  Soon after, the
-  // sideband's thread closes the connections of the process, which a forked child may keep open.
+  // sideband's thread closes the connections of the process (a forked child may have kept them
+  // open).
   void OnProcessDeath(ProcessId process);
 
   // Returns false while the sideband's socket is broken and could not be opened again.
   [[nodiscard]] bool Accepting() const { return counters_.door.broken == 0; }
 
-  // Asks the thread for a sign of progress, and wakes it; see Heartbeat.
+  // Asks the thread for a sign of progress, and wakes it.  Answered() returns whether the sign
+  // came.
   void Ask();
   [[nodiscard]] bool Answered() const { return heartbeat_.Answered(); }
 
@@ -117,11 +121,11 @@ class Sideband {
   const SidebandConnection::Context context_;
   std::optional<Doorkeeper> door_;
   FileDescriptor epoll_;
-  WakeQueue<ProcessId> dead_;  // Stop ends the loop
+  WakeQueue<ProcessId> dead_;  // its Stop ends the loop
   Heartbeat heartbeat_;
   std::thread thread_;
 
-  // Used by the thread only.
+  // last_id_ to handshakes_ are used by the thread only, and before Start by Create.
   uint64_t last_id_ = 0;
   int watched_ = -1;      // the listening socket that epoll reports, or -1
   uint64_t door_id_ = 0;  // the id of watched_ in epoll; each socket gets a new one

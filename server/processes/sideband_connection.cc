@@ -27,10 +27,10 @@ void CheckReadOnly(int fd) {
   LARDER_CHECK(flags >= 0 && (flags & O_ACCMODE) == O_RDONLY);
 }
 
-// Returns true for a memfd, a dma-buf, or an export of NVIDIA's driver.  The two system calls that
-// it makes cannot wait for a file system.
+// Returns true for a memfd (or another file of tmpfs or hugetlbfs), a dma-buf, or an export of
+// NVIDIA's driver.  The two system calls that it makes cannot wait for a file system.
 bool IsMemory(int fd) {
-  if (fcntl(fd, F_GET_SEALS) >= 0) return true;  // a memfd
+  if (fcntl(fd, F_GET_SEALS) >= 0) return true;  // a file in memory, such as a memfd
   std::array<char, 64> target{};
   const ssize_t length =
       readlink(absl::StrCat("/proc/self/fd/", fd).c_str(), target.data(), target.size());

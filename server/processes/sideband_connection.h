@@ -5,18 +5,19 @@
 // ERROR and continues; if a packet breaks the protocol, it answers ERROR and ends.
 //
 // It accepts descriptors only from processes of trusted uids, after WELCOME, and keeps them only if
-// they are memory: a memfd, a dma-buf or an export of NVIDIA's driver.  A thread that serves no
-// client closes all other descriptors (server/connections/passed_rights.h).
+// they are memory: a file in memory such as a memfd, a dma-buf, or an export of NVIDIA's driver.  A
+// thread that serves no client closes the other descriptors that the connection receives
+// (server/connections/descriptor_closer.h).
 //
 // Ownership: it owns the socket, its token in the ProcessTable, the staging segments that it
 // created and the shares that arrived over it; its destructor releases them.  It borrows the
 // Context.
 // Thread-safety: none; only the Sideband's thread calls it.
-// Limits: a client should send one request at a time.  The connection ends when more than
-// kUnreadBytesMax of its answers are unread.  It also ends, instead of sending an answer with a
-// descriptor, if more than kUnreadBesideMax are unread: a descriptor in an unread answer counts
-// toward the daemon's user, who may have as many descriptors in all sockets as it may have open
-// files.
+// Limits: a client should send one request at a time.  The connection ends if more than
+// kUnreadBytesMax of its answers are unread when a request comes, or if an answer does not fit into
+// the socket.  It also ends, instead of sending an answer with a descriptor, if more than
+// kUnreadBesideMax are unread: a descriptor in an unread answer counts toward the daemon's user,
+// who may have as many descriptors in all sockets as it may have open files.
 #pragma once
 
 #include <atomic>
@@ -74,12 +75,12 @@ struct SidebandCounters {
   ConnectionCounters door;       // of sideband.sock: accepted, over_descriptors, reopened, broken
   Counter connections_open = 0;  // now
   Counter welcomed = 0;
-  Counter over_limit = 0;       // connections refused by a limit, including that of processes
-  Counter handshake_late = 0;   // no CHALLENGE_REPLY in time
-  Counter process_unseen = 0;   // another PID namespace, or no pidfd
+  Counter over_limit = 0;       // connections refused, mostly by a limit (also of processes)
+  Counter handshake_late = 0;   // handshakes not completed in time
+  Counter process_unseen = 0;   // another PID namespace, no pidfd, or already dead
   Counter wrong_answer = 0;     // wrong CHALLENGE_REPLY, or wrong credentials of a later packet
   Counter bad_packets = 0;      // undecodable, oversize, or not for a client to send now
-  Counter bad_descriptors = 0;  // too many, lost, missing or not expected
+  Counter bad_descriptors = 0;  // too many, lost, missing, not expected or not memory
   Counter unread_answers = 0;   // connections ended because the client left answers unread
   Counter slabs_read = 0;       // read-only descriptors of slabs that were handed out
   Counter slabs_write = 0;      // writable descriptors of slabs that were handed out
@@ -94,12 +95,14 @@ struct SidebandCounters {
   Counter opened_memory = 0;  // shared device memory opened, by descriptor
   Counter opened_handle = 0;  // shared device memory opened, by handle
   Counter cleans = 0;
-  Counter requests_failed = 0;  // requests answered with ERROR for any other reason
+  // Requests answered with ERROR that no other counter counts, except requests for a session socket
+  // of a daemon that serves none.
+  Counter requests_failed = 0;
 };
 
 class SidebandConnection {
  public:
-  // In bytes as the kernel counts them: a short packet counts as 768 bytes.
+  // Both limits are in bytes as the kernel counts them: a short packet counts as 768 bytes.
   static constexpr int kUnreadBytesMax = 16 * 1024;
   static constexpr int kUnreadBesideMax = 2 * 1024;
 
@@ -121,8 +124,8 @@ class SidebandConnection {
   // Reads and answers one packet, if there is one.  Returns false if the connection has ended and
   // the caller must destroy it.
   [[nodiscard]] bool OnReadable();
-  // Sends the reason to the client, unless the client does not read.  The caller must then destroy
-  // the connection.
+  // Sends the reason to the client, unless the client does not read.  After this call the caller
+  // must destroy the connection.
   void Refuse(const absl::Status& why);
 
   [[nodiscard]] bool welcomed() const { return state_ == State::kReady; }
@@ -132,8 +135,8 @@ class SidebandConnection {
  private:
   enum class State : uint8_t { kHello, kReply, kReady };
 
-  // Handle and its helpers return an error only if the connection must end; OK if an answer was
-  // sent.
+  // Handle, HandleReady, CheckPacket, NotNow and On return an error if the connection must end, and
+  // OK otherwise.
   [[nodiscard]] absl::Status Handle(ReceivedPacket& packet);
   [[nodiscard]] absl::Status HandleReady(const Frame& frame, ReceivedPacket& packet);
   [[nodiscard]] absl::Status CheckPacket(const ReceivedPacket& packet);
@@ -162,7 +165,7 @@ class SidebandConnection {
   // Returns ResourceExhausted if more than `most` bytes of answers are unread.
   [[nodiscard]] absl::Status CheckUnread(int most);
   [[nodiscard]] absl::Status Answer(const Frame& frame, int descriptor = -1);
-  // Answers a valid request that is not granted.
+  // Increments `counter` and answers ERROR to a request that is not granted.
   [[nodiscard]] absl::Status Fail(const absl::Status& why, SidebandCounters::Counter& counter);
 
   const Context context_;

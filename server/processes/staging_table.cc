@@ -86,8 +86,8 @@ class StagingTable::Ledger : public std::enable_shared_from_this<Ledger> {
 
   [[nodiscard]] absl::Status Charge(uid_t uid, ByteCount bytes) LARDER_EXCLUDES(mu_);
   void Uncharge(uid_t uid, ByteCount bytes) LARDER_EXCLUDES(mu_);
-  // Frees a dropped segment, on the user's thread or before it returns (Options::frees_aside).  The
-  // segment stays charged until it is freed.
+  // Frees a dropped segment: on a thread of its user if Options::frees_aside is true, otherwise
+  // before this returns.  The segment stays charged until its pages are removed.
   void Free(std::unique_ptr<const StagingSegment> segment) LARDER_EXCLUDES(mu_);
   [[nodiscard]] ByteCount total() const LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);

@@ -44,8 +44,9 @@ class WorkerPool {
 
   [[nodiscard]] size_t threads() const { return threads_.size(); }
   // Queues a job of the holder `who`; `bytes` is the memory that the job takes while it waits.
-  // Returns false if the queue, or the holder's part of it, is full, or if the pool is being
-  // destroyed; the caller then answers "full, retry after".
+  // Returns false if the pool is being destroyed, or if jobs of the holder's process wait already
+  // and the queue, or the process's part of it, is full; the caller then answers "full, retry
+  // after".
   [[nodiscard]] bool Submit(const ShareHolder& who, size_t bytes, std::function<void()> job)
       LARDER_EXCLUDES(mu_);
   // Queues a job in a pool whose queue is not divided among holders.  Returns false if `jobs_max`

@@ -20,7 +20,7 @@ absl::Status BlockReceiver::Open(ContentSpec content, const VariantSpec& variant
   LARDER_RETURN_IF_ERROR(variant.Validate());
   variant_ = variant;
   if (const absl::Status s = Register(content, engine_id); absl::IsResourceExhausted(s)) {
-    refused_ = std::string(s.message());  // each block is then FULL, as in a session
+    refused_ = std::string(s.message());  // blocks are then answered FULL
   } else if (!s.ok()) {
     return s;
   }

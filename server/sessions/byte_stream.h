@@ -1,13 +1,14 @@
 // The byte-stream fallback without gRPC: a receiver that turns StoreBlocks into stored blocks, and
 // a sender that turns stored blocks into FetchBlocks.
 //
-// Both check every byte: received bytes are hashed in their extent, which only the daemon writes,
-// and bytes to be sent are checked before they leave.
+// Both check every byte of a block that they store or send: the receiver compares the bytes in the
+// extent with the sender's hashes, and the sender compares a block with its hashes before it sends
+// the block.  A block whose writer left hashing to the daemon is hashed then.
 // Ownership: one object per call.  The object holds store handles, which release their blocks and
 // extents when they are destroyed.
 // Thread-safety: none; one call at a time.
 // Limits: a receiver reserves the extent of one block at a time, from the block's first byte to its
-// last.  A sender leases kWindow keys at a time and reserves one extent for a block that it
+// last.  A sender leases up to 16 keys at a time and reserves one extent for a block that it
 // decodes.  All of it is charged to the caller's shares (server/runtime/shares.h).
 #pragma once
 
@@ -32,15 +33,16 @@ class BlockReceiver {
       : deps_(deps), account_(std::move(account)) {}
 
   // To be called with the first message of the stream.  Returns InvalidArgument, naming what is
-  // wrong.  If a registration exceeds a limit, returns OK, and every block is answered FULL.
+  // wrong.  If a registration exceeds a limit, returns OK, and no block is stored: blocks are
+  // answered FULL.
   [[nodiscard]] absl::Status Open(ContentSpec content, const VariantSpec& variant,
                                   const std::string& engine_id);
-  // Begins the next block.  Returns InvalidArgument, which ends the stream, if the message is not
-  // valid or the previous block is incomplete.  A block that cannot be stored gets a status that
-  // says why, and its bytes are discarded.
+  // Begins the next block.  Returns InvalidArgument, at which the caller must end the stream, if
+  // Open has not succeeded, the block is not valid, or the previous block is incomplete.  A block
+  // that cannot be stored gets a status that says why, and its bytes are discarded.
   [[nodiscard]] absl::Status Begin(wire::StoreBlock block);
-  // Adds bytes to the current block.  Returns InvalidArgument if its segment table states fewer
-  // bytes, or if no block has begun.
+  // Adds bytes to the current block.  Returns InvalidArgument if there are more bytes than the
+  // block's segment table states, or if no block has begun.
   [[nodiscard]] absl::Status Append(std::span<const std::byte> data);
   // To be called after the last message.  Returns InvalidArgument if a block is incomplete.
   [[nodiscard]] absl::Status Close();
@@ -65,7 +67,7 @@ class BlockReceiver {
   BlockWriter writer_;
   // The current block.
   std::optional<wire::StoreBlock> block_;
-  ExtentReservation reservation_;  // if empty, the block's bytes are read and discarded
+  ExtentReservation reservation_;  // if empty after the first byte, bytes are discarded
   Shares::Ticket charged_;         // charges reservation_
   bool begun_ = false;             // the current block's first byte has arrived, or it has failed
   uint64_t missing_bytes_ = 0;     // of the current block, not received yet
@@ -101,7 +103,7 @@ class BlockSender {
   static constexpr size_t kWindow = 16;
   void Refill();
   void StartKey(Piece* piece);
-  // Decodes a block that HOST holds encoded, because it is sent decoded.  Afterwards payload_ and
+  // Decodes a block that HOST holds encoded, because it is sent decoded.  On kOk, payload_ and
   // table_ are those of the decoded bytes.
   [[nodiscard]] BlockStatus Decode(const BlockIndex::Held& held);
 
@@ -118,7 +120,7 @@ class BlockSender {
   Shares::Ticket leased_;  // charges window_
   size_t window_begin_ = 0;
   size_t next_key_ = 0;
-  // The segments of the current key that are still to be sent.
+  // The current key's block, decoded if HOST holds it encoded: all of its segments and bytes.
   SegmentTable table_;
   std::span<const std::byte> payload_;
   ExtentReservation raw_;  // the extent that a block was decoded into

@@ -7,7 +7,7 @@
 // Thread-safety: all methods from any thread.
 // Locks: mu_ is a leaf; it is not held while a block is checked.
 // Lifecycle: constructed -> Report ... -> destroyed, which drops the reports that wait.
-// Limits: Limits.  A block waits at most once for each process that reported it.
+// Limits: those of struct Limits.  A block waits at most once for each process that reported it.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,8 @@ class DamageChecks {
   DamageChecks(const DamageChecks&) = delete;
   DamageChecks& operator=(const DamageChecks&) = delete;
 
-  // `reporter` is the process whose reader reports the blocks.
+  // Queues the blocks to be checked; those beyond a limit are counted and dropped.  `reporter` is
+  // the process whose reader reports the blocks.
   void Report(const ShareHolder& reporter, VariantIndex variant, std::span<const Digest> digests)
       LARDER_EXCLUDES(mu_);
   [[nodiscard]] size_t waiting() const LARDER_EXCLUDES(mu_);
@@ -56,11 +57,12 @@ class DamageChecks {
     absl::flat_hash_set<Name> known;
   };
   void Run() LARDER_EXCLUDES(mu_);
-  // Returns the queue of the process, or null if the limit of processes is reached.
+  // Returns the queue of the process; null if it has none and the limit of processes, or that of
+  // its uid, is reached.
   [[nodiscard]] Waiting* PlaceOf(const ShareHolder& reporter) LARDER_REQUIRES(mu_);
   // Takes the next block of the process whose turn it is.  REQUIRES: a block waits.
   [[nodiscard]] Name TakeNext() LARDER_REQUIRES(mu_);
-  // Checks the block, drops it if it is damaged, and returns how many bytes it read.
+  // Checks the block in HOST, drops it there if it is damaged, and returns how many bytes it read.
   [[nodiscard]] ByteCount Check(const Name& name);
 
   BlockStore& store_;
@@ -70,7 +72,8 @@ class DamageChecks {
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
   absl::flat_hash_map<ProcessId, Waiting> waiting_ LARDER_GUARDED_BY(mu_);
-  absl::flat_hash_map<User, size_t> processes_ LARDER_GUARDED_BY(mu_);  // in waiting_, by uid
+  // The number of processes in waiting_, by uid.
+  absl::flat_hash_map<User, size_t> processes_ LARDER_GUARDED_BY(mu_);
   std::deque<ProcessId> turns_ LARDER_GUARDED_BY(mu_);  // keys of waiting_, the next one first
   std::thread thread_;
 };

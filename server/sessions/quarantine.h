@@ -3,11 +3,12 @@
 //
 // When a stream closes without a `bye`, its process may still be alive, with the pool mapped and a
 // copy under way, so the session's extents must not be reused.  The handles wait here, by process,
-// until the process is proven dead (pidfd) or has reported that it unmapped the pool (CLEAN).
+// until the process is proven dead (pidfd) or has reported that it unmapped what the session used
+// (CLEAN).
 // Ownership: owns the handles that are put in.
 // Thread-safety: all methods from any thread.
 // Locks: mu_ is a leaf; handles are destroyed without it.
-// Limits: none of its own.  The size of the pool bounds what waits here, and stats report it.
+// Limits: none of its own.  The size of the pool bounds the bytes that wait here.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,9 @@
 // Chooses which reads of a session are checked: each one independently, one in `one_in` on average.
 //
 // Checking every n-th read would coincide with the windows in which clients ask: with windows of 16
-// keys and every 64th key checked, only the first key of a window would ever be checked.  So the
-// gap between two checks is drawn at random, such that every read has the same probability of being
-// checked, independently of the reads before it.
+// keys and every 64th key checked, only keys at one position of a window would ever be checked.  So
+// the gap between two checks is drawn at random, such that every read has the same probability of
+// being checked, independently of the reads before it.
 // Thread-safety: none; the lock of SessionLeases protects it.
 #pragma once
 

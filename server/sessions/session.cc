@@ -12,7 +12,7 @@
 namespace larder {
 namespace {
 
-constexpr size_t kEvictionsMax = 4096;  // blocks evicted in advance after one message
+constexpr size_t kEvictionsMax = 4096;  // the most blocks evicted in advance after a message
 // A grant with more segment tables than this is sent in a message of its own.
 constexpr int64_t kTablesBesideOthers = 64;
 
@@ -128,8 +128,9 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
   }
   leases_.StartReads();
   LARDER_RETURN_IF_ERROR(reported);  // the session ends, which returns what was granted
-  // Evicts as many blocks as extents were reserved, so that the writer's next reserve finds free
-  // memory.  This thread does it, because another thread would compete for the store's lock.
+  // If little of the pool is free, evicts at most as many blocks as extents were reserved, so that
+  // the writer's next reserve finds free memory.  This thread does it, because another thread would
+  // compete for the store's lock.
   if (promised > 0) deps_.store.EvictToWatermark(std::min(promised, kEvictionsMax));
   MutexLock lock(mu_);
   if (!released && !closed_) leases_.Release(up.releases);
@@ -256,8 +257,8 @@ wire::WriteMode AttachedSession::ChooseWriteMode(wire::WriteMode wanted,
   return wanted;
 }
 
-// A session that may not map slabs reads by copies.  A session that needs staging segments, but
-// whose client does not support them, uses byte streams.
+// A session that uses shared memory, but may not map slabs, reads by copies.  A session that needs
+// staging segments, but whose client does not support them, uses byte streams.
 void AttachedSession::ChooseModes(const wire::Hello& hello, wire::Attached* attached) {
   constexpr uint64_t kNeeded = wire::kFeatureTiers | wire::kFeatureCopiedReads;
   wire::WriteMode write = ChooseWriteMode(hello.write_mode, &attached->write_mode_reason);
@@ -382,7 +383,7 @@ void AttachedSession::OnClosed() {
   bool clean = false;
   {
     MutexLock lock(mu_);
-    if (std::exchange(closed_, true)) return;  // from now on no message reaches the parts
+    if (std::exchange(closed_, true)) return;  // from now on OnUp ignores messages
     clean = bye_;
     attached = attached_;
   }
@@ -391,7 +392,7 @@ void AttachedSession::OnClosed() {
     deps_.devices.SessionEnded(id());
     deps_.directives.SessionEnded(id());
   }
-  // Before an extent of the session can be given to another holder.
+  // The words are cleared before an extent of the session can be given to another holder.
   if (context_.page) context_.page->ClearAll();
   leases_.End(&touchable);
   reservations_.End(clean, &touchable);

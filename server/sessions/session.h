@@ -1,21 +1,22 @@
-// One attached process of an engine: the state machine behind an Attach stream.  Knows messages,
-// not gRPC.
+// One attached process of an engine: the state machine behind an Attach stream or a session socket.
+// Knows messages, not gRPC.
 //
 // A session consists of parts, which share a SessionContext: what it registered
 // (SessionRegistrations), may write (SessionReservations), reads (SessionLeases) and has in device
 // memory (SessionDevice).  This class does what concerns all parts: the hello, the order in which
 // the parts of a message are handled, deadlines, drain and the end.  When a session ends, its
-// leases and reservations are returned to the store: at once after a `bye`, and through the
-// quarantine if the stream broke and the process may still be alive.
+// leases and reservations are returned to the store; if it ends without a `bye`, those that its
+// process may still access go through the quarantine.
 //
 // Ownership: shared by its stream, the SessionTable, and jobs.  The sink must stay valid until
 // OnClosed returns.
 // Thread-safety: OnUp from one thread at a time (the stream's reads); everything else from any
 // thread.
-// Locks: mu_ is held while a message is handled, and acquired before the locks of the parts.  The
-// parts' jobs do not acquire it, except to ask whether the session has finished draining.
-// Lifecycle: Create -> OnUp... -> OnClosed (exactly once).  A session that gets no hello ends after
-// kHelloDeadline.
+// Locks: mu_ is held while a message is handled, except while its device reports and its answers to
+// directives are, and is acquired before the locks of the parts.  The parts' jobs do not acquire
+// it, except to ask whether the session has finished draining.
+// Lifecycle: Create -> OnUp... -> OnClosed.  Tick ends a session whose hello does not come within
+// kHelloDeadline, or before the grace period of a drain ends.
 // Limits: those of the parts and of engine.proto.
 #pragma once
 
@@ -38,46 +39,50 @@ namespace larder {
 class AttachedSession {
  public:
   static constexpr std::chrono::seconds kHelloDeadline{5};
-  // How long a drained session still serves requests, which its client may have sent before it was
-  // told to finish.
+  // How long after Drain the session still grants reservations and leases, which its client may
+  // have requested before it was told to finish.
   static constexpr std::chrono::milliseconds kDrainGrace{100};
   static constexpr size_t kKeysPerMessageMax = 4 * wire::kKeysMax;  // in all acquires of one Up
 
   // `process` is empty for a caller without a sideband token, which has byte streams only.
   // `holder` says whose shares the session uses.
-  // Returns an error if there is no memory or no descriptor for the session's page, and
-  // Unauthenticated if the process is dead.
+  // Returns an error if the session's page cannot be created, and Unauthenticated if the process is
+  // dead or not attached any more.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<AttachedSession>> Create(
       SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process,
       const ShareHolder& holder, std::string peer, SessionSink& sink);
 
-  // Handles a message and moves what it keeps out of `up`.  Returns an error, which ends the
-  // stream: InvalidArgument if the hello is missing or repeated, the acquires ask for too much, or
-  // a device report is not valid; PermissionDenied if the hello names another tenant;
+  // Handles a message and moves what it keeps out of `up`.  Does nothing and returns OK if OnClosed
+  // was called before.  Returns an error, at which the caller must end the stream: InvalidArgument
+  // if the hello is missing or repeated, the acquires name too many keys or want too many segment
+  // tables, or a device report is not valid; PermissionDenied if the hello names another tenant;
   // ResourceExhausted if there are too many engines.
   [[nodiscard]] absl::Status OnUp(wire::Up& up) LARDER_EXCLUDES(mu_);
-  // To be called when the stream has ended.  After a `bye` all leases and reservations are returned
-  // to the store; otherwise those whose memory the process may still access go to the quarantine.
+  // To be called when the stream has ended; further calls do nothing.  After a `bye` the leases and
+  // reservations are returned to the store; otherwise those whose memory the process may still
+  // access go to the quarantine.
   void OnClosed() LARDER_EXCLUDES(mu_);
   // To be called when the process is proven dead (a forked child may keep the stream open), or when
-  // it has reported that it unmapped everything of this session.  Returns all leases and
-  // reservations to the store at once, and ends the stream.
+  // it has reported that it unmapped everything of this session.  Ends the stream and returns the
+  // leases and reservations that the session still has to the store.
   void OnUnmapped() LARDER_EXCLUDES(mu_);
   // To be called several times per second.  Ends leases and reservations whose deadline has passed,
-  // a session whose hello is late, and a drained session that has no lease or reservation left.
+  // a session whose hello is late, and, after kDrainGrace, a drained session that holds nothing any
+  // more.
   void Tick(TimePoint now) LARDER_EXCLUDES(mu_);
-  // Tells the client to finish.  After kDrainGrace the session begins nothing new, and its stream
-  // ends with OK once it has no lease, no reservation and no publish under way.
+  // Tells the client to finish.  After kDrainGrace the session grants no new lease or reservation,
+  // and its stream ends with OK once it has no lease, no reservation and no publish under way.
   void Drain() LARDER_EXCLUDES(mu_);
-  // Ends the stream now, with Unavailable, because the daemon stops.
+  // Ends the stream with Unavailable, because the daemon stops.
   void Abandon();
   // Asks the engine to do something with blocks in its device memory.  The session sets the variant
   // in `directive`.  Returns kOk if the directive was handed to the stream, kUnsupported if the
   // client takes no directives, kMissing if the session has had no hello, has ended, or has not
-  // registered the variant.
+  // registered the variant of a directive that names blocks.
   [[nodiscard]] BlockStatus Direct(VariantIndex variant, wire::Directive directive)
       LARDER_EXCLUDES(mu_);
-  // Tells the client that blocks which it published are on disk, and survive a crash.
+  // Tells the client that blocks which it published are on disk, and survive a crash.  Does nothing
+  // if the client does not understand such messages.
   void OnDurable(VariantIndex variant, std::span<const Digest> digests) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] SessionId id() const { return context_.id; }
@@ -85,7 +90,8 @@ class AttachedSession {
     return context_.process ? context_.process->id : ProcessId{};
   }
   [[nodiscard]] const Shares::Account& account() const { return context_.account; }
-  // Returns a read-only descriptor of the session's page.
+  // Returns a read-only descriptor of the session's page, which the caller owns; FailedPrecondition
+  // if the session has no page.
   [[nodiscard]] absl::StatusOr<int> OpenPage() const;
   [[nodiscard]] ByteCount page_bytes() const;
   [[nodiscard]] wire::WriteMode write_mode() const { return context_.write_mode; }
@@ -102,8 +108,8 @@ class AttachedSession {
   void ChooseModes(const wire::Hello& hello, wire::Attached* attached);
   // Handles the publishes and reserves of a message.  Returns how many extents it reserved.
   size_t HandleWrites(wire::Up& up, wire::Down* down) LARDER_REQUIRES(mu_);
-  // Answers the acquires of a message.  If an acquire does not get enough memory and *released is
-  // false, handles the message's releases, sets *released, and tries the acquire again.
+  // Answers the acquires of a message.  If a block of an acquire is FULL and *released is false,
+  // handles the message's releases, sets *released, and tries the acquire again.
   void HandleAcquires(const wire::Up& up, bool* released, wire::Down* down) LARDER_REQUIRES(mu_);
   void CountRequests(const wire::Up& up);
   void FinishIfDrained() LARDER_REQUIRES(mu_);

@@ -5,7 +5,8 @@
 // SessionDevice.  AttachedSession (server/sessions/session.h) owns the parts and this context.
 // Thread-safety: all methods from any thread.  Members that are neither atomic nor classes with a
 // lock are const after Create, or after the hello where the comment says so.
-// Locks: the outlet's lock is held while the sink is called, and is acquired last.
+// Locks: the outlet's lock is held while the sink is called, and is acquired after all other locks
+// of the session.
 #pragma once
 
 #include <atomic>
@@ -41,8 +42,8 @@ class DeviceTable;     // server/instances/device_table.h
 class DirectiveQueue;  // server/instances/directive_queue.h
 class TierWorker;      // storage/tiering/tier_worker.h
 
-// Where a session sends its answers.  Its methods are called from any thread, under the session's
-// locks.
+// Where a session sends its answers.  Its methods are called from any thread, possibly under the
+// session's locks.
 class SessionSink {
  public:
   // How many bytes of answers may wait, uncharged, for the client to read them.
@@ -52,9 +53,10 @@ class SessionSink {
 
   virtual ~SessionSink() = default;
   virtual void Send(wire::Down message) = 0;
-  // Ends the stream after everything that was sent has left.
+  // Ends the stream, with this status, after the messages that were handed to Send before.  A
+  // client that does not read may lose some of them.  Only the first call counts.
   virtual void Finish(absl::Status status) = 0;
-  // Ends the stream now, because no process is left that could read.
+  // Ends the stream now; answers that wait may be dropped, since the client reads nothing any more.
   virtual void Abort() { Finish(absl::CancelledError("the process of this session is dead")); }
 };
 
@@ -99,7 +101,7 @@ struct SessionDeps {
   WorkerPool& workers;
   Counters& counters;
   const Clock& clock;
-  const CopyKernel copy_kernel;  // copies staged blocks
+  const CopyKernel copy_kernel;  // copies to and from staging segments
   std::string boot_id;
   std::string tenant;
   // One in this many reads from HOST is checked, on average; 0 checks none.
@@ -121,8 +123,8 @@ struct SessionContext {
         account(the_deps.shares.Of(holder)),
         outlet(sink) {}
 
-  // Returns an id for a lease or a reservation.  No id is ever used twice in a session, since the
-  // words of its page hold ids of both.
+  // Returns an id for a lease or a reservation.  No id is used twice in a session, since the words
+  // of its page hold ids of both.
   [[nodiscard]] uint64_t NewId() {
     return (id.value << 32) | (ids.fetch_add(1, std::memory_order_relaxed) + 1);
   }
@@ -133,7 +135,7 @@ struct SessionContext {
     LARDER_CHECK(session != nullptr);
     return session;
   }
-  // Returns true if the session begins nothing new, because the daemon drains.
+  // Returns true if the session grants no new lease or reservation, because the daemon drains.
   [[nodiscard]] bool Drained() const {
     const TimePoint from = drained_from.load(std::memory_order_relaxed);
     return from != TimePoint::max() && deps.clock.Now() >= from;
@@ -142,7 +144,7 @@ struct SessionContext {
   SessionDeps& deps;
   const SessionId id;
   const std::optional<AttachedProcess> process;  // empty for a caller without a sideband token
-  const Shares::Account account;                 // of the process
+  const Shares::Account account;                 // of the session's holder
   std::unique_ptr<SessionPage> page;             // null without a process
   std::weak_ptr<const void> self;                // the session; see KeepAlive
   SessionOutlet outlet;
@@ -158,7 +160,8 @@ struct SessionContext {
   std::atomic<uint64_t> ids = 0;
 };
 
-// What a session still holds of the store when it ends, and what is charged for that.
+// The blocks and extents that the process of an ended session may still read or write in place, and
+// what is charged for them.  Unless the session ended with a `bye`, they go to the quarantine.
 struct SessionHoldings {
   std::vector<BlockLease> leases;
   std::vector<ExtentReservation> extents;
@@ -183,9 +186,9 @@ struct SessionVariant {
   return static_cast<uint32_t>(std::chrono::ceil<std::chrono::milliseconds>(d).count());
 }
 
-// Returns InvalidArgument if a block's tokens and segment table would take more than half as much
-// memory as the block takes in the pool.  So those of all blocks together never take more than half
-// of the pool's size.
+// Returns InvalidArgument if a block's tokens and segment table would take, as estimated, more than
+// half as much memory as the block takes in the pool.  This bounds the memory for the tokens and
+// tables of all blocks.
 [[nodiscard]] absl::Status CheckMetadata(size_t tokens, const SegmentTable& segments);
 
 // Returns the writer that is kept with a block which the process behind `account` stores for an

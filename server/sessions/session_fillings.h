@@ -1,17 +1,18 @@
-// The work that a grant leaves to be done for its PENDING blocks in HOST: a block that HOST has
-// encoded is decoded into an extent of the lease's own, and for a session that reads by copies each
-// block is copied into the client's staging segment.
+// The work that a grant leaves to be done for its PENDING blocks in HOST: a block that HOST has in
+// a codec that the client does not accept is decoded into an extent of the lease's own; for a
+// session that reads by copies, each block is copied into the client's staging segment, decoded if
+// necessary.
 //
-// A Filling has the blocks of one acquire.  It is a job of the worker pool, which answers for each
-// block and gives its thread back after 16 MiB.  Only one filling by copies of a session is a job
-// at a time, and the session's other fillings by copies wait for it, so that other sessions do not
-// wait behind all of them.
+// A Filling has blocks of one acquire.  It is a job of the worker pool, which answers for each
+// block while the lease lasts, and gives its thread back after about 16 MiB.  Only one filling by
+// copies of a session is a job at a time, and the session's other fillings by copies wait for it,
+// so that other sessions do not wait behind all of them.
 //
 // Ownership: the session owns SessionFillings, and jobs keep the session alive.  A Filling is
 // shared by the session and the job that works on it, one thread at a time.
 // Thread-safety: SessionFillings and CopyWindow from any thread.
 // Locks: mu_ is held while a share is taken.  The leases and the worker pool are called without it.
-// Limits: kWaitingMax fillings by copies that wait, and the share of message bytes for them.
+// Limits: 64 fillings by copies of a session that wait, and the share of message bytes for them.
 #pragma once
 
 #include <cstddef>
@@ -60,8 +61,7 @@ class BlockHolds {
 };
 
 // The part of a staging segment that a client named in an acquire.  Places in it are taken from
-// front to back.  The client may change the bytes at any moment, so the daemon writes each byte
-// once and never reads it.
+// front to back.  The client may change the bytes at any moment, so the daemon never reads them.
 class CopyWindow {
  public:
   // Returns null if there is no segment, the window extends beyond the segment's end, or `offset`
@@ -98,8 +98,8 @@ struct FillingBlock {
   BlockIndex::Held held;
   // The part of the payload to copy as it is in HOST; nullopt for a block to be decoded.
   std::optional<SegmentRange> as_it_is;
-  bool check = false;           // compares the bytes with their hashes as they are copied
-  bool wants_table = false;     // the table is made when the block is answered
+  bool check = false;           // compare the bytes with their hashes as they are copied
+  bool wants_table = false;     // the answer has a table, made when it is sent
   wire::BlockGrant grant = {};  // the answer, without the place and the table
 };
 
@@ -115,7 +115,7 @@ struct Filling {
   std::vector<FillingBlock> blocks;    // in the order in which the client wants them
   BlockHolds holds;                    // on the blocks, until just before the last answer
   std::shared_ptr<CopyWindow> window;  // null: the session reads in place
-  // The time of the acquire, for a block that had to be read from disk.
+  // The time of the acquire if its block had to be read from disk; otherwise nullopt.
   std::optional<TimePoint> read_since;
   size_t next = 0;
   Shares::Ticket waits;  // charges its memory while it waits for another filling
@@ -134,14 +134,17 @@ struct Filling {
 class FillingHost {
  public:
   virtual ~FillingHost() = default;
-  // Returns true while the client waits for answers of the lease.
+  // Returns true while answers for the lease's blocks may be sent: the lease has neither ended nor
+  // been revoked.
   [[nodiscard]] virtual bool Listens(LeaseId lease) = 0;
-  // Returns true while the client wants the bytes of the lease.
+  // Returns true while the lease's blocks are to be decoded and copied: the lease has neither ended
+  // nor been revoked or cancelled.
   [[nodiscard]] virtual bool Wants(LeaseId lease) = 0;
   // Moves the extent of a decoded block into the lease.  Returns false, and leaves *decoded as it
-  // is, if the client waits for no answer of the lease.
+  // is, if the lease has ended or been revoked.
   [[nodiscard]] virtual bool Keep(LeaseId lease, ExtentReservation* decoded) = 0;
-  // Called when all copies of a filling are made.
+  // Called when a filling by copies has worked off all of its blocks.  Not called if it gave up
+  // because too much work waited.
   virtual void OnCopied(LeaseId lease) = 0;
 };
 
@@ -150,19 +153,20 @@ class SessionFillings {
   SessionFillings(SessionContext& context, FillingHost& leases)
       : context_(context), deps_(context.deps), leases_(leases) {}
 
-  // Begins the work of a filling, which answers for each of its blocks.  If too much work waits,
-  // answers FULL for the blocks that have no answer yet.
+  // Begins the work of a filling, now or after other fillings.  It answers for each of its blocks
+  // while the lease lasts.  If too much work waits, answers FULL for the blocks that have no answer
+  // yet.
   void Start(std::shared_ptr<Filling> filling) LARDER_EXCLUDES(mu_);
 
  private:
-  // Returns false if too much waits in the worker pool.
+  // Returns false if the worker pool does not accept the filling, because too much waits there.
   [[nodiscard]] bool Submit(const std::shared_ptr<Filling>& filling);
   void GiveUp(Filling& filling);
 
   void Decode(const std::shared_ptr<Filling>& filling);
   void DecodeNext(Filling& filling, PayloadCodec& codec);
-  // Decodes a block into `to`.  In the answer, the extent is in slab 0 and its offset is that in
-  // `to`.
+  // Decodes a block into `to`.  The answer's status is kOk, kUnsupported, kDamaged or kInvalid.  On
+  // kOk its extent is in slab 0, at the offset that the wanted bytes have in `to`.
   [[nodiscard]] wire::BlockGrant DecodeTo(const wire::Acquire& request,
                                           const BlockIndex::Held& held, std::span<std::byte> to,
                                           PayloadCodec& codec);
@@ -174,7 +178,7 @@ class SessionFillings {
   void Copy(const std::shared_ptr<Filling>& filling) LARDER_EXCLUDES(mu_);
   [[nodiscard]] wire::BlockGrant CopyOne(const Filling& filling, const FillingBlock& block,
                                          PayloadCodec& codec);
-  // Returns false if the block is damaged.
+  // Copies `from` to `to`.  Returns false if block.check is set and the bytes are damaged.
   [[nodiscard]] bool CopyTo(const FillingBlock& block, std::span<const std::byte> from,
                             std::span<std::byte> to);
   void CountCopied(const Filling& filling, const FillingBlock& block,
@@ -186,7 +190,8 @@ class SessionFillings {
   FillingHost& leases_;
   Mutex mu_;
   bool copying_ LARDER_GUARDED_BY(mu_) = false;  // a filling by copies is a job
-  std::deque<std::shared_ptr<Filling>> waiting_ LARDER_GUARDED_BY(mu_);  // for the end of that job
+  // Fillings by copies that wait until the one that is a job has ended.
+  std::deque<std::shared_ptr<Filling>> waiting_ LARDER_GUARDED_BY(mu_);
 };
 
 }  // namespace larder

@@ -12,8 +12,8 @@ namespace larder {
 namespace {
 
 // The most keys of one acquire that name a block again, in a session that reads by copies.  The
-// lease holds and charges that block once, so without this limit a short message could queue any
-// number of copies free of charge.
+// lease holds and charges that block once, so without this limit a short message could queue
+// thousands of copies and be charged for one block.
 constexpr size_t kRepeatsMax = 128;
 
 bool Accepts(const wire::Acquire& request, const BlockMetadata& metadata) {
@@ -75,7 +75,8 @@ wire::Grant SessionLeases::Acquire(const wire::Acquire& request) {
   BlockStore::AcquireResult held = Hold(request, variant->index, TiersToHold(), &crowded);
   Promoter::Prepared promotion;
   if (!PlanPromotion(request, *variant, held, id, &promotion)) {
-    // Too many reads wait for the disk, so blocks that are only on disk are treated as missing.
+    // Too many reads wait for the disk, or a block has too many holds, so blocks that are only on
+    // disk are treated as missing.
     held = {};
     Uncrowd(std::exchange(crowded, {}));
     held = Hold(request, variant->index, HoldWhat::kHost, &crowded);
@@ -201,7 +202,7 @@ wire::BlockGrant SessionLeases::GrantOne(const wire::Acquire& request,
   const bool whole =
       request.first_layer == 0 && (request.layers == 0 || request.layers == variant.layers);
   // A block that the request names again is checked once at most, and a block that is read by
-  // copies is checked as it is copied.
+  // copies is sampled for a check when its copy is planned.
   const bool sampled = !ByCopies(request) && !held.repeated && sampler_.Next();
   SegmentRange range{0, held.metadata->segment_count(), 0, held.metadata->payload_bytes().value()};
   if (!whole && !held.metadata->Table().Range(request.first_layer, request.layers, &range).ok()) {
@@ -360,7 +361,8 @@ bool SessionLeases::Keep(LeaseId lease, ExtentReservation* decoded) {
 void SessionLeases::OnCopied(LeaseId lease) {
   MutexLock lock(mu_);
   const auto record = leases_.find(lease);
-  // Blocks that are still read from disk for the lease will be copied into its window.
+  // If blocks had to be read from disk for the lease, some may still be read, and will be copied
+  // into its window.
   if (record != leases_.end() && !record->second.promotion) LetGo(record->second);
 }
 
@@ -509,14 +511,14 @@ bool SessionLeases::Tick(TimePoint now, std::vector<LeaseId>* revoked) {
     any = true;
     if (record.promotion) Promoter::Cancel(record.promotion);
     if (record.copied) {
-      // The client reads nothing in the pool through this lease.  Its PENDING blocks are still
-      // answered, as CANCELLED.
+      // The client reads nothing in the pool through this lease.  Its PENDING blocks that no thread
+      // copies yet are still answered, as CANCELLED.
       record.cancelled = true;
       LetGo(record);
       continue;
     }
     // The process may still read in place, so the holds stay until it acknowledges or releases the
-    // lease, or dies.
+    // lease, or the session ends.
     record.revoked = true;
     if (record.promise) promises.push_back(id);
     if (context_.page) context_.page->Clear(record.word, id.value);

@@ -7,8 +7,8 @@
 // the extent is given to another holder.  Extents change hands through locks and sockets, so a
 // reader that has seen the new bytes also sees the cleared word.  The page does not know leases,
 // and does not wait for readers.
-// A freed word is reused at once, so its user never stores a value twice in one page, whether the
-// value is the id of a lease or of a reservation.
+// A freed word may be reused at once, so the session must never store the same value twice in one
+// page, whether the value is the id of a lease or of a reservation.
 //
 // Ownership: the session owns the page, which owns the memfd and the daemon's mapping of it.  A
 // client's mapping may outlive the page.  Only the daemon ever writes: clients get read-only
@@ -17,7 +17,7 @@
 // Locks: mu_ is a leaf.
 // Lifecycle: Create -> AllocateWord -> Clear ... -> ClearAll -> destroyed.  Without ClearAll, the
 // words would keep their last values in a client's mapping.
-// Limits: kWords words.  Needs Linux 5.1 (F_SEAL_FUTURE_WRITE) and /proc.
+// Limits: kWords words.  Needs Linux 5.14 (MADV_POPULATE_WRITE) and /proc.
 #pragma once
 
 #include <cstddef>
@@ -51,7 +51,7 @@ class SessionPage {
   // Stores another value in a word.  REQUIRES: the word is in use (CHECKed), value != 0.
   void Set(uint32_t index, uint64_t value);
   // Sets the word to 0 and frees it.  Does nothing and returns false if the word does not hold
-  // `value`: it was cleared before, and may have been allocated again.  REQUIRES: value != 0.
+  // `value`, for example because it was cleared before and allocated again.  REQUIRES: value != 0.
   bool Clear(uint32_t index, uint64_t value);
   void ClearAll();
 

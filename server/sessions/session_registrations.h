@@ -20,15 +20,16 @@ class SessionRegistrations {
  public:
   explicit SessionRegistrations(SessionContext& context) : context_(context) {}
 
-  // Registers contents and variants for the session's engine.
+  // Registers contents and variants for the session's engine.  The answer's status is kFull at a
+  // limit, kInvalid if a content or variant is not valid.
   [[nodiscard]] wire::Registered Register(const wire::Register& request) LARDER_EXCLUDES(mu_);
   // Returns the variant with this number, or nullopt if the session has not registered it.
   [[nodiscard]] std::optional<SessionVariant> Find(uint32_t number) const LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<uint32_t> NumberOf(VariantIndex variant) const LARDER_EXCLUDES(mu_);
   // Sets the content of each block of a publish: its parent if that is a registered content,
   // otherwise the content that the block names, otherwise the registered content if there is only
-  // one.  Returns false if a block names a content that is not registered, or one that differs from
-  // such a parent.
+  // one, otherwise none.  Returns false if a block names a content that is not registered, or one
+  // that differs from such a parent.
   [[nodiscard]] bool SetContents(wire::Publish* request) const LARDER_EXCLUDES(mu_);
 
  private:

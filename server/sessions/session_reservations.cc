@@ -41,7 +41,7 @@ void SetIfEmpty(std::string* message, const std::string& what) {
 
 }  // namespace
 
-// A publish whose blocks several threads copy, or ask the disk about.
+// A publish whose blocks one or several threads copy, or ask the disk about.
 struct SessionReservations::Job {
   Job(wire::Publish the_request, SessionVariant the_variant, std::shared_ptr<Record> the_record)
       : request(std::move(the_request)),
@@ -57,7 +57,7 @@ struct SessionReservations::Job {
   wire::Published answer;  // the thread that handles a block writes its status
   std::atomic<size_t> next{0}, left;
   Mutex mu;
-  std::string message LARDER_GUARDED_BY(mu);  // why the first refused block was refused
+  std::string message LARDER_GUARDED_BY(mu);  // the first reason that a thread found
 };
 
 wire::Reserved SessionReservations::Reserve(const wire::Reserve& request) {
@@ -142,8 +142,8 @@ void SessionReservations::CloseLocked(ReservationId id) {
   Record& record = *it->second;
   context_.page->Clear(record.word, id.value);
   {
-    // Copies that wait in the queue will find no extent; those under way stay charged until they
-    // end.
+    // Copies that wait in the queue will find no extent; those under way stay charged until their
+    // publish ends.
     MutexLock lock(record.mu);
     record.reservation.Reset();
     record.charged.ShrinkTo(record.copying.value());

@@ -2,10 +2,10 @@
 //
 // A reservation is open from Reserve until its extents are published or aborted, its deadline
 // passes, or the session ends.  The client of a mapped session has written its blocks into their
-// extents before it publishes them, so they are published at once, unless the store must ask the
-// disk.  Otherwise a publish is a job of the worker pool: each of its threads takes one block after
-// another, copies a staged block out of the client's staging segment, and the thread that ends the
-// last block answers.
+// extents before it publishes them, so Publish itself publishes them, unless the store must ask the
+// disk.  If the store must ask, or the session is staged, a publish is a job of the worker pool:
+// each of its threads takes one block after another, copies a staged block out of the client's
+// staging segment, and the thread that ends the last block answers.
 //
 // Ownership: the session owns it; jobs keep the session alive.
 // Thread-safety: Reserve, Publish and Tick by the session, one at a time (its lock); everything
@@ -48,9 +48,10 @@ class SessionReservations {
   bool Tick(TimePoint now, std::vector<ReservationId>* revoked) LARDER_EXCLUDES(mu_);
   // Returns true if nothing is reserved, and no publish is under way.
   [[nodiscard]] bool idle() const LARDER_EXCLUDES(mu_);
-  // Ends all reservations.  Extents are returned to the store, those that a publish uses once it
-  // has ended.  But if the end is not `clean` and the client has the extents mapped, they are moved
-  // to *touchable, and publishes under way fail.
+  // Ends all reservations.  Extents are returned to the store, those that a publish uses once the
+  // publish has ended.  But if the end is not `clean` and the client has the extents mapped, they
+  // are moved to *touchable, and publishes under way fail for the blocks that they have not
+  // published yet.
   void End(bool clean, SessionHoldings* touchable) LARDER_EXCLUDES(mu_);
 
  private:
@@ -81,7 +82,8 @@ class SessionReservations {
                                           wire::PublishBlock& block, std::string* message);
   [[nodiscard]] BlockStatus CopyInto(ExtentReservation& one, const StagingSegment& staging,
                                      const SessionVariant& variant, wire::PublishBlock& block);
-  // Makes a publish a job.  Returns false if too many jobs wait in the worker pool.
+  // Makes a publish a job.  Returns false if the worker pool does not accept it, because too many
+  // jobs wait.
   [[nodiscard]] bool Submit(wire::Publish request, const SessionVariant& variant,
                             std::shared_ptr<Record> record) LARDER_EXCLUDES(mu_);
   void Run(Job& job) LARDER_EXCLUDES(mu_);

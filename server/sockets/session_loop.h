@@ -9,7 +9,7 @@
 // Thread-safety: NewId, Add and Wake from any thread; Ask and Answered from one thread.
 // Locks: its queue has one, a leaf.  Sockets are called without it.
 // Lifecycle: Start -> Add, ... -> destroyed, which ends the sessions of all its sockets; clients
-// have SessionSocket::kLinger to read how their sessions ended.
+// have up to SessionSocket::kLinger to read how their sessions ended.
 #pragma once
 
 #include <array>
@@ -37,7 +37,8 @@ class SessionLoop final : public SessionSocket::Waker {
   static constexpr std::chrono::microseconds kSpin{80};
   static constexpr size_t kLingeringMax = 64;  // sockets whose sessions have ended
 
-  // Returns ResourceExhausted if no descriptors are left.
+  // Returns an error, such as ResourceExhausted if no descriptors are left, if the kernel refuses
+  // what the loop needs.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SessionLoop>> Start();
   ~SessionLoop() override;
   SessionLoop(const SessionLoop&) = delete;
@@ -72,13 +73,14 @@ class SessionLoop final : public SessionSocket::Waker {
   // Returns how many entries of *events are set.
   [[nodiscard]] int Wait(Events* events);
   void TakeWoken();
-  // Begins to serve the socket.
+  // Begins to serve the socket, or ends its session if the kernel cannot watch another socket.
   void Serve(std::unique_ptr<SessionSocket> socket);
   void LookAt(uint64_t id, TimePoint now, bool hung_up = false);
   void Erase(uint64_t id);
   void LookAtAll(TimePoint now);
-  // Keeps the socket until its client has read how the session ended.  If too many sockets linger,
-  // destroys the oldest one.
+  // Keeps a socket whose session has ended until it has taken the last bytes for its client (how
+  // the session ended), but at most for SessionSocket::kLinger.  If more than kLingeringMax sockets
+  // linger, destroys the one with the lowest id.
   void Linger(uint64_t id);
   void Watch(Served& served, const SessionSocket::Next& next, bool hung_up);
 
@@ -90,7 +92,7 @@ class SessionLoop final : public SessionSocket::Waker {
 
   // Used by the thread only.
   absl::flat_hash_map<uint64_t, Served> served_;
-  std::set<uint64_t> lingering_;  // the oldest first
+  std::set<uint64_t> lingering_;  // ids of sockets, the lowest first
   TimePoint spin_until_;
   TimePoint next_due_ = TimePoint::max();  // of all sockets; may be too early
 };

@@ -13,8 +13,8 @@ namespace larder {
 namespace {
 
 constexpr std::chrono::seconds kRetryAfter{1};  // if there are too many sessions
-// The most frames, or bytes of frames, that the loop handles for one session before it serves the
-// others: a message of kSmallBodyBytes may name 750 blocks.
+// A session's turn ends, so that the loop serves the others, when so many frames, or so many bytes
+// of frames, have been handled: a message of kSmallBodyBytes may name 750 blocks.
 constexpr size_t kTurnFrames = 16, kTurnBytes = SessionSocket::kSmallBodyBytes;
 
 }  // namespace
@@ -128,7 +128,8 @@ void SessionSocket::LookAtSession(TimePoint now, Next* next) {
   if (absl::Status status = LookAtInput(now, next); !status.ok()) return Fail(status, now);
   if (input_->working) return;
   if (const auto end = WantedEnd()) return End(*end, now);
-  // The socket was half-closed or broke; the session knows which by whether it received `bye`.
+  // The client sends nothing more.  The session knows by whether it received a `bye` whether its
+  // client ended it or was lost.
   if (input_->eof && !input_->stopped) return End(absl::OkStatus(), now);
   // The client is gone, so its message must not wait for capacity that other processes hold.
   if (hung_up_ && input_->waits_from) End(absl::OkStatus(), now);
@@ -154,8 +155,8 @@ absl::Status SessionSocket::LookAtInput(TimePoint now, Next* next) {
 absl::Status SessionSocket::MakeRoom(TimePoint now) {
   const size_t awaited = input_->reader.awaited_bytes();
   if (awaited <= kSmallBodyBytes) return absl::OkStatus();
-  // What the reader's buffer may grow to for this message, and as much again for the decoded
-  // message.
+  // At most what the reader's buffer may grow to with the next bytes; and as much again for the
+  // decoded message.
   const size_t grown = 2 * input_->reader.buffer_bytes() + SessionFrameReader::kRoomBytes;
   const size_t wanted = 2 * std::min(awaited, grown);
   const uint64_t charged = input_->charged.amount();

@@ -1,19 +1,20 @@
 // The daemon's end of one session socket: reads Up, writes Down, and finally writes how the session
 // ended (docs/format.md, "Session socket").  AttachStream is its counterpart over gRPC.
 //
-// All input is untrusted.  The socket never blocks, because other sessions share its loop: answers
-// that the client does not take are queued, and a worker handles a long message.
+// All input is untrusted.  The socket never waits for its client, because other sessions share its
+// loop: answers that the client does not take are queued, and a worker handles a long message.
 // Ownership: owns the socket; shares the session.  Borrows Context and Waker.
-// Thread-safety: Send, Finish and Abort from any thread; Refuse and Begin before another thread
-// knows this object; the other methods from one thread, that of its loop.
+// Thread-safety: Send, Finish and Abort from any thread; Refuse and Begin before the socket is
+// added to its loop; the other methods from one thread, that of the loop.
 // Locks: mu_ may be held while Waker is called and a share is taken.  The session is called without
 // it, and calls this object under the session's locks.
-// Lifecycle: constructed -> Begin -> OnEvent ... until Next::over -> destroyed.  Or constructed ->
-// Refuse -> destroyed.
+// Lifecycle: constructed -> Begin -> OnEvent ... until Next::over or Next::lingers -> destroyed.
+// Or constructed -> Refuse -> destroyed.
 // Limits: reading stops while more than kQueuedMax bytes of answers wait, so that a client which
 // does not read cannot make the daemon's memory grow, and while there is no capacity (Shares) or no
 // worker for a message beyond kSmallBodyBytes.  Answers that wait are charged (ChargeAnswers).
-// After its first byte a message must continue (kPauseMax) and be completed (kMessageMax).
+// After its first byte a message must continue (kPauseMax) and be completed (kMessageMax); the time
+// for which it waits for capacity does not count.
 #pragma once
 
 #include <memory>
@@ -36,11 +37,11 @@ namespace larder {
 
 class SessionSocket final : public SessionSink {
  public:
-  static constexpr size_t kSmallBodyBytes = 12 << 10;     // a longer message is charged
+  static constexpr size_t kSmallBodyBytes = 12 << 10;     // a worker handles a longer message
   static constexpr std::chrono::seconds kPauseMax{10};    // within a message
   static constexpr std::chrono::seconds kMessageMax{60};  // from its first byte to its last
   static constexpr std::chrono::milliseconds kRetry{10};  // pause if no capacity or worker is free
-  static constexpr std::chrono::seconds kAskAgain{1};     // between two calls of HasItsPart
+  static constexpr std::chrono::seconds kAskAgain{1};     // least time between calls of HasItsPart
   static constexpr std::chrono::seconds kLinger{1};  // for the client to read how its session ended
 
   struct Context {
@@ -56,7 +57,7 @@ class SessionSocket final : public SessionSink {
   SessionSocket(const Context& context, FileDescriptor socket, uint64_t id, Waker& waker);
   ~SessionSocket() override;
 
-  // Writes to the client why there is no session.
+  // Writes to the client why there is no session, and, with ResourceExhausted, when to try again.
   void Refuse(const absl::Status& why) LARDER_EXCLUDES(mu_);
   void Begin(std::shared_ptr<AttachedSession> session) {
     account_ = session->account();
@@ -105,24 +106,27 @@ class SessionSocket final : public SessionSink {
   };
   void LookAtSession(TimePoint now, Next* next) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status LookAtInput(TimePoint now, Next* next) LARDER_EXCLUDES(mu_);
-  // Returns false if there was nothing to read.
+  // Returns true if bytes came.  Sets input_->eof if nothing more will come, and input_->carried if
+  // the client sent file descriptors.
   [[nodiscard]] bool Receive(TimePoint now);
   // Handles the complete frames, until something stops it or its turn ends.
   [[nodiscard]] absl::Status HandleFrames(TimePoint now, Next* next) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status Handle(const SessionFrame& frame, SessionCodec& parser, wire::Up& up);
-  // Returns false if no worker is free.
+  // Returns false if the worker pool does not accept the message now.
   [[nodiscard]] bool HandToWorker(const SessionFrame& frame) LARDER_EXCLUDES(mu_);
   void StopFor(TimePoint due);
   // Charges the next part of a long message that has begun, or stops reading for a while.  Returns
-  // ResourceExhausted if there can never be enough capacity, or if there was none in time.
+  // ResourceExhausted if there can never be enough capacity, or if there was none within
+  // kMessageMax although the process holds at least its part of it (HasItsPart).
   [[nodiscard]] absl::Status MakeRoom(TimePoint now);
-  // Returns DeadlineExceeded if an incomplete message pauses or lasts too long.
+  // Returns DeadlineExceeded if an incomplete message pauses or lasts too long and this turn
+  // received nothing.
   [[nodiscard]] absl::Status CheckBegun(TimePoint now, bool received);
   // Returns true if too many bytes of answers wait for the client.
   [[nodiscard]] bool Full() LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<absl::Status> TakeWorked() LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<absl::Status> WantedEnd() LARDER_EXCLUDES(mu_);
-  // Ends the session because of what its client sent.
+  // Ends the session with the error in which its client's input resulted.
   void Fail(const absl::Status& why, TimePoint now) LARDER_EXCLUDES(mu_);
   // Closes the session, then writes how it ended.  In this order, so that when a client learns that
   // its session has ended, the daemon has ended it already.

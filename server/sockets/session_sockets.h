@@ -1,5 +1,5 @@
-// Hands out session sockets: one for each session of a process of this host, each served by one of
-// several loops.
+// Hands out session sockets to processes of this host, each with a session of its own.  Several
+// loops serve them.
 //
 // Ownership: owns the loops.  Borrows the parts of Context, which outlive it.
 // Thread-safety: Open from any thread; Ask and Answered from one thread.
@@ -29,9 +29,11 @@ class SessionSockets {
 
   // Creates a session and its socket, and returns the client's end of the socket.  If no session
   // can be created, the client reads the reason from the socket, in the form of a session's end.
+  // Returns an error if no socket can be created.
   [[nodiscard]] absl::StatusOr<FileDescriptor> Open(const AttachedProcess& process);
 
-  // As in server/runtime/heartbeat.h, for all loops; Ask also wakes them.
+  // Ask asks all loops to show that they make progress, and wakes them.  Answered returns true if
+  // all have done so since the last Ask, or if Ask was never called.
   void Ask();
   [[nodiscard]] bool Answered() const;
 

@@ -144,7 +144,7 @@ void BlockRecoder::Write(std::span<Copy> copies, PayloadCodec& codec) const {
   if (!on_disk.empty()) WriteDisk(on_disk, codec);
 }
 
-// Returns kReady if another reader holds the block now.
+// Returns kReady if another reader holds the block now, or if the block has just left HOST.
 BlockRecoder::Outcome BlockRecoder::WriteHost(Copy& copy) const {
   if (!InHost(store_.index().LookAt(copy.ref).state)) return Outcome::kMissing;
   const ByteCount bytes = copy.header.table.PayloadBytes();
@@ -174,7 +174,7 @@ void BlockRecoder::WriteDisk(std::span<Copy*> copies, PayloadCodec& codec) const
     if ((TiersOf(now.state) & TierBit(Tier::kDisk)) == 0) {
       copy->outcome = Outcome::kMissing;
     } else if (now.disk_location != copy->location) {
-      copy->outcome = Outcome::kInUse;  // another call has just rewritten it
+      copy->outcome = Outcome::kInUse;  // it was rewritten meanwhile
     }
   }
   if (!mine.empty()) Replace(mine, codec);
@@ -211,8 +211,8 @@ void BlockRecoder::Replace(std::span<Copy* const> mine, PayloadCodec& codec) con
   if (!gone.empty()) (void)disk_.tier->Erase(gone);
 }
 
-// If the disk is too full for some of the blocks, evicts other blocks from it and writes these
-// again, once.
+// If the disk is too full for some of the blocks, evicts others from it and tries once more to
+// write those for which it was too full.
 void BlockRecoder::Put(std::span<const DiskTier::NewBlock> blocks,
                        std::span<DiskTier::PutResult> results) const {
   disk_.tier->Put(blocks, results);

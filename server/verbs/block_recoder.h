@@ -31,8 +31,8 @@ class BlockRecoder {
     kChanged,      // written
     kUnchanged,    // the copy is in that codec already, or would not get smaller
     kMissing,      // the block has left the tier, or the copy was damaged
-    kInUse,        // another reader or writer holds the block
-    kNoRoom,       // the tier has no space for the new copy
+    kInUse,        // the block is held, or its record is being or was just rewritten
+    kNoRoom,       // the tier has no space for the new copy, or does not take it now
     kUnsupported,  // the copy is in a codec that cannot be converted here
     kFailed,       // the disk failed
   };
@@ -60,7 +60,7 @@ class BlockRecoder {
   // Holds the block of one copy, reads the copy and recodes it.  Sets its outcome, which is never
   // kChanged.
   void Prepare(Codec to, PayloadCodec& codec, Copy* copy) const;
-  // Writes the copies that are kReady, those of DISK with one sync.  A copy of a block that another
+  // Writes the copies that are kReady, those of DISK together.  A copy of a block that another
   // reader or writer holds stays kReady.  REQUIRES: all copies are of one tier.
   void Write(std::span<Copy> copies, PayloadCodec& codec) const;
   // Releases the copies, whatever their outcome.

@@ -109,7 +109,7 @@ absl::Status ScopeMembers::Find(const BlockScope& scope, const BlockStore& store
 }
 
 // All blocks of a chain have one content.  For the first block of a chain it is the parent; for the
-// first block behind a hole it is in the block's metadata, in HOST or on disk.
+// first block behind a hole it is in the block's metadata, in HOST or on disk, if it is known.
 absl::Status ScopeMembers::FindContent(const Digest& content_id, const BlockStore& store,
                                        DiskTier* disk, const DeviceTable* devices) {
   const ChainForest forest(store.index(), LinksOf(devices));

@@ -36,12 +36,13 @@ struct BlockScope {
   std::vector<uint64_t> ends;  // for kPrefix: IndexHash of the last whole block, per variant
 };
 
-// Returns InvalidArgument as Select does, or if a prefix has no whole block of any variant.
+// Returns InvalidArgument if a selection of kBlocks has more than SelectedBlocks::kBlocksMax
+// blocks, or if there are variants, but the tokens of kPrefix have no whole block of any of them.
 [[nodiscard]] absl::StatusOr<BlockScope> MakeScope(
     wire::SelectionScope scope, const wire::BlockSelection& selection, const Digest& content_id,
     std::span<const uint32_t> tokens, const InstanceTable& instances, const BlockStore& store);
 
-// The stored blocks of a scope, as they were when Find ran.
+// Which blocks belong to a scope, by what was stored when Find ran.
 class ScopeMembers {
  public:
   // `disk` may be null.  `devices` may be null if blocks of DEVICE do not matter.  Returns
@@ -68,7 +69,7 @@ class ScopeMembers {
     return !variants_ || variants_->contains(variant);
   }
   // Finds the blocks that `writer` stored.  For a block that is only on disk, reads the record
-  // header.
+  // header; since records do not name the engine, a writer with an engine selects no such block.
   absl::Status FindWritten(const BlockWriter& writer, const BlockStore& store, DiskTier* disk);
   absl::Status FindContent(const Digest& content_id, const BlockStore& store, DiskTier* disk,
                            const DeviceTable* devices);

@@ -20,14 +20,15 @@ class ChainForest {
  public:
   using Names = absl::flat_hash_set<uint64_t>;  // hashes
 
-  // `more` has links, (parent, block), that are not in the index.
+  // Pairs (parent, block).
   using Links = std::vector<std::pair<uint64_t, uint64_t>>;
+  // `more`: links to add to those of the index.
   explicit ChainForest(const BlockIndex& index, const Links& more = {});
 
   // Returns these names, stored or not, and all blocks that continue them directly or indirectly.
   [[nodiscard]] Names Below(std::vector<uint64_t> names) const;
-  // Returns true if the block's parent was not stored: the block begins its chain, or follows a
-  // hole.
+  // Returns true if the block's parent was not stored or is not known: the block begins its chain,
+  // or may follow a hole.
   [[nodiscard]] bool IsHead(const ChainLink& block) const { return !names_.contains(block.parent); }
 
  private:

@@ -146,7 +146,7 @@ BlockStatus ClearVerb::ClearOne(const What& what, VariantIndex variant, const Di
   return BlockStatus::kOk;
 }
 
-// Called before the blocks are cleared, so that no pin brings one of them back.
+// Called before the blocks are cleared, so that no pin keeps one of them or brings it back.
 absl::Status ClearVerb::EndPins(const ScopeMembers& members, bool dry_run,
                                 wire::ClearResult* result) {
   if (dry_run) {

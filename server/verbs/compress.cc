@@ -20,7 +20,7 @@ namespace {
 // threads, end within this time.
 constexpr Duration kHoldLimit = std::chrono::seconds(1);
 constexpr Duration kPollEvery = std::chrono::milliseconds(10);
-constexpr int kNice = 10;  // no reader or writer waits for this work
+constexpr int kNice = 10;  // a priority below that of readers and writers
 
 using Outcome = BlockRecoder::Outcome;
 
@@ -56,8 +56,8 @@ struct CompressVerb::Run {
   std::optional<std::vector<Item>> held{std::in_place};
 };
 
-// Copies that are prepared together.  Shared with the helpers, which may start only after all
-// copies are prepared.
+// Copies that are prepared together.  Shared with the helpers, some of which may not start before
+// all copies are prepared, and then find nothing to do.
 struct CompressVerb::Window {
   Window(const BlockRecoder& the_recoder, Codec the_codec, std::span<Copy> the_copies)
       : recoder(the_recoder), to(the_codec), copies(the_copies) {}

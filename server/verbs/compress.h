@@ -6,7 +6,8 @@
 // Ownership: Daemon owns it; the store, the disk and the counters outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: each window has one, a leaf; it is not held while a copy is recoded or written.
-// Blocking: Compress waits for the disk, and returns when all copies are done.
+// Blocking: Compress waits for the disk; it returns when it has tried all copies, or when it is
+// cancelled or the disk fails.
 // Limits: a window has at most kWindowBlocks copies and kWindowBytes of recoded bytes, plus up to
 // one copy for each thread.
 #pragma once
@@ -44,12 +45,14 @@ class CompressVerb {
     Codec codec = Codec::kLossless;
     bool dry_run = false;  // reads and recodes, but writes nothing
   };
-  // Called between windows, several times per second.  Returns false if the call is to stop.
+  // Called when the work begins and ends, and in between, at most every 200 ms, after a window or
+  // while a window waits for blocks in use.  Returns false if the call is to stop.
   using Report = CallProgress<wire::CompressProgress>::Report;
   // Returns OK if every copy is done, except those that the progress counts as missing, kept,
   // unsupported or without space.  Returns Cancelled if `report` returned false, Unimplemented if
-  // the codec is not supported, FailedPrecondition if there is no disk, Unavailable if the disk
-  // failed or is not read yet.
+  // the codec is not supported, FailedPrecondition if `tiers` has DISK and there is no disk,
+  // Unavailable if the disk failed or is not read yet.  Lowers the priority of the calling thread
+  // and does not restore it.
   [[nodiscard]] absl::Status Compress(const What& what, const Report& report);
 
  private:
@@ -65,16 +68,17 @@ class CompressVerb {
   [[nodiscard]] absl::Status Check(const What& what) const;
   // Returns the copies of the scope, those of HOST first.
   [[nodiscard]] absl::StatusOr<std::vector<Item>> ItemsOf(const What& what) const;
-  // Recodes all items in windows.  Waits until `until` for blocks that are in use.
+  // Recodes the items in windows, until the call is to stop or the disk fails.  Waits until `until`
+  // for blocks that are in use.
   [[nodiscard]] absl::Status DoAll(Run& run, std::span<const Item> items, TimePoint until);
   // Recodes one window from the front of *left and removes it from *left.
   [[nodiscard]] absl::Status DoWindow(Run& run, std::span<const Item>* left, TimePoint until,
                                       PayloadCodec& codec);
-  // Prepares copies from the front until their recoded bytes reach kWindowBytes; returns how many
-  // it prepared.
+  // Prepares copies from the front until all are prepared or their recoded bytes reach
+  // kWindowBytes; returns how many it prepared.  REQUIRES: there are copies.
   [[nodiscard]] size_t Prepare(Codec to, std::span<Copy> copies, PayloadCodec& codec);
-  // Writes the prepared copies.  Until `until` it tries again to write those whose blocks are in
-  // use.
+  // Writes the prepared copies.  Until `until`, or until the call is to stop, it tries again to
+  // write those whose blocks are in use.  The outcome of those that remain is kInUse.
   void Write(Run& run, std::span<Copy> copies, TimePoint until, PayloadCodec& codec);
   [[nodiscard]] absl::Status Settle(Run& run, std::span<const Copy> copies);
   void Count(Codec to, const Copy& copy);

@@ -19,8 +19,8 @@ Named NamedOf(const BlockScope& scope, const DeviceVerbs::Blocks& blocks) {
   return {scope.blocks.names, blocks};
 }
 
-// Adds to *answers the worst status of each name's blocks.  The answer for a name without blocks
-// stays as it is; it is kMissing if *answers was empty.
+// Sets the answer for each name to the worst of that answer and the statuses of the name's blocks.
+// If *answers is empty, first adds an answer kMissing for each name.
 void AddAnswers(const Named& named, const std::vector<BlockStatus>& statuses,
                 std::vector<wire::BlockAnswer>* answers) {
   if (named.names.empty()) return;

@@ -4,7 +4,7 @@
 // Ownership: Daemon owns it; the store, the disk, the device table and the queue outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: none of its own.
-// Blocking: Find waits for the disk, as ScopeMembers::Find does; no method waits for an engine.
+// Blocking: Find may wait for the disk; no method waits for an engine.
 #pragma once
 
 #include <functional>
@@ -28,21 +28,22 @@ class DeviceVerbs {
 
   using Blocks = std::vector<DirectiveQueue::Block>;
   // Finds the blocks of the scope by what engines report and by what is stored, so it must be
-  // called before any of these blocks is cleared.  Returns Unavailable as ScopeMembers::Find does;
-  // *blocks then has the blocks that were found.
+  // called before any of these blocks is cleared.  Returns Unavailable if the content or the writer
+  // of some blocks could not be read from the disk; *blocks then has the blocks that were found.
   [[nodiscard]] absl::Status Find(const BlockScope& scope, Blocks* blocks) const;
 
   struct Drop {
     bool pinned = false;  // drops blocks that engines have pinned, too
     bool dry_run = false;
   };
-  // Asks the engines to drop the blocks and adds their answers to `result`, which may have counts
-  // of HOST and DISK already.  Calls `done` once, on this thread or on another one
-  // (DirectiveQueue::Answer).
+  // Asks the engines to drop the blocks, or, with `dry_run`, assumes that they do, and adds their
+  // answers to `result`, which may have counts of HOST and DISK already.  Calls `done` once, on
+  // this thread or on another one (DirectiveQueue::Answer).
   void Clear(const BlockScope& scope, const Drop& drop, Blocks blocks, wire::ClearResult result,
              std::function<void(const wire::ClearResult&)> done);
   // Asks the engines to encode the blocks and adds their answers to `progress`, whose `blocks` must
-  // count them already.  Calls `done` as Clear does.
+  // count them already.  Calls `done` once, on this thread or on another one
+  // (DirectiveQueue::Answer).
   void Compress(const BlockScope& scope, Codec codec, Blocks blocks,
                 wire::CompressProgress progress,
                 std::function<void(const wire::CompressProgress&)> done);

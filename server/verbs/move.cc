@@ -13,13 +13,15 @@
 namespace larder {
 namespace {
 
-// How often the progress of a window under way is reported.
+// How often a call checks whether the blocks of its window have arrived, and may report its
+// progress.
 constexpr Duration kReportEvery = std::chrono::milliseconds(100);
-// The pause before a block that one of the daemon's own threads holds is tried again.
+// The pause before blocks that were in use are tried again.
 constexpr Duration kTryAgain = std::chrono::milliseconds(10);
-// A disk that writes nothing for this long counts as failed.
+// A disk that writes no block of the window for this long counts as failed.
 constexpr Duration kStalled = std::chrono::seconds(30);
-// The holds of the daemon's own threads, which spill, promote and verify, end within this time.
+// How long a call tries blocks again that are in use.  Most holds of the daemon's own threads,
+// which spill, promote and verify, end within this time.
 constexpr Duration kHoldLimit = std::chrono::seconds(1);
 // The pause before a promotion that was refused, because too many wait, is requested again.
 constexpr Duration kAskAgain = std::chrono::milliseconds(20);
@@ -128,8 +130,8 @@ absl::Status MoveVerb::CheckFits(const What& what, ByteCount bytes) const {
       " can hold only ", most.value(), " beside what is pinned or in use; select fewer blocks"));
 }
 
-// A block that did not arrive and is still in `from` means that the disk failed, which ends the
-// call.
+// If a block is reported as missing or damaged, but is still in `from`, the disk has failed, which
+// ends the call.
 absl::Status MoveVerb::MoveWindow(Run& run, std::span<const Item> window) {
   absl::Status status;
   const std::vector<BlockStatus> answers =
@@ -211,7 +213,8 @@ std::vector<BlockStatus> MoveVerb::ToDisk(Run& run, std::span<const Item> window
       answers->Set(i, on_disk ? BlockStatus::kOk : BlockStatus::kFull);
     });
   }
-  // A block without an answer may have arrived by another offer, or have left the pool.
+  // A block without an answer, or that the spiller gave up, may have arrived by another offer, or
+  // have left all tiers.
   const auto look = [&](std::vector<BlockStatus>& statuses) {
     size_t open = 0;
     for (size_t i = 0; i < window.size(); ++i) {

@@ -2,12 +2,14 @@
 // the threads that move blocks for all purposes (Spiller, Promoter).
 //
 // Unless the call copies, blocks that have arrived in `to` are removed from `from` at its end, also
-// if it was cancelled or failed, and only if their copy in `to` still exists.  A later call moves
-// the blocks that were not moved, also after a crash of the daemon.
+// if it was cancelled or failed, and only if their copy in `to` still exists and they are neither
+// pinned nor in use.  A later call moves the blocks that were not moved, also after a crash of the
+// daemon.
 // Ownership: Daemon owns it; the store, the disk and the counters outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: each window has one, a leaf; the spiller may acquire it under its own lock.
-// Blocking: Move waits for the disk, and returns when all blocks are moved.
+// Blocking: Move waits for the disk; it returns when it has tried all blocks, or when it is
+// cancelled or the disk fails.
 // Limits: each call has at most kWindowBlocks and kWindowBytes under way, or one larger block.
 #pragma once
 
@@ -39,11 +41,13 @@ class MoveVerb {
     Tier from = Tier::kHost, to = Tier::kDisk;
     bool copy = false;  // the blocks stay in `from`, too
   };
-  // Called after each window and several times per second.  Returns false if the call is to stop.
+  // Called when the work begins, after each window, and about 5 times per second while a window is
+  // under way.  Returns false if the call is to stop.
   using Report = CallProgress<wire::MoveProgress>::Report;
-  // Returns OK if nothing is left to do, Cancelled if `report` returned false, FailedPrecondition
-  // if there is no disk or `to` cannot hold the blocks, Unavailable if the disk failed or is not
-  // read yet.
+  // Returns OK if it has tried all blocks, although some may not have been moved
+  // (wire::MoveProgress counts them); Cancelled if `report` returned false; FailedPrecondition if
+  // there is no disk or `to` cannot hold the blocks; Unavailable if the disk failed, wrote nothing
+  // for 30 s, or is not read yet.
   [[nodiscard]] absl::Status Move(const What& what, const Report& report);
 
  private:
@@ -56,17 +60,20 @@ class MoveVerb {
   // Returns the blocks to be moved, grouped by variant.
   [[nodiscard]] absl::StatusOr<std::vector<Item>> ItemsOf(const What& what) const;
   [[nodiscard]] absl::Status CheckFits(const What& what, ByteCount bytes) const;
-  // Returns how many items from the front are moved at once: at least 1, and all of one variant.
+  // Returns how many items from the front make up the next window: at least 1, and all of one
+  // variant.  REQUIRES: there are items.
   [[nodiscard]] static size_t WindowOf(std::span<const Item> items);
   [[nodiscard]] absl::Status MoveWindow(Run& run, std::span<const Item> window);
   [[nodiscard]] bool IsIn(const Item& item, Tier tier) const;
   // Returns kOk if the block is on disk, kMissing if it is in no tier, otherwise kPending.
   [[nodiscard]] BlockStatus OnDisk(const Item& item) const;
-  // ToDisk and ToHost return a status for each block: kOk if it has arrived, kMissing if it has
-  // left `from`, kFull if `to` has no space for it, kPending if the call is to stop.  ToHost also
-  // returns the other statuses of a promotion.
+  // Returns a status for each block: kOk if it is on disk, kMissing if it is in no tier, kFull if
+  // the spiller gave it up, kPending if the call is to stop or the disk wrote nothing for too long.
+  // In the latter case *status becomes Unavailable.
   [[nodiscard]] std::vector<BlockStatus> ToDisk(Run& run, std::span<const Item> window,
                                                 absl::Status* status);
+  // Returns for each block the status that TierWorker::Promote reports, or kPending if the call is
+  // to stop before that.
   [[nodiscard]] std::vector<BlockStatus> ToHost(Run& run, std::span<const Item> window);
   void Settle(Run& run, const Item& item, BlockStatus status);
   void LeaveFrom(Run& run);

@@ -81,7 +81,7 @@ PinVerb::~PinVerb() {
   writer_.join();
 }
 
-// Pins past their deadline are restored too; the next Tick ends them.
+// Pins past their deadline are restored too; Tick ends them.
 size_t PinVerb::Load() {
   if (disk_.tier == nullptr) return 0;
   const uint64_t latest_ms = DeadlineIn(kTtlMax);  // in case the clock was set back
@@ -176,7 +176,8 @@ void PinVerb::Write(std::vector<Name> changed, Waiting waiting) {
     MutexLock lock(mu_);
     changed_.insert(std::make_move_iterator(changed.begin()),
                     std::make_move_iterator(changed.end()));
-    // changed_ also has the changes of earlier calls that the disk did not accept.
+    // changed_ may also have changes of earlier calls, such as changes that the disk did not
+    // accept.
     if (!changed_.empty()) {
       if (waiting.answer) waiting_.push_back(std::move(waiting));
       wake_.NotifyOne();
@@ -329,7 +330,7 @@ void PinVerb::Spill(const PinKey& key) {
   if (spiller.stats().queued < kBroughtAtOnce) spiller.Offer(SessionId{}, key.variant, key.digest);
 }
 
-// If a promotion fails or finds no capacity, the next sweep tries it again.
+// If a promotion fails or finds no capacity, a later sweep tries it again.
 void PinVerb::Promote(VariantIndex variant, std::span<const Digest> digests) {
   under_way_->fetch_add(digests.size());
   const auto ready = [under_way = under_way_](size_t, BlockStatus) { under_way->fetch_sub(1); };

@@ -1,20 +1,21 @@
 // Pins and prefetches: writes pins to disk, so that they outlive the daemon, ends them at their
-// deadlines, and brings each block into the tier in which it is pinned.
+// deadlines, and, if there is a disk, brings each block into the tier in which it is pinned.
 //
 // BlockStore::pins() decides which blocks are pinned.  On disk a pin is a fact of the disk tier
 // under "pin/" VARIANT DIGEST TIER OWNER, whose value is its deadline (docs/format.md).  A prefetch
 // is a pin of HOST without an owner, and is not written to disk.
 // Ownership: Daemon owns it.  Store, disk and counters outlive it; jobs of the promoter may outlive
 // it.
-// Thread-safety: all methods from any thread.  Pin and Unpin do not wait for the disk: a thread of
-// this object, the writer, writes the changes of all calls together and answers the calls.  It
-// writes each pin as the pin is at the time of the write, so the order of calls does not matter.
-// If the disk does not accept a change, the writer tries again later.
+// Thread-safety: Load before any other call, the other methods from any thread.  Pin and Unpin do
+// not wait for the disk: a thread of this object, the writer, writes the changes of all calls
+// together and answers the calls.  It writes each pin as the pin is at the time of the write, so
+// the order of calls does not matter.  If the disk does not accept a change, the writer tries again
+// later.
 // Locks: mu_ is a leaf, held neither while the disk nor while an Answer is called.  sweep_mu_ is
 // held while the index is walked.
 // Lifecycle: constructed -> Load -> the disk's recovery -> ... -> destroyed, which answers the
 // calls that wait.
-// Memory: the names of the pins that are to be written, and 8 bytes for each pin on disk.
+// Memory: the names of the pins that are to be written, and about 16 bytes for each pin on disk.
 #pragma once
 
 #include <atomic>
@@ -45,8 +46,7 @@ namespace larder {
 class PinVerb {
  public:
   static constexpr size_t kOwnerBytesMax = 256;
-  // The most blocks that sweeps have on their way into their tier at once; blocks of new calls come
-  // in addition.
+  // The most pinned blocks that one sweep brings into their tiers.
   static constexpr size_t kBroughtAtOnce = 1024;
 
   PinVerb(BlockStore& store, DiskParts disk, Counters& counters, WallClock now_ms);
@@ -61,13 +61,15 @@ class PinVerb {
     return now_ms_() + static_cast<uint64_t>(ttl.count());
   }
 
-  // Receives OK when all that the call changed is on disk, or at once if there is no disk.
-  // Receives Unavailable if the disk did not accept the change: it then takes effect in this daemon
-  // only, which tries again to write it.  Also receives a status for each block.  Called once, on
-  // the calling thread or the writer's.
+  // Receives OK when all that the call changed is on disk, or at once if there is no disk or
+  // nothing to write.  Receives Unavailable if the disk did not accept the call's changes, or
+  // others that were written with them: the changes then take effect in this daemon, which tries
+  // again to write them.  Also receives a status for each key, or for each pin that was ended.
+  // Called once, on the calling thread or the writer's.
   using Answer = std::function<void(const absl::Status&, std::vector<BlockStatus>)>;
-  // The status of each key is that of BlockPins::Add.  REQUIRES: owner has 1 to kOwnerBytesMax
-  // bytes.
+  // The status of each key is kOk if its block is in the key's tier, kPending if the block is
+  // pinned but has yet to be brought there, kMissing if there is no such block, kFull at a limit;
+  // with the last two no pin was added.  REQUIRES: owner has 1 to kOwnerBytesMax bytes.
   void Pin(std::string_view owner, std::span<const PinKey> keys, uint64_t deadline_ms,
            Answer answer) LARDER_EXCLUDES(mu_);
   // The status of each key is kOk, or kMissing if this owner does not pin it.
@@ -75,14 +77,16 @@ class PinVerb {
       LARDER_EXCLUDES(mu_);
   // Ends all pins of an owner; `answer` receives kOk for each.
   void UnpinAll(std::string_view owner, Answer answer) LARDER_EXCLUDES(mu_);
-  // Ends all pins of these blocks, of every owner; `answer` receives kOk for each.
+  // Ends all pins of these blocks, of every owner, and their prefetches; `answer` receives kOk for
+  // each.
   void UnpinBlocks(absl::FunctionRef<bool(VariantIndex, const Digest&)> which, Answer answer)
       LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::vector<BlockStatus> Prefetch(std::span<const PinKey> keys,
                                                   uint64_t deadline_ms);
 
-  // Ends pins at their deadline, and every 1 to 16 s brings pinned blocks into their tiers
-  // (kSweepPeriodMin, kSweepPeriodMax).  To be called several times per second.
+  // Ends up to 512 pins whose deadline has passed, and, if there is a disk, begins at intervals of
+  // 1 to 16 s or more to bring up to kBroughtAtOnce pinned blocks into their tiers.  It brings none
+  // while others are being promoted.  To be called several times per second.
   void Tick(TimePoint now) LARDER_EXCLUDES(mu_, sweep_mu_);
 
  private:
@@ -94,14 +98,16 @@ class PinVerb {
     Answer answer;
     std::vector<BlockStatus> statuses;
   };
-  // Has the writer write `changed`.  Answers `waiting` once these changes and all earlier ones are
-  // on disk.
+  // Has the writer write `changed`, with the changes of earlier calls that still wait, and then
+  // answers `waiting`: OK if all of them are on disk, Unavailable if the disk did not accept one of
+  // them.  Answers OK at once if there is nothing to write or no disk.
   void Write(std::vector<Name> changed, Waiting waiting) LARDER_EXCLUDES(mu_);
   void Run() LARDER_EXCLUDES(mu_);
   // Waits for changes to write, and takes them with the calls that wait for them.  Returns false if
   // the writer is to end.
   [[nodiscard]] bool AwaitWork(Names* changed, std::vector<Waiting>* waiting) LARDER_EXCLUDES(mu_);
-  // Returns the first error; what was not written is queued again.
+  // Returns Unavailable, with the reason, if the disk did not accept all names; those that were not
+  // written are queued again.
   [[nodiscard]] absl::Status WriteNames(const Names& names) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status WriteSome(std::span<const Name> names);
   void Expire() LARDER_EXCLUDES(mu_);

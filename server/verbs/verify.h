@@ -6,8 +6,9 @@
 // Ownership: Daemon owns it; the store, the disk and the counters outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: none of its own.
-// Blocking: Verify waits for the disk, and returns when all blocks are read.
-// Limits: a block of HOST is read in place; a block on disk is read in pieces of
+// Blocking: Verify waits for the disk; it returns when it has tried all blocks, or when it is
+// cancelled or the disk fails.
+// Limits: a block of HOST is read in place; a block on disk is read in pieces of at most
 // DiskVerifier::kPieceBytes, or of one segment if that is larger.
 #pragma once
 
@@ -29,11 +30,13 @@ class VerifyVerb {
   VerifyVerb(BlockStore& store, DiskParts disk, Counters& counters)
       : store_(store), disk_(disk), counters_(counters) {}
 
-  // Called several times per second.  Returns false if the call is to stop.
+  // Called when the work begins and ends, and in between, at most every 200 ms, after a block or
+  // while the call waits to keep its rate.  Returns false if the call is to stop.
   using Report = CallProgress<wire::VerifyProgress>::Report;
-  // Returns OK if it has read every block that was in the tier when it began, Cancelled if `report`
-  // returned false, FailedPrecondition if there is no disk, Unavailable if the disk failed or is
-  // not read yet, Unimplemented if the tier is neither HOST nor DISK.
+  // Returns OK if it has tried every block that was in the tier when it began (the progress counts
+  // those that could not be read), Cancelled if `report` returned false, FailedPrecondition if the
+  // tier is DISK and there is no disk, Unavailable if the disk failed or is not read yet,
+  // Unimplemented if the tier is neither HOST nor DISK.
   [[nodiscard]] absl::Status Verify(const wire::VerifyQuery& query, const Report& report);
 
  private:

@@ -27,8 +27,8 @@ constexpr size_t kPlanesMax = 4, kPiecesMax = 2;
 // more bytes than the division saves.
 constexpr size_t kPiecesFrom = 4096;
 
-// Begins an encoded segment.  The lengths of the pieces of all planes follow, then those pieces,
-// then the bytes at the end that are not a whole element.
+// The header of an encoded segment.  After it come the lengths of the pieces of all planes, then
+// the pieces, then those last raw bytes that are not a whole number.
 struct PlanesHeader {
   uint8_t version = kPlanesVersion;
   uint8_t planes = 0;
@@ -82,8 +82,8 @@ class Planes final : public BlockCodec {
     void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
     void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
   };
-  // Returns scratch memory of that size, with undefined contents.  Invalidates the result of the
-  // previous call.
+  // Returns `bytes` bytes of scratch memory, with undefined contents.  Invalidates the result of
+  // the previous call.
   [[nodiscard]] std::span<std::byte> Scratch(size_t bytes) {
     if (scratch_.size() < bytes) scratch_.resize(bytes);
     return std::span(scratch_).first(bytes);
@@ -91,8 +91,8 @@ class Planes final : public BlockCodec {
   [[nodiscard]] size_t EncodeStream(std::span<const std::byte> from, std::span<std::byte> to);
   [[nodiscard]] static absl::StatusOr<PlanesHeader> HeaderOf(std::span<const std::byte> encoded);
   // Sets *planes to the raw bytes of each plane, which lie in the scratch memory or, if the plane
-  // is stored as it is, in `encoded`.  Sets *rest to the bytes at the end of the segment that are
-  // not a whole element.
+  // is stored as it is, in `encoded`.  Sets *rest to the last raw bytes that are not a whole
+  // number.  Returns DataLoss if the segment is malformed.
   [[nodiscard]] absl::Status DecodePlanes(std::span<const std::byte> encoded,
                                           const PlanesHeader& header,
                                           std::array<const std::byte*, kPlanesMax>* planes,
@@ -152,8 +152,8 @@ void Join(const std::array<const std::byte*, kPlanesMax>& planes, size_t element
   if (element_bytes == 4) JoinElements<uint32_t>(planes, raw);
 }
 
-// Returns into how many pieces a plane is divided.  In a segment K lies before V, and each of these
-// two halves has byte frequencies of its own.
+// Returns into how many pieces a plane is divided.  Many engines lay K before V in a segment, and
+// each of these two halves has byte frequencies of its own.
 size_t PiecesOf(size_t plane_bytes) { return plane_bytes < kPiecesFrom ? 1 : kPiecesMax; }
 
 // Returns {begin, bytes} of piece `i` of a plane.
@@ -196,7 +196,7 @@ std::optional<size_t> Planes::Encode(std::span<const std::byte> raw, size_t elem
 }
 
 // Encodes one piece into `to` with zstd, or copies it as it is if zstd does not make it shorter.
-// Returns the length written, or 0 if that does not fit in `to`.
+// Returns the length written, or 0 if the result does not fit in `to`.
 size_t Planes::EncodeStream(std::span<const std::byte> from, std::span<std::byte> to) {
   const size_t room = std::min(from.size() - 1, to.size());
   const size_t length =

@@ -75,7 +75,7 @@ struct CatalogMemory::Impl {
       : cache(rocksdb::NewLRUCache(budget)),
         buffers(std::make_shared<rocksdb::WriteBufferManager>(budget / 2, cache)) {}
   std::shared_ptr<rocksdb::Cache> cache;
-  // Write buffers are charged to the cache, so that both together stay within the budget.
+  // Write buffers are charged to the cache, so that both together stay within one budget.
   std::shared_ptr<rocksdb::WriteBufferManager> buffers;
 };
 
@@ -99,8 +99,8 @@ struct BlockCatalog::Impl {
       if (db) (void)db->Close();
     }
   };
-  // A reference is counted in `uses` until it is destroyed; the database is not reopened before
-  // that.
+  // A reference to the open database.  It is counted in `uses` until it is destroyed, and OpenAnew
+  // does not close the database before that.
   using DatabaseRef = std::shared_ptr<Database>;
   enum class Use : uint8_t {
     kShort,
@@ -111,9 +111,9 @@ struct BlockCatalog::Impl {
   std::shared_ptr<rocksdb::Statistics> statistics;
   Mutex database_mu;
   CondVar changed;  // signalled when `opening` becomes false or `uses` becomes 0
-  // nullptr while no database could be opened
+  // nullptr while the database is being reopened, and after that has failed
   std::unique_ptr<Database> database LARDER_GUARDED_BY(database_mu);
-  // One thread reopens the database; the others wait.
+  // True while one thread reopens the database; the others wait.
   bool opening LARDER_GUARDED_BY(database_mu) = false;
   size_t uses LARDER_GUARDED_BY(database_mu) = 0;
   size_t long_uses LARDER_GUARDED_BY(database_mu) = 0;  // included in `uses`
@@ -177,11 +177,12 @@ struct BlockCatalog::Impl {
   }
 
   [[nodiscard]] absl::Status Open() LARDER_EXCLUDES(database_mu);
-  // Returns Unavailable if the database is closed and could not be reopened.
+  // Returns the database for a reader, after waiting while another thread reopens it.  Returns
+  // Unavailable if the database is closed and could not be reopened.
   [[nodiscard]] absl::StatusOr<DatabaseRef> ForReading(Use use = Use::kShort)
       LARDER_EXCLUDES(database_mu);
-  // As ForReading, but makes the database writable first if a write has failed.  REQUIRES: one
-  // writer at a time (BlockCatalog::mu_).
+  // Returns the database for a writer.  Makes it writable first if a write has failed; returns an
+  // error if that fails.  REQUIRES: one writer at a time (BlockCatalog::mu_).
   [[nodiscard]] absl::StatusOr<DatabaseRef> ForWriting() LARDER_EXCLUDES(database_mu);
   // Called after a failed write.  Returns true if RocksDB could resume writing without being
   // reopened.
@@ -268,8 +269,8 @@ absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForReading(U
           "catalog: could not be reopened after a failed write; the next attempt is within 1 s");
     opening = true;
   }
-  // A reader reopens the database itself, because a process that only reads would otherwise wait
-  // forever for a write to do so.
+  // A reader reopens the database itself, because in a process that only reads no write would ever
+  // do so.
   Opened(OpenToRead());
   MutexLock lock(database_mu);
   while (opening) changed.Wait(database_mu);
@@ -418,8 +419,9 @@ absl::Status BlockCatalog::Forget(std::span<const Room> rooms) {
   return status;
 }
 
-// Sets (*named)[i] to whether the key of rooms[i] named its extent, and removes these keys; if a
-// key could not be read, sets all to false and removes none.
+// Sets (*named)[i] to whether the key of rooms[i] named its extent or had a damaged entry, and
+// removes these keys.  If a key could not be read, sets all to false and removes none; if the
+// removal fails, each of these keys may or may not be removed.
 absl::Status BlockCatalog::EraseNames(std::span<const Room> rooms, std::vector<bool>* named) {
   named->assign(rooms.size(), false);
   LARDER_RETURN_IF_ERROR(impl_->options.faults->StatusAt(FaultPoint::kCatalogErase));

@@ -2,28 +2,28 @@
 // its header and its token ids.  Also stores the tier's facts.  Only block_catalog.cc includes
 // RocksDB.
 //
-// There are three column families; the keys of the first two are variant id and digest
-// (docs/format.md, "Disk tier"):
+// There are three column families besides RocksDB's default one, which holds the identity of the
+// catalog.  The keys of the first two are variant id and digest (docs/format.md, "Disk tier"):
 //   places   where a record lies; small, because a start reads all of this family
 //   headers  the record's header, byte for byte as in the data file, and the token ids
-//   facts    small values under text keys
-// RocksDB's default family holds the identity of the catalog.
+//   facts    small values under keys of 1 to 512 bytes
 // All families change through one write-ahead log, in order: after a crash the catalog holds a
 // prefix of the writes that were made.
 //
-// An extent is superseded when a newer record takes over its key.  The catalog remembers superseded
-// extents in memory until they are erased.  The next process finds only the extents that the
-// catalog names.
+// An extent is superseded when a newer record takes over its key, or when its key is removed by
+// Forget.  The catalog remembers superseded extents in memory until they are erased.  The next
+// process finds only the extents that the catalog names.
 // After a failed write RocksDB refuses all further writes until it is told to resume or, if the
 // failed write was one to its log, until it is reopened.  The next write first does what is needed;
-// it fails if the disk accepts no writes or a thread scans the whole catalog (ForEachPlace,
-// Compact).  Until then the catalog can be read; a reader waits while it is being reopened.  If
-// reopening for writes fails, the catalog is opened read-only, and a write at least 1 s later tries
-// again.
+// it fails if the disk accepts no writes, if the catalog must be reopened while a thread scans all
+// of it (ForEachPlace, Compact), or within 1 s after reopening has failed.  If the catalog cannot
+// be reopened for writes, it is opened read-only.  So it can usually be read meanwhile; a reader
+// waits while it is being reopened, and gets Unavailable if it cannot be opened at all.
 // Ownership: made by DiskShard.  Thread-safety: all methods from any thread.  Blocking: all methods
 // may wait for the disk, except MayComeBack, writable, unread_names and written_bytes.
-// Memory: within `memory`, which all shards share, plus 300 KiB (ErasedNames).  Disk: until a
-// compaction several times the live data; disk_bytes() returns how much.
+// Memory: block cache and write buffers within `memory`, which all shards share; about 300 KiB for
+// ErasedNames; the superseded extents.  Disk: until a compaction several times the live data;
+// disk_bytes() returns how much.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@
 namespace larder {
 
 // The memory that the catalogs of all shards share for block cache and write buffers, with one
-// budget.
+// budget for both.
 class CatalogMemory {
  public:
   explicit CatalogMemory(ByteCount budget);
@@ -73,15 +73,17 @@ class BlockCatalog {
     FaultPoints* faults = nullptr;                 // not null
     std::function<void(const std::string&)> warn;  // receives RocksDB's warnings; may be empty
   };
-  // Returns DataLoss if the catalog is damaged and cannot be opened; FailedPrecondition if RocksDB
-  // does not support its files.  Any other error means that the disk fails now.
+  // Opens the catalog, or creates an empty one.  Returns DataLoss if the catalog is damaged and
+  // cannot be opened; FailedPrecondition if RocksDB does not support its files.  Any other error
+  // means that the disk fails now.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<BlockCatalog>> Open(const Options& options);
   ~BlockCatalog();
   BlockCatalog(const BlockCatalog&) = delete;
   BlockCatalog& operator=(const BlockCatalog&) = delete;
 
-  // Enters all entries or none; they are durable on OK.  A key that existed now names its new
-  // extent; its former extent is superseded until it is erased.
+  // Enters all entries or none.  On OK they are durable; after an error the catalog may or may not
+  // have them.  A key that existed now names its new extent; its former extent is superseded until
+  // it is erased.
   // If the disk fails to read whether a key existed (counted in unread_names), Commit assumes that
   // it did not: a former extent then stays allocated until the next start.
   [[nodiscard]] absl::Status Commit(std::span<const CatalogEntry> entries) LARDER_EXCLUDES(mu_);
@@ -95,57 +97,67 @@ class BlockCatalog {
       return H::combine(std::move(h), room.key, room.extent.slab, room.extent.page);
     }
   };
-  // Removes the key of each Room if the key still names the extent of the Room; a key that names
-  // another extent stays.  On OK the removal survives the process; the next Commit, or any other
-  // durable write, makes it survive a loss of power (MayComeBack).
-  // If `erased` is not null, (*erased)[i] is set to whether the key of rooms[i] named its extent
-  // until now or the extent was superseded, so that no record owns the extent any more.  If it is
-  // false, the extent may belong to another record.  If the disk fails to read what one of the keys
-  // names, Erase returns an error and removes no key.
+  // Removes the key of each Room if the key still names the extent of the Room, or if its entry is
+  // damaged; a key that names another extent stays.  On OK the removal survives the process; the
+  // next Commit, or any other durable write, makes it survive a loss of power (MayComeBack).  If
+  // the disk fails to read what one of the keys names, Erase returns an error and removes no key;
+  // after any other error each key may or may not be removed.
+  // If `erased` is not null, (*erased)[i] is set to true if the key of rooms[i] named its extent
+  // until now or the extent was superseded, so that no other record owns the extent.  If it is
+  // false, the extent may belong to another record.
   [[nodiscard]] absl::Status Erase(std::span<const Room> rooms, std::vector<bool>* erased = nullptr)
       LARDER_EXCLUDES(mu_);
-  // Removes keys as Erase does, but their extents stay in use and become superseded: a later Erase
-  // of such an extent reports it as erased.
+  // Removes the key of each Room if the key still names the extent of the Room, or if its entry is
+  // damaged.  The extent stays in use and becomes superseded, until Erase is called for it.  After
+  // an error each key may or may not be removed.
   [[nodiscard]] absl::Status Forget(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);
 
   // On OK everything written so far, erasures included, is durable.
   [[nodiscard]] absl::Status Sync() LARDER_EXCLUDES(mu_);
   // Returns, for each key, whether it was erased or forgotten since the last durable write, so that
-  // a loss of power may bring it back.  Never waits for the disk.
+  // a loss of power may bring it back.  Returns true for any other key with a probability of about
+  // 10^-15.  Never waits for the disk.
   [[nodiscard]] std::vector<bool> MayComeBack(std::span<const BlockKey> keys) const;
 
-  // Sets out[i] to header and tokens of keys[i] as they were committed, or to nullopt if there is
-  // no entry or the entry is damaged.  Returns an error if the disk failed.
   using Description = CatalogDescription;
+  // Sets out[i] to header and tokens of keys[i] as they were committed, or to nullopt if there is
+  // no entry or the entry is damaged.  Returns an error if the disk failed; out[i] may then be
+  // unchanged, or nullopt although there is an entry.
   [[nodiscard]] absl::Status Describe(std::span<const BlockKey> keys,
                                       std::span<std::optional<Description>> out);
   // Sets out[i] to where the record of keys[i] lies, or to nullopt if there is no entry or the
-  // entry is damaged.  Returns an error if the disk failed.
+  // entry is damaged.  Returns an error if the disk failed; out[i] may then be unchanged, or
+  // nullopt although there is an entry.
   [[nodiscard]] absl::Status Places(std::span<const BlockKey> keys,
                                     std::span<std::optional<CatalogPlace>> out);
-  // Visits entries in key order until `visit` returns false.  Returns DataLoss if an entry is
-  // damaged.
+  // Visits the entries of the family `places` in key order, until `visit` returns false.  Returns
+  // DataLoss at the first entry that is damaged, and another error if the disk fails.
   [[nodiscard]] absl::Status ForEachPlace(
       absl::FunctionRef<bool(const BlockKey&, const CatalogPlace&)> visit);
 
-  // Writes all facts or none; a fact with an empty value is deleted.  Durable on OK.
+  // Writes all facts or none; a fact with an empty value is deleted.  On OK they are durable; after
+  // an error the catalog may or may not have them.
   [[nodiscard]] absl::Status PutFacts(std::span<const DiskTier::Fact> facts) LARDER_EXCLUDES(mu_);
+  // Visits all facts, in key order.  Returns an error if the disk fails, perhaps after some visits.
   // REQUIRES: `visit` does not call this catalog.
   [[nodiscard]] absl::Status ForEachFact(
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit);
 
-  // Identity returns which shard this catalog belongs to (TierDirectory::IdentityOf), or an empty
-  // string if it has no identity.  SetIdentity is durable on OK.
+  // Returns which shard this catalog belongs to (TierDirectory::IdentityOf), or an empty string if
+  // it has no identity.
   [[nodiscard]] absl::StatusOr<std::string> Identity();
+  // Sets which shard this catalog belongs to (TierDirectory::IdentityOf).  Durable on OK.
   [[nodiscard]] absl::Status SetIdentity(const std::string& identity) LARDER_EXCLUDES(mu_);
 
-  // Frees the disk space of erased entries as far as possible.  Keeps the disk busy for seconds.
+  // Frees the disk space of erased entries as far as possible.  May keep the disk busy for seconds.
+  // Does nothing if the catalog cannot be read.
   void Compact();
 
   [[nodiscard]] uint64_t unread_names() const;  // since Open: keys that Commit failed to read
   // Returns false from a failed write until the catalog has been made writable again.  Cheap.
   [[nodiscard]] bool writable() const;
-  // Tries to make the catalog writable again, as the next write would.
+  // Makes the catalog writable again if a write has failed, as the next write would do.  Returns an
+  // error if that fails.
   [[nodiscard]] absl::Status MakeWritable() LARDER_EXCLUDES(mu_);
   [[nodiscard]] ByteCount disk_bytes() const;     // of all its files; reads the directory
   [[nodiscard]] ByteCount written_bytes() const;  // since Open: log, flushes, compactions

@@ -7,7 +7,8 @@
 namespace larder {
 namespace {
 
-// The size of the files is read each time that 1/kLooks of the limit has been written.
+// Full reads the size of the files again when 1/kLooks of the limit has been written since it last
+// did.
 constexpr uint64_t kLooks = 16;
 // Files that have reached the limit are compacted if at least 1/kCompactions of the limit is not
 // live data.

@@ -2,10 +2,9 @@
 // entries fit.
 //
 // RocksDB frees the space of erased entries only when it compacts them away, so the size of its
-// files says little about how many entries fit.  This class counts the bytes of live entries, and
-// compacts when the files take the whole share and a compaction frees enough of it.  The count is
-// an estimate: the sizes of entries that were found at a start are not known until the first
-// compaction.
+// files says little about how many entries fit.  This class estimates the bytes of live entries,
+// and compacts when the files take the whole share and a compaction frees enough of it.  The sizes
+// of entries that were found at a start are not known until the first compaction.
 // Ownership: by DiskShard; the catalog outlives it.  Thread-safety: all methods from any thread.
 #pragma once
 
@@ -23,16 +22,20 @@ class CatalogShare {
  public:
   CatalogShare(BlockCatalog& catalog, ByteCount limit) : catalog_(catalog), limit_(limit) {}
 
+  // Counts `entries` entries that a start has found in the catalog.
   void Found(uint64_t entries);
+  // Counts entries that were committed.
   void Committed(std::span<const CatalogEntry> entries);
+  // Takes `entries` erased entries, of average size, out of the count.
   void Erased(uint64_t entries);
-  // The bytes that facts take, which are not available for entries.
+  // Sets the bytes that facts take, which are not available for entries.
   void SetFacts(ByteCount bytes) { fact_bytes_ = bytes.value(); }
 
-  // How many more entries fit.  A quarter of the share is kept free for erased entries.
+  // Returns an estimate of how many more entries fit, if each is as large as the present ones are
+  // on average.  A quarter of the share is kept free for erased entries.
   [[nodiscard]] uint64_t entries_left() const;
-  // Returns true if the files take their whole share and compacting them does not help, or would
-  // free too little.  Takes seconds if it compacts.
+  // Returns true if the files take the whole share, as far as is known, and compacting them did not
+  // help or would free too little.  May compact, which takes seconds.
   [[nodiscard]] bool Full();
 
  private:

@@ -36,19 +36,25 @@ struct CatalogEntry {
   std::span<const uint32_t> tokens;
 };
 
-// Header and token ids as they were committed.
+// Header and token ids of a block as they were committed to the catalog.
 struct CatalogDescription {
   std::string header;
   std::vector<uint32_t> tokens;
 };
 
+// Encodes a key of the families `places` and `headers`, 32 bytes: variant id, then digest.
 [[nodiscard]] std::string KeyOf(const BlockKey& key);
+// Decodes a key of the families `places` and `headers`.  Returns nullopt if it does not have 32
+// bytes.
 [[nodiscard]] std::optional<BlockKey> KeyFrom(std::string_view value);
-// Values of the family `places`.
+// Encodes a value of the family `places`.
 [[nodiscard]] std::string PlaceValue(const CatalogPlace& place);
+// Decodes a value of the family `places`.  Returns nullopt if it is malformed.
 [[nodiscard]] std::optional<CatalogPlace> PlaceFrom(std::string_view value);
-// Values of the family `headers`.
+// Encodes a value of the family `headers`: the header, then the token ids.
 [[nodiscard]] std::string HeaderValue(const CatalogEntry& entry);
+// Splits a value of the family `headers` into header and token ids.  Returns nullopt if it is
+// malformed, but does not verify the header's checksum.
 [[nodiscard]] std::optional<CatalogDescription> DescriptionFrom(std::string_view value);
 
 }  // namespace larder

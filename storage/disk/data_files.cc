@@ -25,7 +25,7 @@ namespace {
 constexpr std::string_view kSuffix = ".kv";
 constexpr size_t kVectorsMax = 256;  // in one system call
 
-// The number in "00000012.kv"; nullopt for any other name.
+// Returns the number in a name like "00000012.kv"; nullopt for any other name.
 std::optional<uint32_t> NumberOf(const std::string& name) {
   constexpr size_t kDigits = 8;
   if (name.size() != kDigits + kSuffix.size() || !name.ends_with(kSuffix)) return std::nullopt;
@@ -139,8 +139,8 @@ absl::Status DataFiles::OpenOne(uint32_t file) {
   }
   LARDER_RETURN_IF_ERROR(opened.status());
   const int fd = *opened;
-  // The space of the whole file is allocated now, so that a full disk makes this call fail and
-  // never a write, and so that the limit is exact.
+  // The space of the whole file is allocated now, so that a full disk makes this call fail and not
+  // a later write, as far as the file system keeps that promise, and so that the limit is exact.
   const auto bytes = static_cast<off_t>(options_.file_bytes.value());
   int error = ftruncate(fd, bytes) == 0 ? 0 : errno;
   if (error == 0) error = posix_fallocate(fd, 0, bytes);

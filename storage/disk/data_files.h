@@ -1,13 +1,13 @@
 // The data files of one shard: of equal size, preallocated, numbered 0, 1, 2 ..., and read and
-// written past the page cache.
+// written past the page cache where the file system supports it.
 //
 // This class does not know what the pages contain: an ExtentAllocator knows which pages are in use,
 // and DiskShard checks what it reads by hashes.
 // Ownership: made by DiskShard.  Owns the descriptors, never the directory.
 // Thread-safety: Read, Write and Sync from any thread; AddFile from one thread at a time.  A file
-// may be used only after AddFile has returned.
-// Limits: `files_max` files; a file has at most kSlabBytesLimit.  Offsets, lengths and addresses
-// are multiples of the page size.
+// may be used only after Open or AddFile has returned.
+// Limits: `files_max` files.  Offsets, lengths and addresses are multiples of the page size (4
+// KiB).
 // If the file system does not support O_DIRECT (some tmpfs), files go through the page cache, and
 // direct() returns false.
 #pragma once
@@ -34,9 +34,10 @@ class DataFiles {
     uint32_t files_max = 0;
     FaultPoints* faults = nullptr;  // not null
   };
-  // Opens the files that a former process left.  A file that is missing or has another size is
-  // restored to file_bytes, with zeros for missing bytes (the records that lay there then fail
-  // their check); files numbered files_max and above are removed.
+  // Opens the files that a former process left, from 0 to the highest number that exists.  A file
+  // that is missing among these or has another size is restored to file_bytes, with zeros for
+  // missing bytes (the records that lay there then fail their check).  Files numbered files_max and
+  // above are removed first.  Returns the error of the file system if any of this fails.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<DataFiles>> Open(const Options& options);
   ~DataFiles();
   DataFiles(const DataFiles&) = delete;
@@ -46,13 +47,17 @@ class DataFiles {
   [[nodiscard]] bool direct() const { return direct_; }
 
   // Adds one preallocated file.  Returns ResourceExhausted if there are files_max files or the disk
-  // is full.
+  // is full, otherwise the error of the file system; the new file is removed then.
   [[nodiscard]] absl::Status AddFile();
 
-  // Transfers all bytes or returns an error, after which any part may have been transferred.
-  // REQUIRES: the range is inside the file.
+  // Writes the spans one after the other from `offset` on.  After an error any part of the bytes
+  // may have been written.
+  // REQUIRES: file < count(); the range is inside the file.
   [[nodiscard]] absl::Status Write(uint32_t file, uint64_t offset,
                                    std::span<const std::span<const std::byte>> from);
+  // Reads from `offset` on into the spans, one after the other.  After an error any part of them
+  // may have been overwritten.
+  // REQUIRES: file < count(); the range is inside the file.
   [[nodiscard]] absl::Status Read(uint32_t file, uint64_t offset,
                                   std::span<const std::span<std::byte>> to);
   // On OK everything that was written to the file before the call survives a loss of power.

@@ -1,5 +1,5 @@
-// Iterating over a directory without exceptions.  The iterators of std::filesystem throw when an
-// increment fails, even if they were constructed with an error code; this function returns the
+// Iterating over a directory without exceptions.  The iterators of std::filesystem throw when
+// operator++ fails, even if they were constructed with an error code; this function returns the
 // error instead.
 #pragma once
 
@@ -8,8 +8,9 @@
 
 namespace larder {
 
-// Calls visit(entry) for each entry, in no particular order, until the end or the first error,
-// which it returns.  Iterator: directory_iterator or recursive_directory_iterator.
+// Calls visit(entry) for each entry of the directory, in no particular order.  Returns the first
+// error of the file system, after which it visits no more entries.  Iterator: directory_iterator or
+// recursive_directory_iterator.
 template <class Iterator = std::filesystem::directory_iterator, class Visit>
 std::error_code ForEachIn(const std::filesystem::path& directory, Visit visit) {
   std::error_code error;

@@ -1,5 +1,6 @@
-// A circuit breaker for a failing disk: after a failure the caller leaves the disk alone for a
-// pause that doubles with each further failure; one success closes the breaker.
+// A circuit breaker for a failing disk: while it is open, the caller leaves the disk alone.  A
+// failure opens it for 50 ms; each further failure doubles the pause, up to 5 s.  One success
+// closes it.
 //
 // Ownership: a member of the class that uses the disk.  Thread-safety: all methods from any thread.
 #pragma once
@@ -17,15 +18,17 @@ class DiskBreaker {
   static constexpr Duration kFirst = std::chrono::milliseconds(50);
   static constexpr Duration kLongest = std::chrono::seconds(5);
 
+  // Returns true while the caller should leave the disk alone.
   [[nodiscard]] bool open(TimePoint now) const {
     return now < until_.load(std::memory_order_relaxed);
   }
-  // The time from which the disk may be used again.
+  // Returns the time from which the disk may be used again; a time in the past if it may be used
+  // now.
   [[nodiscard]] TimePoint until() const { return until_.load(std::memory_order_relaxed); }
   [[nodiscard]] uint64_t times_opened() const { return opened_.load(std::memory_order_relaxed); }
 
   void Failed(TimePoint now) {
-    if (open(now)) return;  // failures of operations that were under way together count once
+    if (open(now)) return;  // operations that were under way together may fail; they count once
     const uint32_t failures = failures_.fetch_add(1, std::memory_order_relaxed);
     opened_.fetch_add(1, std::memory_order_relaxed);
     until_.store(now + std::min(kLongest, kFirst * (int64_t{1} << std::min(failures, 7u))),

@@ -21,7 +21,7 @@ using GetStatus = DiskTier::GetStatus;
 constexpr Duration kBetweenTriesToGrow = std::chrono::seconds(1);
 constexpr Duration kBetweenWarnings = std::chrono::minutes(1);
 constexpr Duration kBetweenTriesToErase = std::chrono::seconds(1);
-// The number of held-back extents that one call to the catalog erases; many more may have
+// At most so many held-back extents are erased by one call to the catalog; many more may have
 // accumulated over hours.
 constexpr size_t kErasuresAtOnce = 1024;
 
@@ -61,7 +61,7 @@ struct DiskShard::Writing {
     return HeaderPages(i) + PagesFor(ByteCount(blocks[i].payload.size()));
   }
   [[nodiscard]] bool open(size_t i) const { return results[i].status == PutStatus::kOk; }
-  // The blocks that have not failed, in the order of their extents.
+  // Returns the blocks whose status is kOk, in the order of their extents.
   [[nodiscard]] std::vector<size_t> Open() const {
     std::vector<size_t> out;
     for (size_t i = 0; i < results.size(); ++i) {
@@ -82,7 +82,7 @@ struct DiskShard::Writing {
   }
 
   const std::span<const DiskTier::NewBlock> blocks;
-  const std::span<PutResult> results;  // kOk: the block has not failed so far
+  const std::span<PutResult> results;  // kOk: it has an extent and has not failed so far
   std::vector<std::string> headers;
   std::vector<Room> failed;  // extents to be freed
 };
@@ -231,10 +231,10 @@ void DiskShard::WriteAll(Writing* put) {
   }
 }
 
-// Writes the blocks of a failed run one by one, so that a block that cannot be written does not
-// fail the others.  Blocks that cannot be written may be adjacent, so the first and the last block
-// of the run are tried first: if neither can be written, the whole disk is assumed to fail, and the
-// blocks between them are not tried.
+// Writes the blocks of a failed run, of at least two, one by one, so that a block that cannot be
+// written does not fail the others.  Blocks that cannot be written may be adjacent, so the first
+// and the last block of the run are tried first: if neither can be written, the whole disk is
+// assumed to fail, and the blocks between them fail without a try.
 void DiskShard::WriteApart(Writing* put, std::span<const size_t> run) {
   const auto write = [&](size_t i) {
     const bool written = WriteRun(*put, {&i, 1});
@@ -252,7 +252,7 @@ void DiskShard::WriteApart(Writing* put, std::span<const size_t> run) {
   }
 }
 
-// Writes adjacent blocks with one write.
+// Writes adjacent blocks by one call of DataFiles::Write.  Returns false if it fails.
 bool DiskShard::WriteRun(const Writing& put, std::span<const size_t> run) {
   uint32_t header_pages = 0;
   for (const size_t i : run) header_pages += put.HeaderPages(i);
@@ -464,8 +464,8 @@ absl::Status DiskShard::EraseAgain(std::span<const Room> rooms) {
 
 std::vector<uint32_t> DiskShard::FindVictims(ByteCount payload_bytes, DiskTier::WorthOf worth,
                                              double* cost) {
-  // Assumes a header of one page, which fits at least 119 segments.  The window that is found here
-  // may be too small for a block of more; the next try of its put then finds more victims.
+  // Assumes a header of one page, which fits at least 119 segments.  For a block of more segments
+  // the window may be a few pages too small.
   const uint32_t pages = PagesFor(payload_bytes) + 1;
   MutexLock lock(mu_);
   if (!told_ || pages > options_.file_bytes.value() / kPageBytes ||

@@ -12,18 +12,19 @@
 //   committed    the catalog names it, durable               the block is on disk
 //   reported     as in the step before                       the block is on disk
 //
-// An erasure has two steps: erased (the key is removed from the catalog, so the block is gone) and
-// freed (the extent may be used again).  The catalog's log keeps the order of writes, so a new key
-// names an extent only after the extent's former key was removed.
+// An erasure has two steps: erased (the key is removed from the catalog) and freed (the extent may
+// be used again).  The catalog's log keeps the order of writes, so a new key names an extent only
+// after the extent's former key was removed.
 //
-// If the catalog failed while it removed a key, the key may or may not be gone.  The key's extent
-// is then held back, that is, not reused, until a retry of the erasure succeeds: an extent that a
-// key may still name is never reused.
+// If a write to the catalog that adds or removes a key failed, the catalog may or may not have the
+// key.  The key's extent is then held back, that is, not reused, until the key is erased
+// successfully: an extent that a key may still name is never reused.
 //
 // Ownership: made by FileDiskTier.  Thread-safety: all methods from any thread; Recover from one
 // thread, and not again after it has returned OK.
-// Locks: `mu_` guards the allocator and is never held during disk operations.  placing_mu_ and
-// grow_mu_ are taken before it.
+// Locks: `mu_` guards the allocator and is never held while the disk is read or written;
+// FindVictims calls `worth` under it.  placing_mu_ and grow_mu_ are taken before mu_, and are held
+// while the disk works.
 #pragma once
 
 #include <atomic>
@@ -57,33 +58,39 @@ class DiskShard {
     std::string directory;  // exists
     ByteCount file_bytes;   // of each data file
     uint32_t files_max = 1;
-    ByteCount catalog_bytes_max;  // a catalog of this size accepts no more blocks
+    ByteCount catalog_bytes_max;  // if its files still take this after a compaction, it is full
     CatalogMemory* memory = nullptr;
     FaultPoints* faults = nullptr;
     std::function<void(const std::string&)> warn;
   };
-  // Returns DataLoss if the shard is damaged beyond use; no file stays open then.
+  // Opens the shard, or makes an empty one.  Returns DataLoss if its catalog is damaged;
+  // FailedPrecondition if an operator must decide; any other error means that the disk fails now.
+  // After an error no file stays open.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<DiskShard>> Open(const Options& options);
 
-  // As DiskTier::Entry, but with an extent of this shard, whose slab is a data file, instead of a
-  // DiskLocation.
+  // A block in this shard: its key and where its record lies.  The slab of place.extent is the
+  // number of a data file.
   struct Entry {
     BlockKey key;
     CatalogPlace place;
   };
-  // Returns the entries of the catalog.  Returns DataLoss if the catalog is damaged, without
-  // changing anything.  Entries whose extent lies outside the data files or overlaps the extent of
-  // an earlier entry are left out, erased and counted as damaged.
+  // Returns the entries of the catalog, and marks their extents as allocated.  Returns DataLoss if
+  // the catalog is damaged, or another error if the disk failed; nothing is changed then.  Entries
+  // whose extent lies outside the data files or overlaps the extent of an earlier entry are left
+  // out, erased and counted as damaged.
   [[nodiscard]] absl::StatusOr<std::vector<Entry>> Recover();
   void SetOwner(const Extent& extent, uint32_t owner) LARDER_EXCLUDES(mu_);
-  // Reports the blocks that are unplaced (DiskTier::kUnplaced) to `owner_of` again, as
-  // DiskTier::Recover describes.
+  // Reports the unplaced blocks of this shard (DiskTier::kUnplaced) to `owner_of`, which returns
+  // the new owner word of the block: kUnplaced if the block stays unplaced, 0 to have it erased.
+  // Ends early if `stop` returns true, usually with Cancelled.  Returns the error of the catalog if
+  // it cannot be read.
   [[nodiscard]] absl::Status TellUnplaced(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                           absl::FunctionRef<bool()> stop)
       LARDER_EXCLUDES(placing_mu_, mu_);
   [[nodiscard]] uint64_t unplaced() const { return unplaced_; }
-  // As DiskTier::FindUntold, for this shard.  Unlike that, it also returns an error if Recover has
-  // already failed to read this shard.
+  // Returns the description of this shard's block of that key, if the block is unplaced or the
+  // shard has not reported its blocks yet (SetTold); nullopt if there is no such block or its
+  // description is damaged.  Returns an error if the catalog cannot be read.
   [[nodiscard]] absl::StatusOr<std::optional<DiskTier::Description>> FindUntold(const BlockKey& key)
       LARDER_EXCLUDES(mu_);
 
@@ -91,11 +98,14 @@ class DiskShard {
     DiskTier::PutStatus status = DiskTier::PutStatus::kFailed;
     Extent extent;
   };
+  // Writes the blocks to this shard and makes them durable.  Sets each result to kOk with the
+  // extent of the record, kNoRoom, kTooLarge or kFailed; all are kNoRoom before SetTold.
   void Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutResult> results)
       LARDER_EXCLUDES(mu_);
-  // For each block whose key an unplaced block of this shard has, sets its result to kOk or kTaken,
-  // as DiskTier::Put describes; leaves the other results unchanged.  Returns an error if the
-  // catalog cannot be read, so that it is unknown which keys unplaced blocks have.
+  // Sets the results of those blocks whose key an unplaced block of this shard has: to kOk with the
+  // extent of the unplaced block, which is not unplaced any more, if its segment table is the same;
+  // otherwise to kTaken.  Leaves the other results unchanged.  Returns an error, and changes
+  // nothing, if the catalog cannot be read, so that it is unknown which keys unplaced blocks have.
   [[nodiscard]] absl::Status PutUnplaced(std::span<const DiskTier::NewBlock> blocks,
                                          std::span<PutResult> results)
       LARDER_EXCLUDES(placing_mu_, mu_);
@@ -105,51 +115,64 @@ class DiskShard {
     kErased,  // an erased record, which a loss of power may bring back until the catalog is synced
     kThere,   // there is or may be a record
   };
-  // Returns the Former of each block.  A record at instead_of[i], which the block is to replace,
-  // does not count; an extent without pages means that the block replaces no record of this shard.
-  // Until the shard has reported all its blocks, a record with the same bytes does not count
-  // either.  If the catalog cannot be read, returns kThere for every block; but kNone for every
-  // block if the shard has not reported all its blocks, because it may never report them in this
-  // process.
+  // Returns the Former of each block.  A record at instead_of[i], which block i is to replace, does
+  // not count; an extent without pages means that the block replaces no record of this shard.
+  // Before SetTold, a record with the same segment table does not count either.  A key whose
+  // erasure the catalog has not finished counts as kThere in any case.  If the catalog cannot be
+  // read, returns kThere for every block; but kNone for every block before SetTold, because the
+  // shard may never report its blocks in this process.
   [[nodiscard]] std::vector<Former> FormersOf(std::span<const DiskTier::NewBlock> blocks,
                                               std::span<const Extent> instead_of)
       LARDER_EXCLUDES(mu_);
   using Room = BlockCatalog::Room;
+  // Removes the keys of these Rooms from the catalog and frees their extents; ignores Rooms that
+  // are unknown.  Also retries erasures that failed before.  After an error the extents of `asked`
+  // that are known are held back.
   [[nodiscard]] absl::Status Erase(std::span<const Room> asked) LARDER_EXCLUDES(mu_);
+  // Sets out[i] to header and tokens of keys[i], or to nullopt if the catalog has no entry or the
+  // entry is damaged.  Returns an error if the disk failed; a nullopt then says nothing.
   [[nodiscard]] absl::Status Describe(std::span<const BlockKey> keys,
                                       std::span<std::optional<DiskTier::Description>> out);
+  // Reads the range of the record at `extent` into read.to and checks its hashes, and for a whole
+  // record its header.
   [[nodiscard]] DiskTier::GetStatus Get(const DiskTier::Read& read, const Extent& extent);
-  // As DiskTier::FindVictims, for this shard; sets *cost as
-  // ExtentAllocator::FindWindow does.
+  // For a block of `payload_bytes` that found no space: returns the owner words of blocks of this
+  // shard that lie side by side, so that erasing them makes contiguous space for about that block,
+  // and sets *cost to the sum over these blocks of worth times pages.  Returns an empty vector if
+  // it found none, before SetTold, if the block is larger than a data file, or if the shard has
+  // enough contiguous space or may create another data file.
   [[nodiscard]] std::vector<uint32_t> FindVictims(ByteCount payload_bytes, DiskTier::WorthOf worth,
                                                   double* cost) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] BlockCatalog& catalog() { return *catalog_; }
-  // Returns ResourceExhausted if the catalog has reached its limit.  `what`: kForgotten if all
-  // facts are deletions, which are written even to a full catalog.
   enum class Facts : uint8_t { kNew, kForgotten };
+  // Writes facts to the catalog of this shard; durable on OK.  Returns ResourceExhausted if the
+  // catalog is full and `what` is kNew.  A caller all of whose facts are deletions passes
+  // kForgotten: they are written even to a full catalog.
   [[nodiscard]] absl::Status PutFacts(std::span<const DiskTier::Fact> facts, Facts what);
   // Sets how many bytes of this shard's catalog all facts take.
   void SetFactBytes(ByteCount bytes) { share_.SetFacts(bytes); }
-  // Returns false for a while after failed writes (DiskBreaker).
+  // Returns false for 50 ms to 5 s after a Put in which a block failed (DiskBreaker).
   [[nodiscard]] bool healthy() const { return !breaker_.open(SteadyNow()); }
   // Returns false from a failed write to the catalog until the catalog is writable again.
   [[nodiscard]] bool writable() const { return catalog_->writable(); }
   // Returns true if Recover has returned OK.
   [[nodiscard]] bool recovered() const { return recovered_; }
-  // Called when all entries of Recover were reported to the caller of the tier, and the entries
-  // that the caller did not want are erased.  Until then no block is put into this shard: its
-  // record would take over the key of a record that is yet to be reported.
+  // Called when all entries of Recover were reported to the caller of the tier, and Erase was
+  // called for those that the caller did not want.  Before that, no block is put into this shard:
+  // its record would take over the key of a record that is yet to be reported.
   void SetTold() { told_ = true; }
   [[nodiscard]] bool told() const { return told_; }
   // The bytes that unplaced blocks take.
   [[nodiscard]] ByteCount unplaced_bytes() const { return ByteCount(unplaced_bytes_); }
-  // Returns the free space, including data files that are not allocated yet, but no more than the
-  // space of as many blocks as the catalog has space for.  Returns 0 before SetTold.
+  // Returns an estimate of the free space in bytes: that of the data files, including files that
+  // may still be created now; if the shard has blocks, at most that of as many blocks of average
+  // size as the catalog has space for.  Returns 0 before SetTold.
   [[nodiscard]] ByteCount free_bytes() const;
 
   // Called when `blocks` blocks found no space.  If the catalog is full and the data files are not,
-  // counts the blocks and warns, at most once a minute.
+  // adds them to the count of refused blocks, and warns unless it has warned within the last
+  // minute.
   void NoteNoRoom(size_t blocks);
 
   // Adds this shard's sizes and counters to *stats.
@@ -163,10 +186,12 @@ class DiskShard {
             std::unique_ptr<BlockCatalog> catalog);
 
   [[nodiscard]] bool IsUnplaced(const Extent& extent) const LARDER_EXCLUDES(mu_);
-  // Returns true if this shard has a record of the block's key with the same bytes.
+  // Returns true if the catalog has a record of the block's key with the same segment table; false
+  // also if it cannot be read.
   [[nodiscard]] bool HasBytesOf(const DiskTier::NewBlock& block);
   void SetOwnerLocked(const Extent& extent, uint32_t owner) LARDER_REQUIRES(mu_);
-  // Returns false if the catalog accepts no writes.
+  // Makes the catalog writable again if a write to it has failed.  Warns and returns false if that
+  // fails.
   [[nodiscard]] bool MakeWritable();
   // Returns true if another data file may be created: the limit allows it, and no attempt has
   // failed within the last second.
@@ -174,7 +199,8 @@ class DiskShard {
   // Creates a data file, unless another thread has created one since the caller read `files` as
   // their number.  Returns false if there are still no more than `files`.
   [[nodiscard]] bool Grow(uint32_t files) LARDER_EXCLUDES(grow_mu_, mu_);
-  // Allocates extents for the blocks that have none.  Returns false if some blocks found no space.
+  // Allocates extents for the blocks whose status is kNoRoom, and sets it to kOk.  Returns false if
+  // some of them found no space.
   [[nodiscard]] bool AllocateOpen(Writing* put) LARDER_EXCLUDES(mu_);
   void AllocateAll(Writing* put) LARDER_EXCLUDES(grow_mu_, mu_);
   void WriteAll(Writing* put);
@@ -185,16 +211,18 @@ class DiskShard {
   void FreeFailed(const Writing& put) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool WriteRun(const Writing& put, std::span<const size_t> run);
   void WriteApart(Writing* put, std::span<const size_t> run);
-  // Holds back the extents of keys that the catalog may still have.  If ours[i] is true, no other
-  // record owns the extent, so it is free as soon as its key is gone; if it is false, the catalog
-  // has yet to say whether another record owns the extent.
+  // Holds back these extents, that is, keeps them from being reused until their keys are erased,
+  // because the catalog may still have the keys.  If ours[i] is true, no other record owns extent
+  // i, so it is free as soon as its key is gone; if it is false, the catalog has yet to say whether
+  // another record owns it.
   void HoldBack(std::span<const Room> rooms, const std::vector<bool>& ours) LARDER_EXCLUDES(mu_);
-  // Retries the erasures of held-back extents.  Returns an error if some extents are still held
-  // back; Unavailable, without a retry, if another thread is retrying or a retry has failed within
-  // the last second.
+  // Retries the erasures of held-back extents.  Returns OK if none is held back any more; the error
+  // of the catalog if a retry fails; Unavailable, without a retry, if another thread is retrying or
+  // a retry has failed within the last second.
   absl::Status EraseHeldBack() LARDER_EXCLUDES(mu_);
-  // Returns true if the caller shall retry.  Returns false if no extent is held back, or with *why
-  // set to Unavailable if EraseHeldBack does not retry now.
+  // Returns true if the caller of this function must retry the erasures of held-back extents.
+  // Returns false and leaves *why unchanged if none is held back; returns false and sets *why to
+  // Unavailable if another thread is retrying or a retry has failed within the last second.
   [[nodiscard]] bool MayEraseHeldBack(absl::Status* why) LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::vector<Room> SomeHeldBack() const LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status EraseAgain(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);
@@ -214,14 +242,14 @@ class DiskShard {
   CatalogShare share_;
   DiskBreaker breaker_;  // for puts
 
-  Mutex placing_mu_;  // held while an unplaced block is reported or put again; taken before mu_
+  Mutex placing_mu_;  // held while unplaced blocks are reported or put again; taken before mu_
   std::atomic<uint64_t> unplaced_{0}, unplaced_bytes_{0};
   Mutex grow_mu_;  // held while a data file is created; taken before mu_
   mutable Mutex mu_;
   ExtentAllocator allocator_ LARDER_GUARDED_BY(mu_);
   uint64_t window_cursor_ LARDER_GUARDED_BY(mu_) = 0;
-  // The held-back extents.  The value is true if no other record is known to own the extent, so
-  // that it is free as soon as its key is gone (HoldBack).
+  // The held-back extents (HoldBack).  The value is true if it is known that no other record owns
+  // the extent, so that the extent is free as soon as its key is gone.
   absl::flat_hash_map<Room, bool> held_back_ LARDER_GUARDED_BY(mu_);
   bool erasing_held_back_ LARDER_GUARDED_BY(mu_) = false;  // a thread retries
   TimePoint erase_again_ LARDER_GUARDED_BY(mu_);           // the earliest next retry

@@ -14,9 +14,9 @@ using PutStatus = DiskTier::PutStatus;
 
 namespace {
 
-// Returns true if `record` has the bytes that `header` describes.  Comparing the segment tables
-// suffices, since they contain the hashes of all segments; other fields of the header may be
-// missing in records that an older daemon wrote.
+// Returns true if `record` has the stored bytes that `header` describes.  Comparing the segment
+// tables suffices, since they contain the hashes of all segments; other fields of the header may be
+// missing in records that an older daemon wrote.  Returns false if the record's header is damaged.
 bool IsOf(const RecordHeader& header, const BlockCatalog::Description& record) {
   const auto decoded = DecodeRecordHeaderOf(header.key, std::as_bytes(std::span(record.header)));
   return decoded.ok() && decoded->header.table == header.table;
@@ -79,11 +79,11 @@ bool DiskShard::IsUnplaced(const Extent& extent) const {
   return allocator_.IsLive(extent) && allocator_.owner(extent) == DiskTier::kUnplaced;
 }
 
-// told_ is read before the catalog: if a block is reported between the two reads, the caller finds
-// it in the index, where it looks after this call.
+// told_ is read before the catalog: if a block is reported between the two reads, it is in the
+// index by then, and the caller (BlockStore) looks for it there after this call.
 //
-// Most keys have no record, and the Bloom filters of the catalog's family `places` tell this
-// without reading the disk.
+// Most keys have no record, and the Bloom filters of the catalog's family `places` usually tell
+// this without reading the disk.
 absl::StatusOr<std::optional<DiskTier::Description>> DiskShard::FindUntold(const BlockKey& key) {
   const bool told = told_;
   std::optional<DiskTier::Description> found;
@@ -118,7 +118,7 @@ absl::Status DiskShard::TellUnplaced(absl::FunctionRef<uint32_t(const Entry&)> o
     SetOwner(entry.place.extent, owner);
     if (owner == 0) unwanted.push_back({entry.key, entry.place.extent});
   }
-  (void)Erase(unwanted);  // if this fails, the next start finds these blocks again
+  (void)Erase(unwanted);  // if this fails, the next start may find these blocks again
   return absl::OkStatus();
 }
 
@@ -142,9 +142,9 @@ absl::Status DiskShard::PutUnplaced(std::span<const DiskTier::NewBlock> blocks,
   return absl::OkStatus();
 }
 
-// Three checks follow the order in which an erasure moves a key, so that one of them sees a key
-// that another thread erases meanwhile: the place of the key, its held-back extent, the keys that a
-// loss of power may bring back.
+// The three checks follow the order in which an erasure moves a key, so that at least one of them
+// sees a key that another thread erases meanwhile: is the key in the catalog, is an extent of it
+// held back, and may a loss of power bring it back.
 std::vector<DiskShard::Former> DiskShard::FormersOf(std::span<const DiskTier::NewBlock> blocks,
                                                     std::span<const Extent> instead_of) {
   const bool told = told_;

@@ -1,9 +1,10 @@
 // Keys that a catalog has erased, but not durably: a loss of power may bring them back.
 //
-// Keys are kept as hashes, so Contain returns true for a key that was not noted with a probability
-// of 10^-15.
-// Ownership: by BlockCatalog.  Thread-safety: all methods from any thread; Note and Clear must not
-// run at the same time.
+// Keys are kept as hashes of 64 bits.  So Contain may also return true for a key that was not
+// noted, with a probability of about 10^-15.
+// Ownership: by BlockCatalog.  Thread-safety: all methods from any thread, except that Note and
+// Clear must not run at the same time, because Clear would drop keys whose erasure has not been
+// written.
 // Memory: about 16 B per key.
 #pragma once
 
@@ -22,18 +23,19 @@ class ErasedNames {
  public:
   static constexpr size_t kMany = 16'384;
 
-  // Called before the keys are erased.  Returns true if there are so many keys now (kMany) that the
-  // caller should make the erasures durable.
+  // Notes keys; called before the keys are erased.  Returns true if at least kMany keys are noted
+  // now; the caller should then make the erasures durable.
   [[nodiscard]] bool Note(std::span<const BlockKey> keys) LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     for (const BlockKey& key : keys) hashes_.insert(absl::HashOf(key));
     return hashes_.size() >= kMany;
   }
-  // Called when the erasures of all noted keys are durable.
+  // Drops all keys; called when the erasures of all noted keys are durable.
   void Clear() LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     hashes_.clear();
   }
+  // Returns, for each key, whether it was noted since the last Clear.
   [[nodiscard]] std::vector<bool> Contain(std::span<const BlockKey> keys) const
       LARDER_EXCLUDES(mu_) {
     std::vector<bool> contain(keys.size());

@@ -1,9 +1,10 @@
-// How much of a catalog facts may take: each kind has its own share, so that neither registrations
-// nor pins can use up the space of blocks or of each other.
+// How much of a catalog facts may take: each kind of fact has its own share, and Admit refuses
+// facts that would make a kind exceed its share.  So neither registrations nor pins use up the
+// space of blocks or of each other.
 //
-// A fact counts with its key, its value and the catalog's overhead.  A deleted fact counts with its
-// key until no shard has the key any more.  The budget counts only what its caller reports to it;
-// it writes and deletes nothing itself.
+// A fact counts with its key, its value and the catalog's overhead of 64 bytes.  A deleted fact
+// counts with its key and the overhead until no shard has the key any more.  The budget counts only
+// what its caller reports to it; it writes and deletes nothing itself.
 // Ownership: by TierFacts or MemoryDiskTier, which call it under a lock.  Thread-safety: none.
 // Memory: about 20 bytes per fact.
 #pragma once
@@ -25,20 +26,22 @@ class FactBudget {
   using Kind = DiskTier::FactKind;
   using Use = DiskTier::FactUse;
 
-  // `catalog`: the part of the disk that one catalog may take.
+  // `catalog`: how many bytes of the disk one catalog may take.
   explicit FactBudget(ByteCount catalog);
 
-  // Returns ResourceExhausted if these facts would make a kind grow beyond its share.  A kind that
-  // would not grow may already exceed its share.
+  // Returns ResourceExhausted if writing these facts would make a kind both grow and exceed its
+  // share; OK if the kind exceeds its share already but does not grow.  Facts with an empty value,
+  // which are deletions, do not count.
   [[nodiscard]] absl::Status Admit(std::span<const DiskTier::Fact> facts) const;
-  // Records that a fact with this key exists and has a value of this size; 0 if it is being
-  // deleted.
+  // Records that a fact with this key exists and has a value of `value_bytes` bytes; 0 if it is
+  // being deleted.
   void Set(std::string_view key, size_t value_bytes);
   // Records that no shard has a fact with this key any more.
   void Remove(std::string_view key);
+  // Forgets all facts.
   void Clear();
 
-  // The number of bytes that a fact counts for.
+  // Returns for how many bytes a fact counts: its key, its value and an overhead.
   [[nodiscard]] static uint64_t BytesOf(std::string_view key, size_t value_bytes);
   [[nodiscard]] const DiskTier::FactUses& uses() const { return uses_; }
   [[nodiscard]] const Use& UseOf(Kind kind) const { return uses_[static_cast<size_t>(kind)]; }

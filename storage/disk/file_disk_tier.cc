@@ -76,8 +76,8 @@ absl::Status FileDiskTier::OpenShards() {
     statuses[number] = IdentifyShard(number);
     if (!statuses[number].ok() && At(number)) CloseShard(number);
   }
-  // If a shard cannot be opened, only its own blocks are missing.  If no shard can be opened, Open
-  // fails, so that the operator decides.
+  // If a shard cannot be opened, only its own blocks are missing.  Open fails, so that the operator
+  // decides, if no shard can be opened or one has an error that the operator must mend.
   for (const absl::Status& status : statuses) {
     if (absl::IsFailedPrecondition(status)) return status;
     failed_ += status.ok() ? 0 : 1;
@@ -142,8 +142,8 @@ absl::Status FileDiskTier::OpenShard(uint32_t number) {
   return absl::OkStatus();
 }
 
-// FORMAT is written last: if the daemon dies before it is written, the next start identifies the
-// shard again.
+// A crash between the writes of identity and FORMAT does no harm: every start identifies every
+// shard and writes what is missing.
 absl::Status FileDiskTier::IdentifyShard(uint32_t number) {
   const std::string mine = directory_->IdentityOf(number);
   absl::StatusOr<std::string> identity = At(number)->catalog().Identity();
@@ -193,13 +193,13 @@ void FileDiskTier::CloseShard(uint32_t number) {
     MutexLock lock(shards_mu_);
     last.swap(shards_[number]);
   }
-  // No caller of the tier knows a block of this shard, so other threads use the shard only briefly,
-  // for example to read its counters.
+  // No caller of the tier knows a block of this shard, so other threads use the shard only for a
+  // short time, for example to read its counters or to write facts.
   while (last.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// The catalog is kept so that the operator can find out why it was damaged; the data files are used
-// again.
+// The catalog is kept, unless it is large, so that the operator can find out why it was damaged;
+// the data files are used again.
 absl::Status FileDiskTier::SetAside(uint32_t number, const absl::Status& why) {
   MutexLock lock(set_aside_mu_);
   Warn(absl::StrCat(directory_->ShardPath(number),
@@ -270,7 +270,7 @@ absl::Status FileDiskTier::RecoverShard(uint32_t number,
     shard->SetOwner(found.place.extent, owner);
     if (owner == 0) unwanted.push_back({found.key, found.place.extent});
   }
-  (void)shard->Erase(unwanted);  // if this fails, the next start finds these blocks again
+  (void)shard->Erase(unwanted);  // if this fails, the next start may find these blocks again
   shard->SetTold();
   return absl::OkStatus();
 }
@@ -340,8 +340,8 @@ void FileDiskTier::ByShard(std::span<const DiskAddress> blocks, Visit visit) con
 
 // ---- erasing
 
-// If a shard fails to erase, only its own space stays allocated, so one shard that has succeeded is
-// enough for OK.
+// If a shard fails to erase, only its own space stays allocated, so one shard that has no such
+// space is enough for OK.
 absl::Status FileDiskTier::EraseHeldBack() {
   absl::Status result = absl::UnavailableError("no shard of the disk has reported its blocks yet");
   for (const ShardRef& shard : All()) {

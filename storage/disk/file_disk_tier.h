@@ -1,22 +1,23 @@
-// The disk tier in files: records lie in preallocated data files, which are read and written past
-// the page cache, straight into and from the pool's memory; a RocksDB catalog describes them.  The
-// tier consists of shards, each of which can be damaged without the others.
+// The disk tier in files.  It consists of shards, each of which can be damaged without the others.
+// In each shard records lie in preallocated data files, which are read and written past the page
+// cache, with payloads straight into and from the caller's memory; a RocksDB catalog describes
+// them.
 //
 //   DIR/LOCK            locked while a daemon uses DIR
 //   DIR/shard-00/       FORMAT, 00000000.kv ..., catalog/
 //   DIR/set-aside/      the catalog of the shard that was last found damaged; may be deleted
 //
-// A batch of blocks goes to the shard with the most free space, so that a chain lies mostly in one
-// shard, and a damaged shard costs some chains as a whole and not a piece of every chain.  If a
-// shard has a record of a key, or an erased one that may come back, a new record of that key goes
-// to the same shard (file_disk_tier_put.cc).
+// A batch of blocks goes to the shard with the most free space, if possible one into which no other
+// thread puts, so that a chain lies mostly in one shard, and a damaged shard costs some chains as a
+// whole and not a piece of every chain.  A key of which a shard has or may have a record goes to
+// that shard again, with exceptions (file_disk_tier_put.cc).
 //
-// Open succeeds whatever state the files are in, except in four cases that an operator must decide:
-// the directory or all of its shards cannot be opened, another daemon uses it, a newer version
-// wrote it, or other users may write to it.  If a shard has the catalog of another shard, as after
-// a restore to the wrong place, the blocks of that one shard are lost and no others.
+// Open succeeds if at least one shard can be opened, unless an operator must decide, for example
+// because another daemon uses the directory, a newer version wrote it, or other users may write to
+// it.  A shard with a damaged catalog starts empty, and so does a shard that has the catalog of
+// another shard, as after a restore to the wrong place; the other shards keep their blocks.
 //
-// Ownership, thread-safety, lifecycle: as DiskTier.
+// Ownership, thread-safety and lifecycle are those of DiskTier.
 // Limits: 1 to 8 shards; data files of 16 to 256 MiB, and blocks a little smaller; 1/16 of the
 // limit (at least 32 MiB) is reserved for catalogs.  Data files are created as they are needed, and
 // removed only at a start with a lower limit.
@@ -49,15 +50,16 @@ class FileDiskTier final : public DiskTier {
     ByteCount memory = MiB(64);            // for caches and write buffers of all catalogs
     FaultPoints* faults = nullptr;         // nullptr: no faults
     std::optional<uint32_t> faulty_shard;  // the shard that has the faults; nullopt: all shards
-    // Receives messages for the operator, one sentence each, without a newline.  May be called from
-    // any thread.
+    // Receives messages for the operator, RocksDB's warnings included, without a newline at the
+    // end.  May be empty.  May be called from any thread.
     std::function<void(const std::string&)> warn;
   };
   static constexpr ByteCount kLimitMin = MiB(96);
 
-  // Returns InvalidArgument if the limit is too small; FailedPrecondition if another process uses
-  // the directory, a newer version wrote it, or other users may write to it; otherwise the error of
-  // the file system.
+  // Opens the tier, or makes an empty one.  Returns InvalidArgument if the limit is too small;
+  // FailedPrecondition if an operator must decide: another process uses the directory, a newer
+  // version wrote it, other users may write to it, or a file in it is a link or belongs to another
+  // user; otherwise the error of the file system.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FileDiskTier>> Open(const Options& options);
   ~FileDiskTier() override;
 
@@ -89,13 +91,15 @@ class FileDiskTier final : public DiskTier {
   [[nodiscard]] static Geometry GeometryFor(ByteCount limit);
   [[nodiscard]] absl::Status OpenShards();
   void ChooseId() LARDER_EXCLUDES(shards_mu_);
-  // Opens a shard without checking its identity.
+  // Opens a shard without checking its identity.  If its catalog is damaged, sets the catalog aside
+  // and opens an empty shard.
   [[nodiscard]] absl::Status OpenShard(uint32_t number) LARDER_EXCLUDES(shards_mu_);
-  // Checks the identity of an open shard.  If its catalog belongs to another shard, this shard
-  // starts empty; a catalog without an identity gets one.
+  // Checks the identity of an open shard, and writes its FORMAT.  If its catalog belongs to another
+  // shard or its identity is damaged, sets the catalog aside and opens an empty shard; a catalog
+  // without an identity gets one.
   [[nodiscard]] absl::Status IdentifyShard(uint32_t number) LARDER_EXCLUDES(shards_mu_);
   [[nodiscard]] absl::Status OpenAndIdentify(uint32_t number) LARDER_EXCLUDES(shards_mu_);
-  // Returns nullptr if the shard is closed or being replaced.
+  // Returns the shard with that number, or nullptr if it is closed or being replaced.
   [[nodiscard]] ShardRef At(uint32_t number) const LARDER_EXCLUDES(shards_mu_);
   [[nodiscard]] std::vector<ShardRef> All() const LARDER_EXCLUDES(shards_mu_);
   // Removes the shard from shards_ and waits until no thread uses it.
@@ -114,9 +118,11 @@ class FileDiskTier final : public DiskTier {
                                           absl::FunctionRef<bool()> stop);
   void NoteUnplaced();
   [[nodiscard]] Entry EntryOf(uint32_t number, const DiskShard::Entry& found) const;
-  // Returns false if a catalog cannot be read, so that any of the blocks may be unplaced on disk
-  // and none may be put.
+  // Sets the results of those blocks whose key an unplaced block has, to kOk or kTaken.  Returns
+  // false if a catalog that has unplaced blocks cannot be read, so that any of the blocks may be
+  // unplaced on disk and none may be put.
   [[nodiscard]] bool PutUnplaced(std::span<const NewBlock> blocks, std::span<PutResult> results);
+  // Returns the shards that have reported all their blocks, in the order in which a put tries them.
   [[nodiscard]] std::vector<uint32_t> ShardsByRoom() const;
   // Returns, for each block, the number of the one shard that may take it, kAnywhere if any shard
   // may, or kNowhere if no shard may take it now.
@@ -125,8 +131,8 @@ class FileDiskTier final : public DiskTier {
              std::span<PutResult> results);
   [[nodiscard]] std::vector<DiskShard::Room> RoomsOf(std::span<const DiskAddress> blocks,
                                                      std::span<const size_t> which) const;
-  // Returns OK if at least one shard that has reported all its blocks has no held-back extents any
-  // more.
+  // Retries the erasures of held-back extents in all shards.  Returns OK if at least one shard that
+  // has reported all its blocks has no held-back extents any more.
   [[nodiscard]] absl::Status EraseHeldBack();
 
   // The bits of a location are {shard and file 16 | page 24 | pages 24}, as in a PackedExtent.
@@ -150,9 +156,10 @@ class FileDiskTier final : public DiskTier {
   Mutex set_aside_mu_;
   std::atomic<uint32_t> set_aside_{0}, failed_{0};
   std::atomic<bool> recovered_once_{false};  // a call of Recover has tried all shards
-  // Used by Recover only: whether the operator was warned of unplaced blocks, and whether a shard
-  // was opened after Open, so that its facts have not been read.
+  // Whether the operator was warned of unplaced blocks.  Used by Recover only.
   bool said_unplaced_ = false;
+  // Whether a shard was opened after Open, so that its facts have not been read.  Used by Recover
+  // only.
   bool opened_late_ = false;
   std::atomic<uint64_t> set_aside_bytes_{0};
   std::optional<TierFacts> facts_;  // set by Open

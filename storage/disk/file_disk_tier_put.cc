@@ -1,11 +1,15 @@
 // FileDiskTier: which shard takes a block.
 //
-// Any shard may take a block, and the shard with the most free space does.  But of several records
-// of a key a start takes the first that it finds, in the order of the shards, even if another shard
-// has a newer one.  So if a shard has or may have a record of a key, the key is put into that shard
-// again, whose catalog then names only the newer record.  If a shard has erased the key and a loss
-// of power may bring it back, the erasure is made durable first, and then any shard may take the
-// block.
+// Any shard may take a block; the shard with the most free space does, if possible one into which
+// no other thread puts.  But of several records of a key a start takes the first that it finds, in
+// the order of the shards, even if another shard has a newer one.  So if one shard has or may have
+// a record of a key, the key is put into that shard again, whose catalog then names only the newer
+// record; if two shards do, or one that has not reported its blocks, the key is put into none for
+// now (kNotNow).  If a shard has erased the key and a loss of power may bring it back, the erasure
+// is made durable first, and if that succeeds, any shard may take the block.
+//
+// A record whose bytes are those of the block does not count if the block replaces it (instead_of),
+// or if its shard has not reported its blocks.
 #include <algorithm>
 #include <tuple>
 
@@ -42,8 +46,8 @@ std::vector<uint32_t> FileDiskTier::ShardsByRoom() const {
 void FileDiskTier::Put(std::span<const NewBlock> blocks, std::span<PutResult> results) {
   LARDER_CHECK(blocks.size() == results.size());
   std::vector<uint32_t> order = ShardsByRoom();
-  // The status of blocks that no shard is asked to take: kNoRoom if shards work but all are full,
-  // kFailed if no shard works (yet).  Full shards are not asked.
+  // The status of blocks that no shard is asked to take: kNoRoom if shards have reported their
+  // blocks but all of them are full, otherwise kFailed.  Full shards are not asked.
   const bool some_work = !order.empty();
   std::erase_if(order, [&](uint32_t number) {
     const ShardRef shard = At(number);
@@ -110,9 +114,9 @@ std::vector<uint32_t> FileDiskTier::HomesOf(std::span<const NewBlock> blocks) co
     for (size_t i = 0; i < blocks.size(); ++i) {
       if (formers[i] == Former::kNone || (formers[i] == Former::kErased && erased_for_good))
         continue;
-      // If two shards have records of the key, neither may take the block, because a start may find
-      // the record in the other shard first.  A shard that has not reported its blocks takes no
-      // block yet.
+      // If two shards may have records of the key, neither may take the block, because a start may
+      // find the record in the other shard first.  A shard that has not reported its blocks takes
+      // no block yet.
       homes[i] = homes[i] == kAnywhere && shard->told() ? number : kNowhere;
     }
   }

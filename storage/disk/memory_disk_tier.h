@@ -1,8 +1,8 @@
 // A DiskTier over a map in memory: the reference implementation of the interface, on which tests of
 // the store run.
 //
-// It does not outlive the process; a "former process" is another MemoryDiskTier over the same
-// Medium.
+// Its blocks do not outlive the process; the "former process" of the interface is another
+// MemoryDiskTier over the same Medium.
 #pragma once
 
 #include <map>
@@ -52,7 +52,7 @@ class MemoryDiskTier : public DiskTier {
   [[nodiscard]] absl::Status Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                      absl::FunctionRef<bool()> stop) override;
   void SetOwner(DiskLocation, uint32_t) override {}
-  // Space in memory is never fragmented.
+  // Returns no victims: space in memory is never fragmented.
   [[nodiscard]] std::vector<uint32_t> FindVictims(ByteCount, WorthOf) override { return {}; }
   [[nodiscard]] absl::Status PutFacts(std::span<const Fact> facts) override;
   void ForEachFact(
@@ -64,14 +64,15 @@ class MemoryDiskTier : public DiskTier {
 
  private:
   [[nodiscard]] PutResult PutOne(const NewBlock& block) LARDER_REQUIRES(medium_.mu);
-  // Returns nullptr if no record of this key is at this location.
+  // Returns the record of this key at this location, or nullptr if there is none or it was erased.
   [[nodiscard]] const Record* Find(const DiskAddress& block) const LARDER_REQUIRES(medium_.mu);
   [[nodiscard]] ByteCount UsedBytes() const LARDER_REQUIRES(medium_.mu);
 
   const ByteCount limit_;
   Medium& medium_;
   bool recovered_ LARDER_GUARDED_BY(medium_.mu) = false;
-  // Records whose keys are removed, but whose space is not yet freed.
+  // Records that were erased, but whose space is not yet freed, because the medium kept them
+  // (Medium::keeps_all).
   absl::btree_set<uint64_t> held_back_ LARDER_GUARDED_BY(medium_.mu);
   absl::btree_set<uint64_t> unplaced_ LARDER_GUARDED_BY(medium_.mu);
   Stats counted_ LARDER_GUARDED_BY(medium_.mu);

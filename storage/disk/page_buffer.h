@@ -1,6 +1,6 @@
 // Zeroed, page-aligned memory of whole pages, for reads and writes past the page cache.
 //
-// Ownership: owns the memory.  Thread-safety: as std::vector.
+// Ownership: owns the memory; movable.  Thread-safety: none of its own.
 #pragma once
 
 #include <cstddef>

@@ -1,13 +1,14 @@
 // The directory of a FileDiskTier: its lock, its FORMAT files, the identity of each shard, and the
 // place where a damaged catalog is set aside.
 //
-// A directory has a random id.  Every FORMAT and every catalog contains this id and the number of
-// its shard (docs/format.md), so that a catalog that was copied into the wrong directory or shard
-// is recognized.  A directory that an older daemon created without an id gets one when it is
+// A directory has a random id.  FORMAT and the catalog of each shard contain this id and the number
+// of the shard (docs/format.md), so that a catalog that was copied into the wrong directory or
+// shard is recognized.  A directory that an older daemon created without an id gets one when it is
 // opened.
-// Ownership: by FileDiskTier.  Thread-safety: Open, ReadFormats and ChooseId from one thread,
-// before all other methods; then all methods from any thread.  Lifecycle: Open (locks) ->
-// ReadFormats -> ChooseId -> destroyed (unlocks).
+// Ownership: by FileDiskTier.  Thread-safety: Open and ReadFormats before all other methods;
+// ChooseId before IdentityOf and WriteFormat, and while no other thread calls either; SetAside and
+// RemoveSetAside from one thread at a time; otherwise all methods from any thread.
+// Lifecycle: Open (locks) -> ReadFormats -> ChooseId -> destroyed (unlocks).
 #pragma once
 
 #include <cstdint>
@@ -36,29 +37,35 @@ class TierDirectory {
   };
 
   // Creates the directory if it does not exist, and locks it.  Returns FailedPrecondition if
-  // another process has locked it or it is not safe (MakePrivateDirectory).
+  // another process has locked it or it is not safe (MakePrivateDirectory), otherwise the error of
+  // the file system.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TierDirectory>> Open(const std::string& path);
   ~TierDirectory();
   TierDirectory(const TierDirectory&) = delete;
   TierDirectory& operator=(const TierDirectory&) = delete;
 
-  // Reads the geometry from the FORMAT files.  One readable FORMAT suffices, so a damaged one costs
-  // nothing; if they differ, the majority is right.  Returns nullopt if no FORMAT can be read, as
-  // in a new directory; FailedPrecondition if a newer version wrote one.
+  // Reads the geometry from the FORMAT files of all shards.  One valid FORMAT suffices; if they
+  // differ, the geometry that most of them have is returned.  Returns nullopt if no FORMAT is
+  // valid, as in a new directory; FailedPrecondition if a newer version wrote one of them.
   [[nodiscard]] absl::StatusOr<std::optional<Geometry>> ReadFormats();
   // Chooses the id that most FORMATs and catalogs have; if none has an id, a random one.
   // `catalogs`: what BlockCatalog::Identity returned for each catalog that can be read.
+  // REQUIRES: ReadFormats was called, which has read the ids of the FORMATs.
   void ChooseId(std::span<const std::string> catalogs);
-  // The identity that a shard's catalog must have.
+  // Returns the identity that a shard's catalog must have: the id of the directory and the number
+  // of the shard.  REQUIRES: ChooseId was called.
   [[nodiscard]] std::string IdentityOf(uint32_t shard) const;
 
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::string ShardPath(uint32_t shard) const;
   [[nodiscard]] absl::Status MakeShard(uint32_t shard) const;
   // Writes the shard's FORMAT file, or only makes it durable if it has the right content already.
+  // REQUIRES: ChooseId was called.
   [[nodiscard]] absl::Status WriteFormat(uint32_t shard, const Geometry& geometry) const;
   // Moves a shard's catalog to set-aside/, replacing a catalog that was set aside before.  Deletes
-  // the catalog if it cannot be moved.
+  // the catalog if it cannot be moved.  Returns an error if that fails too, or if the shard's
+  // directory cannot be synced.
+  // REQUIRES: the catalog is closed.
   [[nodiscard]] absl::Status SetAside(uint32_t shard) const;
   [[nodiscard]] uint64_t SetAsideBytes() const;
   void RemoveSetAside() const;

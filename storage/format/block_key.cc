@@ -25,8 +25,8 @@ static_assert(std::endian::native == std::endian::little, "names are hashed in m
 // Each tag ends with its NUL, so no tag is a prefix of another.
 constexpr std::string_view kContentTag = "larder/content/v1\0"sv;
 constexpr std::string_view kVariantTag = "larder/variant/v1\0"sv;
-// 16 bytes long, so that the digest that follows it in the message is aligned: each step stores its
-// digest there, and the next step then loads it without a stall.
+// 16 bytes long, so that the digest that follows it in the message of a step lies at a multiple of
+// 16 bytes, where storing it and loading it for the next step is fastest.
 constexpr std::string_view kChainTag = "larder/chain/v1\0"sv;
 
 constexpr size_t kBlockBytes = SHA256_CBLOCK;
@@ -51,7 +51,7 @@ class ChainStep {
     message_[sizeof message_ - 1] = std::byte{kBits & 0xff};
   }
 
-  // REQUIRES: `tokens` points to 16 ids.
+  // Sets *digest to the digest of the next step, whose 16 token ids begin at `tokens`.
   void Next(const uint32_t* tokens, Digest* digest) {
     std::memcpy(message_ + kPreviousAt + kDigestBytes, tokens, kStepBytes);
     SHA256_CTX sha;
@@ -69,8 +69,8 @@ class ChainStep {
   alignas(64) std::byte message_[2 * kBlockBytes] = {};
 };
 
-// Hashes a tagged, length-prefixed spec.  Fields are numbered from 1 in the order of the calls of
-// Field.
+// Hashes a tagged, length-prefixed spec (docs/format.md).  `domain` is the tag.  Fields are
+// numbered from 1 in the order of the calls of Field.
 class SpecHash {
  public:
   explicit SpecHash(std::string_view domain) {

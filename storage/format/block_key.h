@@ -1,13 +1,14 @@
 // Names of blocks: content id, variant id, digest chain, block key.  docs/format.md specifies their
 // bytes, so that any language can compute them.
 //
-// Every name is the first 16 bytes of a SHA-256.  The content id and the variant id hash a
-// canonical, tagged, length-prefixed spec.  The chain has one digest per 16 tokens, h(i) = H(tag,
-// h(i-1), 16 x u32 little endian), and its seed is the content id, so a digest names its tokens and
-// all tokens before them.  A block is named by the digest of its last step.
+// The content id, the variant id and each digest of the chain are the first 16 bytes of a SHA-256.
+// The two ids hash a canonical, tagged, length-prefixed spec.  The chain has one digest per step of
+// 16 tokens, h(i) = H(tag, h(i-1), 16 x u32 little endian), and its seed h(0) is the content id, so
+// a digest names its tokens and all tokens before them.  The key of a block is its variant id and
+// the digest of its last step.
 //
-// Thread-safety: values and pure functions.  Limits: those of docs/format.md, which Validate
-// checks.
+// Thread-safety: values and pure functions.
+// Limits: those of docs/format.md; Validate checks the limits of a spec.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ inline constexpr size_t kStringBytesMax = 256;
 inline constexpr size_t kLayoutBytesMax = 128;
 inline constexpr size_t kDtypeBytesMax = 32;
 
-// Everything besides the token ids that decides what a block's tokens mean.  `tenant` is the one
-// that the server authenticated, never one that a client sent.
+// Everything besides the token ids that decides what a block's tokens mean.  `tenant` is the tenant
+// that the server authenticated, never a name that a client chose.
 struct ContentSpec {
   std::string tenant;      // 1 to 64 bytes
   std::string model;       // 1 to 256 bytes
@@ -43,7 +44,7 @@ struct ContentSpec {
   friend bool operator==(const ContentSpec&, const ContentSpec&) = default;
 };
 
-// How an engine lays out its KV.
+// How an engine lays out its KV in a block.
 struct VariantSpec {
   std::string dtype;          // 1 to 32 bytes
   std::string layout;         // 1 to 128 bytes: family/version/isa
@@ -69,18 +70,22 @@ struct BlockKey {
   }
 };
 
-// Returns the number of an engine, from 1 to 65,535, which is stored with each block.  Several
-// engines may have the same number.
+// Returns a number from 1 to 65,535 for an engine id.  The daemon keeps this number with a block in
+// host memory, to say which engine stored the block.  It is a hash, so several engines may have the
+// same number.
 [[nodiscard]] uint16_t EngineNumber(std::string_view engine_id);
 
-// Returns the digest of the step with these tokens that follows `previous` (the digest of the step
-// before, or the content id).  REQUIRES: tokens.size() == 16.
+// Returns the digest of the step of 16 tokens that follows `previous` (the digest of the step
+// before, or the content id for the first step).  REQUIRES: tokens.size() == 16.
 [[nodiscard]] Digest NextDigest(const Digest& previous, std::span<const uint32_t> tokens);
 
-// Compute the digests of all whole steps of 16 tokens in `tokens`.  `seed` is the content id if the
-// tokens begin the chain, otherwise the digest of the step before them.  AppendChain appends the
-// digests to `out`, Chain returns them.
+// Appends to `out` the digest of each whole step of 16 tokens in `tokens`; tokens after the last
+// whole step are ignored.  `seed` is the content id if the tokens begin the chain, otherwise the
+// digest of the step before them.
 void AppendChain(const Digest& seed, std::span<const uint32_t> tokens, std::vector<Digest>* out);
+// Returns the digest of each whole step of 16 tokens in `tokens`; tokens after the last whole step
+// are ignored.  `seed` is the content id if the tokens begin the chain, otherwise the digest of the
+// step before them.
 [[nodiscard]] std::vector<Digest> Chain(const Digest& seed, std::span<const uint32_t> tokens);
 
 }  // namespace larder

@@ -1,8 +1,10 @@
 // How the bytes of a block lie inside its extent: a table of segments in layer order.
 //
-// Each segment starts at the first multiple of 64 B after the one before it, and padding is zero.
-// Offsets follow from the lengths, so the table does not contain them.  Values only: no ownership,
-// no threads.
+// The first segment starts at offset 0, and each other one at the first multiple of 64 B at or
+// after the end of the segment before it.  The bytes between two segments have no meaning;
+// PayloadWriter writes them as zeros.  Offsets follow from the lengths, so the table does not
+// contain them.
+// Thread-safety: values and pure functions.
 // Limits: 1 to 1,024 segments and 1 to 1,024 layers per block, 1 byte to 1 GiB - 1 per segment.
 #pragma once
 
@@ -42,30 +44,33 @@ struct SegmentTable {
   std::vector<Segment> segments;
   bool hashed = false;
 
-  // Returns InvalidArgument, with a message for the client, if a limit in the header comment is
-  // exceeded, if a codec or raw length is invalid, or if the segments do not have `layers` layers
-  // in all.
+  // Returns InvalidArgument, with a message for the client, unless all of this holds: the block has
+  // 1 to 1,024 layers and 1 to 1,024 segments; each segment has at least 1 layer, 1 byte to 1 GiB -
+  // 1, and a known codec; only an encoded segment has a raw length, of at most 1 GiB - 1; the
+  // segments have `layers` layers in all.
   [[nodiscard]] absl::Status Validate(uint32_t layers) const;
-  // The length of the payload in its extent: all segments, each except the last padded to 64 B.
+  // Returns the length of the payload in its extent: the segments, each except the last one padded
+  // to a multiple of 64 B.
   [[nodiscard]] ByteCount PayloadBytes() const;
-  // The sum of the stored lengths, without padding: a byte stream sends this many bytes.
+  // Returns the sum of the stored lengths of the segments, without padding.
   [[nodiscard]] ByteCount StoredBytes() const;
-  // Whether any segment is encoded, so that its bytes are not those that the engine wrote.
+  // Returns true if at least one segment is encoded, that is, has a codec other than identity.
   [[nodiscard]] bool encoded() const;
-  // Returns the table that describes the payload after decoding: encoded segments become identity
-  // segments, and the table is not hashed if there was one.  An encoded segment of unknown raw
-  // length is left unchanged.
+  // Returns the table of the payload after decoding: each encoded segment whose raw length is known
+  // becomes an identity segment of that length, without a hash.  An encoded segment of unknown raw
+  // length stays as it is.  If any segment changed, the result is not `hashed`.
   [[nodiscard]] SegmentTable Decoded() const;
-  // Writes to *out the segments of layers [first_layer, first_layer + layers); layers == 0 means
-  // all layers from first_layer on.  Returns InvalidArgument if the range does not begin and end at
-  // segment borders.
+  // Sets *out to the segments of layers [first_layer, first_layer + layers), counted from the
+  // block's own first layer; layers == 0 means all layers from first_layer on.  Returns
+  // InvalidArgument, and leaves *out unchanged, if the range is empty, does not begin and end at
+  // segment borders, or lies outside the block.
   [[nodiscard]] absl::Status Range(uint32_t first_layer, uint32_t layers, SegmentRange* out) const;
 
   friend bool operator==(const SegmentTable&, const SegmentTable&) = default;
 };
 
-// Returns the distance from the beginning of a payload of this length to the beginning of the
-// payload that follows it in memory.
+// Returns `payload_bytes` rounded up to a multiple of 64 bytes: the distance to the beginning of a
+// payload that lies directly after one of this length, where such payloads are aligned to 64 bytes.
 [[nodiscard]] constexpr uint64_t PayloadStride(uint64_t payload_bytes) {
   return RoundUp(payload_bytes, kSegmentAlign);
 }
@@ -85,13 +90,15 @@ class SegmentCursor {
     next_ = PayloadStride(end_);
     return begin;
   }
-  // As above, but returns the segment's bytes in `payload`.
-  // REQUIRES: the segment lies inside the payload.
+  // Steps over the next segment, which has `bytes` bytes, and returns these bytes.  `payload`
+  // begins at offset 0 of this cursor.
+  // REQUIRES: the segment lies inside `payload` (not checked).
   template <class Byte>
   constexpr std::span<Byte> Next(std::span<Byte> payload, uint64_t bytes) {
     return payload.subspan(Next(bytes), bytes);
   }
-  // Returns one past the last byte of the segment that was stepped over last.
+  // Returns the offset one past the last byte of the segment that was stepped over last; before the
+  // first call of Next, the constructor's `begin`.
   [[nodiscard]] constexpr uint64_t end() const { return end_; }
 
  private:
@@ -100,14 +107,15 @@ class SegmentCursor {
 };
 
 // Steps through the segments of a payload that is being written.  The caller writes each segment;
-// the PayloadWriter writes zeros from the segment's end to the next multiple of 64 B, or to the end
-// of the payload.
+// the PayloadWriter writes zeros from the segment's end to the next multiple of 64 B, or only to
+// the end of the payload if that comes first.
 class PayloadWriter {
  public:
-  // The bytes must outlive the PayloadWriter.
+  // REQUIRES: the bytes of `payload` outlive the PayloadWriter.
   explicit PayloadWriter(std::span<std::byte> payload) : payload_(payload) {}
 
-  // Returns the bytes of the next segment, for the caller to write, and writes the zeros behind it.
+  // Returns the next segment, which has `bytes` bytes, for the caller to write, and writes zeros
+  // behind it up to the next multiple of 64 B or the end of the payload.
   // REQUIRES: the segment lies inside the payload.
   [[nodiscard]] std::span<std::byte> Next(uint64_t bytes);
   // Returns all bytes from the next segment on, for a segment whose length is known only after it
@@ -126,12 +134,13 @@ class PayloadWriter {
 // Returns the XXH3-64 of the bytes, with seed 0.
 [[nodiscard]] uint64_t HashBytes(std::span<const std::byte> bytes);
 
-// Hashes every segment of a payload that is laid out as the table says, and sets `hashed`.
+// Writes the hash of every segment of a payload into *table, and sets table->hashed.
+// REQUIRES: the payload is laid out as the table says.
 void HashPayload(std::span<const std::byte> payload, SegmentTable* table);
-// Returns the index of the first segment in `range` whose bytes do not match its hash, or -1 if all
-// match.
+// Returns the index in the table of the first segment of `range` whose bytes do not match its hash,
+// or -1 if all match.
 // REQUIRES: table.hashed; `payload` begins at the first byte of the whole payload and covers the
-// segments of `range`.
+// segments of `range` (CHECKed).
 [[nodiscard]] int FirstDamaged(std::span<const std::byte> payload, const SegmentTable& table,
                                const SegmentRange& range);
 

@@ -105,7 +105,8 @@ uint32_t Layers(const SegmentTable& table) {
   return layers;
 }
 
-// Checks the rules that every header must obey, one to be encoded as well as one that was read.
+// Checks the rules that every header must obey, whether it is to be encoded or was read.  `layers`
+// is the number of layers that the header states.
 absl::Status Check(const RecordHeader& header, uint32_t layers) {
   if (header.layout.empty() || header.layout.size() > kLayoutBytesMax)
     return Damage("the layout name must have 1 to 128 bytes");
@@ -181,8 +182,8 @@ uint32_t VersionOf(std::span<const std::byte> header) {
   return Reader(header.subspan(kMagic.size())).Number<uint32_t>();
 }
 
-// Reads a whole header, `bytes`, whose checksum has already been verified, so that only a mistake
-// of the header's writer can make this fail.
+// Reads a whole header, `bytes`, whose checksum has already been verified, so an error means that
+// the header's writer made a mistake or forged the header.
 absl::StatusOr<RecordHeader> ReadChecked(std::span<const std::byte> bytes) {
   RecordHeader header;
   const uint32_t version = VersionOf(bytes);

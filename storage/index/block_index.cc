@@ -82,8 +82,8 @@ IndexShard::Raised BlockIndex::RaiseParent(VariantIndex variant, const Digest& c
   return RaiseParent(variant, child, IndexHash(variant, metadata->parent()));
 }
 
-// Marks the parent and the blocks before it in the chain, up to the first that is marked already,
-// so that each block is marked only once.
+// Marks the parent and the blocks before it in the chain as shared, up to the first that is marked
+// already or is not in the index, and at most kSteps of them.
 void BlockIndex::MarkShared(VariantIndex variant, uint64_t parent) {
   constexpr int kSteps = 4096;  // a bound, since a client may invent parents, even cycles
   std::optional<uint64_t> next = parent;

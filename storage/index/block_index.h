@@ -1,5 +1,5 @@
-// Which blocks exist, in which tiers, and in which order they would be evicted.  One index per
-// tenant.
+// Which blocks exist, in which of the tiers HOST and DISK, and in which order they would be
+// evicted.  One index per tenant.
 //
 // An entry is one cache line (64 B): digest, variant (interned), state, extent, disk location,
 // holds, pins, children, recency links, last use, reuse history, metadata.  Entries are spread over
@@ -11,16 +11,16 @@
 // touch payload bytes, and does not free extents: an operation that releases an extent returns it
 // to the caller.
 //
-// The name of a block is its variant and digest.  A block that is dropped or cleared while it is
-// held loses its name at once, so that no lookup finds it; its entry is doomed, and its extent is
-// returned by the Unhold that ends the last hold.
+// The name of a block is its variant and digest.  If a block is removed from all tiers while it is
+// held, it loses its name at once, so that no lookup finds it; its entry is doomed, and its extent
+// is returned by the Unhold that ends the last hold.
 //
 // Ownership: made by BlockStore.  Owns the metadata of its blocks.
 // Thread-safety: all methods from any thread.
 // Locks: one per shard; no operation holds two.  So the results for several keys of one call are
 // not a snapshot of one instant, although each key's result is.
-// Limits: 16.7 M entries per shard (268 M in all), 65,534 variants, 65,535 children per entry, and
-// holds as in index_values.h.
+// Limits: 16.7 M entries per shard (268 M in all), 65,534 variants, and holds as in index_values.h;
+// more than 65,535 children of an entry are not counted.
 // Memory: 64 B per entry, 4.6 to 9.1 B of table, and unused entries that take at most a quarter of
 // the used ones; 10 M blocks: 74 B each.  Once blocks have left, ghost entries take 8 to 16 B more.
 // The index does not shrink: entries that eviction frees are used again.
@@ -55,21 +55,23 @@ class BlockIndex {
   static constexpr uint32_t kShardBits = 4;
 
  public:
-  // `events_max`: how many of the latest events are kept (EventRing).
+  // `events_max`: how many of the latest events are kept (EventRing); 0 disables events.
   explicit BlockIndex(size_t events_max = 0);
   ~BlockIndex();
   BlockIndex(const BlockIndex&) = delete;
   BlockIndex& operator=(const BlockIndex&) = delete;
 
   // ---- variants
-  // Returns ResourceExhausted if there are VariantTable::kVariantsMax already.
+  // Returns the variant's number, and gives it one if it has none.  Returns ResourceExhausted if
+  // that would be more than VariantTable::kVariantsMax.
   [[nodiscard]] absl::StatusOr<VariantIndex> InternVariant(const Digest& variant_id);
   [[nodiscard]] std::optional<VariantIndex> FindVariant(const Digest& variant_id) const;
   [[nodiscard]] Digest VariantId(VariantIndex variant) const;
   using VariantTotals = larder::VariantTotals;
-  // The blocks in HOST, the bytes of their extents, and the blocks that are on disk only.
+  // Returns the number of the variant's blocks in HOST, the bytes of their extents, and the number
+  // of its blocks that are on disk only.
   [[nodiscard]] VariantTotals TotalsOf(VariantIndex variant) const;
-  // The variants that have blocks in HOST or on DISK, ascending.
+  // Returns the variants that have blocks in HOST or on disk, in ascending order.
   [[nodiscard]] std::vector<VariantIndex> StoredVariants() const;
 
   // ---- entering
@@ -79,8 +81,9 @@ class BlockIndex {
   // if its block is on disk only or being promoted, or if the name is only claimed.  On kDuplicate
   // and kFull the extent remains the caller's.  REQUIRES: the variant is interned.
   [[nodiscard]] InsertResult Insert(NewBlock block, uint32_t now_s, EntryRef* ref = nullptr);
-  // absent -> reserved; the caller then calls exactly one of Fill (reserved -> host) and Abandon
-  // (reserved -> absent).  No other call ends a claim; Drop ignores claimed names.
+  // absent -> reserved.  If Claim returns kInserted, the caller then calls exactly one of Fill
+  // (reserved -> host) and Abandon (reserved -> absent).  No other call ends a claim; Drop ignores
+  // claimed names.
   [[nodiscard]] InsertResult Claim(VariantIndex variant, const Digest& digest, EntryRef* ref);
   void Fill(EntryRef claimed, Extent extent, std::unique_ptr<const BlockMetadata> metadata,
             uint32_t now_s);
@@ -89,161 +92,173 @@ class BlockIndex {
   // ---- reading
   using Held = HeldBlock;
   // Holds each block that is in HOST (host or host+disk) and counts that as a use; sets out[i] for
-  // digests[i].  A held entry keeps its extent and metadata until Unhold.
-  // HoldWhat::kAnyTier and kUntouched also hold blocks that are on disk only or being promoted, and
-  // these keep their disk location until Unhold.  kUntouched does not count as a use.
+  // digests[i].  Other threads do not change the extent and metadata of a held entry in HOST.
+  // HoldWhat::kAnyTier and kUntouched also hold blocks that are on disk only or being promoted.
+  // Such a block stays on disk, but a rewrite that began before the hold (BeginRewrite) may still
+  // change its disk location.  kUntouched does not count as a use.
   // REQUIRES: out.size() == digests.size().
   void Hold(VariantIndex variant, std::span<const Digest> digests, uint32_t now_s,
             std::span<Held> out, HoldWhat what = HoldWhat::kHost);
-  // Adds a hold, on behalf of a client, to entries that the caller already holds.  Returns false,
-  // and adds no hold, if one of the entries already has kClientHoldsMax.
+  // Adds a hold to each of these entries, which the caller already holds.  Returns false, and adds
+  // no hold, if one of them already has kClientHoldsMax.
   [[nodiscard]] bool HoldAgain(std::span<const EntryRef> refs);
-  // Ends a hold of each entry.  If it was the last hold of a doomed entry, appends the extent to
-  // `freed` and the disk location to `on_disk`, which may be null if there is no disk tier.
-  // Earlier refs become more recent than later ones, so that the tails of chains are evicted first.
+  // Ends a hold of each entry.  If it was the last hold of a doomed entry, appends the entry's
+  // extent, if any, to `freed`, and its disk location, if any, to `on_disk`, which may be null if
+  // there is no disk tier.  Of entries whose last hold ends, earlier refs become more recent than
+  // later ones in the same shard, so that the tails of chains are evicted first.
   // REQUIRES: each ref is held (CHECKed as far as that is detectable).
   void Unhold(std::span<const EntryRef> refs, std::vector<Extent>* freed,
               std::vector<FreedExtent>* on_disk = nullptr);
 
-  // Sets out[i] to the presence of digests[i], without holding the block or counting a use.
-  // REQUIRES: spans of equal size.
+  // Sets out[i] to the presence of the block digests[i], without holding it or counting a use.
+  // REQUIRES: out.size() == digests.size().
   using Presence = BlockPresence;
   void Lookup(VariantIndex variant, std::span<const Digest> digests, std::span<Presence> out) const;
 
   // ---- leaving
-  // Removes the block's name at once.  If the block is not held, *freed is set to its extent and
-  // *on_disk to its disk location; otherwise the last Unhold returns them.  Returns false if there
-  // is no such name or it is only claimed.
+  // Removes the block's name at once.  If the block is not held, *freed is set to its extent, if it
+  // is in HOST, and *on_disk to its disk location, if it is on disk; otherwise the last Unhold
+  // returns them.  Returns false if there is no such name or it is only claimed.
   bool Drop(VariantIndex variant, const Digest& digest, std::optional<Extent>* freed,
             FreedExtent* on_disk = nullptr);
-  // As above; `ref` is held or is an owner word.  Returns false if the slot is empty, or if the
-  // entry has lost its name or is only claimed.
+  // Removes the name of this entry's block at once.  The caller holds `ref`, or has it from the
+  // owner word of an extent; a `ref` that is not held may stand for another block by now.  If the
+  // block is not held, *freed is set to its extent, if it is in HOST, and *on_disk to its disk
+  // location, if it is on disk; otherwise the last Unhold returns them.  Returns false if the slot
+  // is empty, or if the entry has lost its name or is only claimed.
   bool Drop(EntryRef ref, std::optional<Extent>* freed, FreedExtent* on_disk = nullptr);
-  // As Drop, for a held block whose bytes in HOST are wrong.  If the block is also on disk, its
-  // name and disk copy move to a second entry, which has no holds; the entry of `held` then has
-  // neither.  The disk tier's owner word for the copy remains the old reference until the block is
-  // promoted.  Returns false if the block has left HOST, or if a rewrite of its disk copy is under
-  // way: a later check finds the damage again.
+  // Removes a held block from HOST, because its bytes there are wrong.  If it is in HOST only, it
+  // loses its name.  If it is also on disk, its name and disk copy move to a second entry, which
+  // has no holds, and the disk tier's owner word for the copy still names the old entry; only if
+  // the shard has no entry left does the block lose its name.  The last Unhold of `held` returns
+  // what the old entry has, so *freed becomes nullopt.  Returns false, and changes nothing, if the
+  // block has left HOST, or if a rewrite of its disk copy is under way: a later check finds the
+  // damage again.
   bool DropHostCopy(EntryRef held, std::optional<Extent>* freed, FreedExtent* on_disk);
-  // Removes a block from these tiers.  If it is in no other tier, it leaves the index as by Drop,
-  // even while it is held.  Clear does not remove a block that a pin keeps in one of these tiers,
-  // nor a held block that is to stay in another tier.
+  // Removes a block from `tiers`; with kKeepLastCopy only if it stays in another tier, and with
+  // kDryRun only returns what kAll would do.  A block that is then in no tier leaves the index,
+  // even while it is held: it loses its name at once.  Clear does not remove a block that a pin
+  // keeps in one of these tiers, nor a held block that is to stay in another tier.  If the block is
+  // not held, *freed and *on_disk are set to what the caller must free, the extent in HOST and the
+  // record on disk; otherwise the last Unhold returns them.
   [[nodiscard]] ClearedBlock Clear(VariantIndex variant, const Digest& digest, TierSet tiers,
                                    ClearHow how, std::optional<Extent>* freed,
                                    FreedExtent* on_disk);
-  // An evicted block: it has left HOST, and also the index unless it is on disk.
+  // An evicted block.  It has left HOST, and also the index unless it is on disk.
   using Evicted = EvictedBlock;
-  // Evicts the block with the least worth (EvictionPolicy) among the coldest evictable blocks of
-  // every class (kEvictionLook of each) in a few shards: two shards, which rotate; if neither has
-  // blocks that are also on disk, a third that has some; and up to two whose least worth was the
-  // lowest when an eviction last looked at them.  Blocks that are held or pinned are not evictable.
-  // A child leaves the index before its parent.  A block with children that is also on disk, and so
-  // stays in the index, is evicted only if there is no block without children among those looked at
-  // in its class.  A block with children that is in HOST only is evicted only if there is no other
-  // block among those looked at in any shard.
-  // Returns nullopt if no block is evictable.
+  // Evicts a block from HOST: the one with the least worth (EvictionPolicy) among the coldest
+  // blocks of a few shards, or of the next shard that has any to evict.  A block that is held, or
+  // that a pin keeps in HOST, is not evicted.  Prefers blocks without children, so that a chain
+  // leaves from its end: a block with children that is in HOST only is evicted only if no other was
+  // found in any shard.
+  // Returns nullopt if no block was found.
   [[nodiscard]] std::optional<Evicted> EvictOne(uint32_t now_s);
-  // Evicts exactly this entry if it is evictable.  Children do not protect it, because the caller
-  // needs its extent.  A stale ref may name a newer block: Evicted::extent then differs from the
-  // extent that the caller knew.
+  // Evicts exactly this entry from HOST; returns nullopt if it is not evictable now.  Children do
+  // not protect it, because the caller needs its extent.  A stale ref may name a newer block:
+  // Evicted::extent then differs from the extent that the caller knew.
   [[nodiscard]] std::optional<Evicted> EvictRef(EntryRef ref);
-  // Returns the worth of the block in HOST, per byte (EvictionPolicy); nullopt if it is held,
-  // pinned or not in HOST.
+  // Returns the worth of the block in HOST, per byte (EvictionPolicy); nullopt if it is not in
+  // HOST, is held, or is kept in HOST by a pin.
   [[nodiscard]] std::optional<double> WorthInHost(EntryRef ref, uint32_t now_s) const;
-  // Returns how many pages of HOST evictions may free now.  Includes blocks that a thread of the
-  // daemon holds for a moment (HoldWhat::kUntouched) and that cannot be evicted now.  Takes no
-  // lock.
+  // Returns how many pages of HOST evictions may free.  This includes blocks that a thread of the
+  // daemon holds for a moment (HoldWhat::kUntouched), which can be evicted only afterwards.  Takes
+  // no lock.
   [[nodiscard]] uint64_t evictable_pages() const;
-  // Puts a block that was evicted a moment ago back into HOST, in its former extent, as the most
-  // recent of its class.  Returns false if its name was taken or removed meanwhile; the extent is
-  // then the caller's.  If *held is not {} afterwards, the caller must end that hold.
+  // Puts a block that was evicted a moment ago back into HOST, in its former extent, as the hottest
+  // of its class.  Returns false if that is not possible any more, for example because its name was
+  // taken or removed meanwhile; the extent is then the caller's.  If *held is not {} afterwards,
+  // the caller must end that hold.
   [[nodiscard]] bool PutBack(Evicted gone, EntryRef* ref, EntryRef* held);
 
   // ---- disk (a location is a DiskLocation of the disk tier; 0 is none)
-  // absent -> disk, for a block that the disk tier found when the daemon started; or host ->
+  // absent -> disk, for a block that an earlier run of the daemon left on disk; or host ->
   // host+disk of `same`, if the block was published meanwhile and the caller has checked that its
-  // bytes are the record's.  Returns kDuplicate if the name already has a disk copy, and kBusy if
-  // the name is claimed now, or its block is in HOST and not `same`; the caller should then try
-  // again.  REQUIRES: the variant is interned, location != 0; `same` is held or {}.
+  // bytes are the record's.  Returns kDuplicate if the name already has a disk copy, kFull if the
+  // index is full, and kBusy if the name is claimed now, or its block is in HOST and not `same`;
+  // the caller should then try again.  REQUIRES: the variant is interned, location != 0; `same` is
+  // held or {}.
   using BlockOnDisk = larder::BlockOnDisk;
   [[nodiscard]] InsertResult InsertOnDisk(const BlockOnDisk& block, EntryRef same, uint32_t now_s,
                                           EntryRef* ref);
   // Counts each block in its parent if it is not counted yet, because it was found on disk or
-  // published before its parent was in the index.  The caller calls this when all blocks on disk
-  // are in the index; until then a parent may be evicted before its child.  Returns early if stop()
-  // returns true.
+  // published before its parent was in the index.  The caller calls this after blocks that were
+  // found on disk have entered; until then a parent may be evicted before its child.  Returns early
+  // if stop() returns true.
   void CountChildren(absl::FunctionRef<bool()> stop);
   // host -> host+disk of a held entry, or a change of its disk location.  Returns the former
   // location (0: none), which the caller must erase; or nullopt if the block has left HOST
   // meanwhile, so that the caller must erase the new location.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(EntryRef held, uint64_t location);
   // Begins a rewrite of an entry's disk copy, which lies at `location`.  On success the caller must
-  // call FinishRewrite exactly once, and no other thread reads the disk copy until then; a block
-  // that is on disk only is `promoting` until then.  Returns false if the entry has another hold
-  // than the caller's, whose holder may be reading the copy, or if the copy no longer lies at
-  // `location`.
+  // call FinishRewrite exactly once; until then a block that is on disk only is `promoting`, so
+  // that no thread begins to promote it.  Returns false if the entry has another hold than the
+  // caller's, whose holder may be reading the copy, if the copy no longer lies at `location`, or if
+  // the block is being promoted or has lost its name.
   [[nodiscard]] bool BeginRewrite(EntryRef held, uint64_t location);
   // `location`: where the new copy was written; 0 if writing it failed.  Returns true if the entry
   // now has the new location, so that the caller must erase the old copy; false if it keeps the old
   // location or its name was removed, so that the caller must erase the new copy, if there is one.
   [[nodiscard]] bool FinishRewrite(EntryRef held, uint64_t location);
   // Replaces the extent of a held entry in HOST by `extent`, which has the same bytes encoded or
-  // decoded, and exchanges the entry's metadata with *metadata, which describes them.  The former
-  // extent is then the caller's.  Returns false, and changes nothing, if the entry has another hold
-  // than the caller's or has left HOST.
+  // decoded, and exchanges the entry's metadata with *metadata, which describes the bytes in
+  // `extent`.  The former extent is then the caller's.  Returns false, and changes nothing, if the
+  // entry has another hold than the caller's or has left HOST.
   [[nodiscard]] bool ReplaceInHost(EntryRef held, Extent extent,
                                    std::unique_ptr<const BlockMetadata>* metadata);
-  // disk -> promoting of a held entry; the caller then calls exactly one of FinishPromote
-  // (promoting -> host+disk) and FailPromote (promoting -> disk).  Returns false if the block is in
-  // HOST or has lost its name, or if another thread promotes or rewrites it.
+  // disk -> promoting of a held entry.  After it has returned true, the caller calls FinishPromote
+  // (promoting -> host+disk) or FailPromote (promoting -> disk), or drops the block.  Returns false
+  // if the block is in HOST or has lost its name, or if another thread promotes or rewrites it.
   [[nodiscard]] bool BeginPromote(EntryRef held);
-  // Returns false if the name was dropped meanwhile, so that the extent is the caller's.
+  // promoting -> host+disk of a held entry, with the block's bytes in `extent`.  Returns false if
+  // the name was dropped meanwhile; the extent is then the caller's.
   [[nodiscard]] bool FinishPromote(EntryRef held, Extent extent,
                                    std::unique_ptr<const BlockMetadata> metadata, uint32_t now_s);
   void FailPromote(EntryRef held);
   // Returns a held entry as it is now.  State kDoomed means that the block has lost its name.
   [[nodiscard]] Held LookAt(EntryRef held) const;
-  // Evicts the block with the least worth among the coldest that are on disk only and neither held
-  // nor pinned, a child before its parent; looks at a few shards, as EvictOne does.  If there is no
-  // such block, drops the disk copy of a block in HOST.  Returns nullopt if no disk copy can be
-  // dropped either.
+  // Evicts a block that is on disk only, neither held nor pinned: the one with the least worth
+  // (EvictionPolicy) among the coldest of a few shards, or of the next shard that has any; prefers
+  // blocks without children.  If there is no such block, drops the disk copy of a block in HOST.
+  // Returns nullopt if no disk copy can be dropped either.
   using EvictedFromDisk = larder::EvictedFromDisk;
   [[nodiscard]] std::optional<EvictedFromDisk> EvictOneFromDisk(uint32_t now_s);
-  // Evicts the disk copy of this block, unless the block is held or pinned.
+  // Evicts the disk copy of this block; a block that is on disk only then leaves the index.
+  // Returns nullopt if the block is not on disk or is held, or if a pin keeps its disk copy.
   [[nodiscard]] std::optional<FreedExtent> EvictRefFromDisk(EntryRef ref);
   [[nodiscard]] std::optional<double> WorthOnDisk(EntryRef ref, uint32_t now_s) const;
 
-  // Sets whether blocks in HOST are being written to disk at present, soon after they are
-  // published.
+  // Sets whether new blocks in HOST are being written to disk at present
+  // (EvictionPolicy::SetSpilling).
   void SetSpilling(bool spilling) { policy_.SetSpilling(spilling); }
 
   // ---- pins (PinTable has their owners)
-  // A pin of HOST keeps a block in HOST, and its disk copy, by which the block outlives a restart.
-  // A pin of DISK keeps the disk copy, and the block in HOST until there is a disk copy.  Pins are
-  // removed with the name.  Returns false if no tier has the block.
+  // Sets or removes the mark of a pin.  Eviction and Clear do not remove a block with a mark of
+  // HOST from HOST, nor its disk copy, by which the block outlives a restart.  They do not remove
+  // the disk copy of a block with a mark of DISK, nor the block from HOST until it has a disk copy.
+  // Marks end with the block's name.  Returns false if no tier has the block.
   // REQUIRES: tier is kHost or kDisk.
   bool SetPinned(VariantIndex variant, const Digest& digest, Tier tier, bool pinned);
-  // Returns the bytes of the blocks that pins keep in that tier.  For HOST these are the blocks
-  // with a pin of HOST, even those that are still on disk only, and the blocks with a pin of DISK
-  // that are not on disk yet.  Takes no lock.
+  // Returns the bytes of the blocks that pins keep in that tier, by the size that they have in HOST
+  // or would need there.  For HOST these are the blocks with a pin of HOST, even those that are
+  // still on disk only, and the blocks with a pin of DISK that are not on disk yet.  Takes no lock.
   [[nodiscard]] ByteCount PinnedBytes(Tier tier) const;
 
   // ---- events: each block that enters or leaves a tier
   [[nodiscard]] const EventRing& events() const { return events_; }
-  // The caller appends events of DEVICE to the ring, since the index does not know that tier.
+  // For a caller that appends events of DEVICE to the ring: the index does not know that tier.
   [[nodiscard]] EventRing& events() { return events_; }
 
   // ---- totals
   [[nodiscard]] uint64_t blocks() const;         // named, claims included
   [[nodiscard]] uint64_t doomed() const;         // without a name, still held
   [[nodiscard]] uint64_t disk_only() const;      // on disk and not in HOST
-  [[nodiscard]] ByteCount memory_bytes() const;  // entries and tables
+  [[nodiscard]] ByteCount memory_bytes() const;  // all except metadata
   [[nodiscard]] ByteCount metadata_bytes() const;
 
   // ---- walking
   // A walk visits the named blocks from copies, which are taken under the lock a bounded number of
   // entries at a time: for dumps, Clear and snapshots.  Blocks that enter or leave meanwhile may be
-  // visited or not.
+  // visited or not; one whose name moves to another entry (DropHostCopy) may also be visited twice.
   using View = BlockView;
   // The position of a walk; a default-constructed one is at the beginning.
   struct Cursor {
@@ -258,7 +273,8 @@ class BlockIndex {
   void ForEach(Visit visit) const {
     ForEachCopy<View>(&IndexShard::Views, visit);
   }
-  // Likewise calls visit(const ChainLink&) for each block that is in a tier.
+  // Calls visit(const ChainLink&) for each block that is in a tier, without a lock, so that `visit`
+  // may call the index.
   template <class Visit>
   void ForEachLink(Visit visit) const {
     ForEachCopy<ChainLink>(&IndexShard::Links, visit);
@@ -302,11 +318,13 @@ class BlockIndex {
   template <class Visit>
   void ForSlots(std::span<const EntryRef> refs, Visit visit) const;
 
-  // Counts a block that is about to enter in its parent (ChildCounts::Raise), and marks the parent
-  // as shared if it forks.  `parent` is the parent's IndexHash.
+  // Counts a block that is about to enter in its parent (ChildCounts::Raise).  If another block has
+  // followed the parent, marks the parent and the blocks before it in the chain as shared.
+  // `parent` is the parent's IndexHash.
   [[nodiscard]] IndexShard::Raised RaiseParent(VariantIndex variant, const Digest& child,
                                                uint64_t parent);
-  // As above, with the parent that the child's metadata names; `metadata` may be null.
+  // Counts a block that is about to enter in the parent that its metadata names
+  // (ChildCounts::Raise); does nothing if `metadata` is null.
   [[nodiscard]] IndexShard::Raised RaiseParent(VariantIndex variant, const Digest& child,
                                                const BlockMetadata* metadata);
   void MarkShared(VariantIndex variant, uint64_t parent);
@@ -314,13 +332,13 @@ class BlockIndex {
                    std::optional<uint32_t> child_last_use_s);
   using ShardSet = std::bitset<kShards>;
   static constexpr uint32_t kOddStep = 7;  // odd, so that a rotation reaches every shard
-  // The least worth in each shard when it was last looked at; 0 before the first look.  A hint for
-  // evictions, which must not look at all shards.
+  // The least worth in each shard when an eviction last looked at it; 0 before the first look.  A
+  // hint for evictions, since looking at all shards would take too long.
   struct LeastSeen {
     std::array<std::atomic<double>, kShards> worth{};
     std::atomic<uint32_t> turn{0};
     // Returns the shard with the least worth, except those in `but`.  If several are equal, returns
-    // the first from shard `from` on: otherwise all evictions would choose the same shard.
+    // the first of these from shard `from` on: otherwise all evictions would choose the same shard.
     [[nodiscard]] uint32_t Least(uint32_t from, const ShardSet& but) const;
   };
   template <class LeastOf>

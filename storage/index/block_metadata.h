@@ -2,7 +2,7 @@
 // chain belongs to, its token ids, its segment table, and its writer.
 //
 // Immutable except for the hashes of the segments: if the writer did not compute them, the daemon
-// sets them later, once (SetHashes).
+// sets them later, at most once (SetHashes).
 // Ownership: by unique_ptr; the index owns the metadata of its blocks.  Each is one allocation.
 // Thread-safety: all methods from any thread.
 // Limits: those of layout.h for the table, kBlockTokensMax token ids.
@@ -35,16 +35,16 @@ class BlockMetadata {
 
   // The digest of the previous block of the chain; the content id for the first block.
   [[nodiscard]] const Digest& parent() const { return parent_; }
-  // Digest{} if unknown.
+  // The id of the content that the block's chain belongs to; Digest{} if unknown.
   [[nodiscard]] const Digest& content() const { return content_; }
   [[nodiscard]] std::span<const uint32_t> tokens() const;
   [[nodiscard]] BlockWriter writer() const { return {writer_uid_, writer_engine_}; }
 
   [[nodiscard]] uint32_t segment_count() const { return segment_count_; }
-  // The xxh3 of the segment is 0 until hashed().  REQUIRES: i < segment_count().
+  // Returns segment i, whose xxh3 is 0 until hashed().  REQUIRES: i < segment_count().
   [[nodiscard]] Segment segment(uint32_t i) const;
   [[nodiscard]] SegmentTable Table() const;
-  // A table of the segments in `range` only.
+  // Returns a table of the segments in `range` only.  REQUIRES: the block has these segments.
   [[nodiscard]] SegmentTable Table(const SegmentRange& range) const;
   [[nodiscard]] ByteCount payload_bytes() const {
     return payload_bytes_;
@@ -52,7 +52,8 @@ class BlockMetadata {
   [[nodiscard]] ByteCount stored_bytes() const {
     return stored_bytes_;
   }  // as SegmentTable::StoredBytes
-  // The size of the decoded payload; payload_bytes() if it is not encoded.
+  // Returns the size of the payload after decoding, in which an encoded segment of unknown raw
+  // length counts with its stored length; payload_bytes() if no segment is encoded.
   [[nodiscard]] ByteCount raw_payload_bytes() const;
   [[nodiscard]] bool encoded() const { return encoded_; }
   [[nodiscard]] ByteCount memory_bytes() const;

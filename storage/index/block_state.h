@@ -10,17 +10,18 @@
 
 namespace larder {
 
-// TransitionAllowed defines the allowed transitions; the index CHECKs it at every change, and a
-// test covers every pair of states.
+// TransitionAllowed defines the allowed transitions.  The index CHECKs it at every change, and a
+// test covers every pair of states.  In this table "dropped" means cleared or found damaged.
 //   absent    -> reserved   a staged publish claims the key while the daemon copies
-//             -> host       published without a claim: the bytes are in the pool already
-//             -> disk       found on disk at a start
+//             -> host       published without a claim, or put back after an eviction: the bytes are
+//                           in the pool already
+//             -> disk       found on disk, or kept there when its damaged copy in HOST was dropped
 //   reserved  -> host, absent
-//   host      -> host+disk  spilled
-//             -> absent     evicted, cleared, damaged
-//             -> doomed     cleared or damaged while held
-//   host+disk -> disk       evicted from HOST
-//             -> host       its disk copy was dropped
+//   host      -> host+disk  spilled, or its record was found on disk
+//             -> absent     evicted or dropped
+//             -> doomed     dropped while held
+//   host+disk -> disk       evicted or cleared from HOST
+//             -> host       its disk copy was evicted or cleared
 //             -> absent, doomed
 //   disk      -> promoting  a thread reads it into HOST, or rewrites its disk copy
 //             -> absent, doomed
@@ -43,26 +44,27 @@ inline constexpr int kBlockStates = 7;
 
 [[nodiscard]] bool TransitionAllowed(BlockState from, BlockState to);
 
-// Whether the block has bytes in the pool that readers may read.
+// Whether a block in this state is in HOST.
 [[nodiscard]] constexpr bool InHost(BlockState state) {
   return state == BlockState::kHost || state == BlockState::kHostDisk;
 }
-// Whether the block is on disk and has no bytes in the pool that readers may read.
+// Whether a block in this state is on disk and not in HOST.
 [[nodiscard]] constexpr bool OnDiskAlone(BlockState state) {
   return state == BlockState::kDisk || state == BlockState::kPromoting;
 }
 [[nodiscard]] constexpr bool InATier(BlockState state) {
   return InHost(state) || OnDiskAlone(state);
 }
-// Returns the tiers that have all bytes of a block in this state.
+// Returns the tiers, of HOST and DISK, that have all bytes of a block in this state; none for
+// absent, reserved and doomed.
 [[nodiscard]] TierSet TiersOf(BlockState state);
 
 // A tenant's number for a variant id.
 enum class VariantIndex : uint16_t { kNone = 0xFFFF };
 
-// Refers to an entry: {shard, slot} + 1, so never 0.  Valid while the entry is held or claimed.
-// Owner words in ExtentAllocator are EntryRefs without a hold and may be stale: the slot is then
-// empty, which the index reports, or has a newer block, which the caller recognizes by its extent.
+// Refers to an entry of a BlockIndex: {shard, slot} + 1, so that 0 refers to none.  Valid while the
+// entry is held or claimed.  The owner words of extents (ExtentAllocator) are EntryRefs without a
+// hold and may be stale: the slot may be empty by then, or have another block.
 struct EntryRef {
   uint32_t value = 0;
   friend bool operator==(EntryRef, EntryRef) = default;

@@ -24,8 +24,8 @@ ChildCounts::Raised ChildCounts::Raise(VariantIndex variant, uint64_t parent, co
   if (slot == kNone || entries_[slot].children == kCountMax) return {};
   IndexEntry& entry = entries_[slot];
   ++entry.children;
-  // The parent's ghost entry said that it is shared, but which blocks followed it before it left
-  // the index is not known.
+  // The parent entered with a history that says that it is shared, but which blocks have followed
+  // it is not known.
   const bool unknown = entry.follower == 0 && entry.history.shared;
   if (entry.follower == 0) entry.follower = tag;
   const bool only = entry.follower == tag;
@@ -48,8 +48,8 @@ std::optional<uint64_t> ChildCounts::MarkShared(VariantIndex variant, uint64_t p
 void ChildCounts::Lower(VariantIndex variant, uint64_t parent,
                         std::optional<uint32_t> child_last_use_s) {
   const uint32_t slot = entries_.FindParent(variant, parent);
-  // If there are no children, the parent that counted the child has left, and this entry is a later
-  // block of the same name.
+  // The count may be 0 already: the parent may have left and entered again since it counted the
+  // child.
   if (slot == kNone || entries_[slot].children == 0) return;
   IndexEntry& entry = entries_[slot];
   --entry.children;

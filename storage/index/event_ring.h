@@ -1,13 +1,15 @@
-// The latest events, for watchers: each says that a block entered or left a tier, and has a number.
+// The latest events, for watchers, each with a number.  An event says that a block entered or left
+// a tier, or that an engine lost all its blocks.
 //
-// Writers never wait for a reader.  If an event is overwritten before a reader has read it, the
-// reader's next Read returns nullopt.  The events of a block are in the order in which they
-// happened; they do not contain the block's tokens or parent, which the reader looks up.
+// Writers do not wait for readers to catch up: if an event is overwritten before a reader has read
+// it, the reader's next Read returns nullopt.  The events of a block in HOST and DISK are in the
+// order in which they happened.  Events do not contain the block's tokens or parent, which the
+// reader looks up.
 // All events share one sequence of numbers, but events of DEVICE are kept in a separate ring: an
 // engine may report any number of them, and they must not overwrite the events of HOST and DISK.
 // Ownership: part of BlockIndex.  Thread-safety: all methods from any thread.
 // Locks: its lock is a leaf.
-// Memory: 32 B per event; each ring grows to its limit as events arrive.
+// Memory: 32 B per kept event; each ring grows as events arrive.
 #pragma once
 
 #include <atomic>
@@ -28,7 +30,7 @@ struct TierEvent {
   VariantIndex variant = VariantIndex::kNone;
   Tier tier = Tier::kHost;
   bool stored : 1 = false;  // true: the block entered the tier; false: it left
-  // For kDevice only: the engine lost all its blocks; digest and variant mean nothing.
+  // For kDevice only: the engine lost all its blocks there; digest and variant mean nothing.
   bool cleared : 1 = false;
   uint32_t engine = 0;  // for kDevice only: the engine's number in DeviceTable
   friend bool operator==(const TierEvent&, const TierEvent&) = default;
@@ -42,8 +44,8 @@ static_assert(sizeof(NumberedEvent) == 32);
 
 class EventRing {
  public:
-  // Keeps up to `events_max` events of HOST and DISK, and up to `events_max` of DEVICE.  0 disables
-  // the ring: events are neither kept nor numbered.
+  // Keeps up to `events_max` events of HOST and DISK together, and up to `events_max` of DEVICE.  0
+  // disables the ring: events are neither kept nor numbered.
   explicit EventRing(size_t events_max) : events_max_(events_max) {}
 
   [[nodiscard]] size_t events_max() const { return events_max_; }
@@ -54,16 +56,16 @@ class EventRing {
   [[nodiscard]] uint64_t newest() const { return newest_.load(std::memory_order_acquire); }
   struct Progress {
     size_t events = 0;     // written to `to`
-    uint64_t through = 0;  // Read has returned all events of `tiers` with numbers up to this one
+    uint64_t through = 0;  // no event of `tiers` after `after` and up to this number is left out
   };
   // Writes to `to` the events of `tiers` with numbers greater than `after`, in order.  Looks at no
   // more than to.size() events, so it may return none although there are some; the next call passes
-  // Progress::through as `after`.  Returns nullopt if some of these events were overwritten, or if
-  // `after` is greater than newest().
+  // Progress::through as `after`.  Returns nullopt if an event after `after` was overwritten in a
+  // ring that `tiers` needs (HOST and DISK share one), or if `after` is greater than newest().
   [[nodiscard]] std::optional<Progress> Read(uint64_t after, TierSet tiers,
                                              std::span<NumberedEvent> to) const
       LARDER_EXCLUDES(mu_);
-  // Returns whether a DEVICE event with this number would still be in the ring, not overwritten.
+  // Returns true if no DEVICE event with this number or a greater one has been overwritten.
   [[nodiscard]] bool KnowsOfDevice(uint64_t number) const LARDER_EXCLUDES(mu_);
 
  private:

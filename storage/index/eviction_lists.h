@@ -8,11 +8,12 @@
 //   entry may stay listed if it was held untouched (HoldWhat); evictions skip it.
 //   evictable_pages() is the number of pages of listed entries in HOST, pinned_pages() that of
 //   pinned entries.
-// So code that changes an entry's state, pages or pins uses ChangeState or Resize, or calls what
-// the change needs of Unlist, CountPinned and Relist itself.  For example, the states of an entry
-// on disk that is being promoted or rewritten count as the same tier, so no sum changes.
+// Code that changes an entry's state, pages or pins must keep these invariants: it calls
+// ChangeState or Resize, or what the change needs of Unlist, CountPinned and Relist.  A change
+// between `disk` and `promoting` changes no sum, since both are on disk only.
 // Ownership: does not own the entries, which belong to a ShardEntries that outlives it.
-// Thread-safety: none; the shard's lock guards it, except the three sums that say so.
+// Thread-safety: none; the shard's lock guards it, except evictable_pages, has_copies and
+// pinned_pages, which any thread may call.
 #pragma once
 
 #include <array>
@@ -28,12 +29,13 @@ namespace larder {
 
 class EvictionLists {
  public:
-  // One eviction looks at this many entries of each list, from the coldest on.
+  // A search for an entry to evict looks at no more than this many entries of a list, from the
+  // coldest on.
   static constexpr uint32_t kEvictionLook = 16;
 
   explicit EvictionLists(ShardEntries& entries);
 
-  // Returns whether an eviction may remove this entry from the tier of its list.
+  // Returns whether the entry is on a list and not held, so that an eviction may choose it.
   [[nodiscard]] static bool MayLeave(const IndexEntry& entry) {
     return entry.listed && entry.holds == 0;
   }
@@ -46,7 +48,7 @@ class EvictionLists {
                                       uint32_t now_s);
 
   // Puts the entry on its list or takes it off, as its state, holds and pins require.  An entry
-  // that was not listed before becomes the hottest of its list.
+  // that this puts on its list becomes the hottest there.
   void Relist(uint32_t slot);
   void Unlist(uint32_t slot);
   // Makes the entry the first of its list to be evicted.  REQUIRES: the entry is listed.
@@ -55,7 +57,8 @@ class EvictionLists {
   void PrefetchRemove(const IndexEntry& entry) const { host_[0].PrefetchRemove(entry); }
 
   // Calls change(), which moves the entry to another state, and updates lists and sums.  An entry
-  // that was listed becomes the hottest of its new list, even if it is held.
+  // that was listed becomes the hottest of its new list, even if it is held.  REQUIRES: the new
+  // state has a list if the entry was listed.
   template <class Change>
   void ChangeState(uint32_t slot, Change change) {
     const bool listed = entries_[slot].listed;
@@ -69,10 +72,11 @@ class EvictionLists {
       Relist(slot);  // in the new state its pin may no longer keep it off the lists
     }
   }
-  // Gives an entry in HOST another extent there; it keeps its place on its list.
+  // Gives an entry in HOST another extent there.  The entry keeps its place on its list, if any.
   void Resize(uint32_t slot, const Extent& extent);
-  // Adds `more` times the entry's pages to pinned_pages().  Callers pass -1 before they change the
-  // entry's pins, pages or state, and 1 after the change.
+  // Adds `more` times the entry's pages to those sums of pinned_pages() in which its pins and state
+  // count.  Callers pass -1 before they change the entry's pins, pages or tiers, and 1 after the
+  // change.
   void CountPinned(const IndexEntry& entry, int64_t more);
 
   // An entry that an eviction may choose.
@@ -81,31 +85,36 @@ class EvictionLists {
     uint32_t slot = EntrySlots::kNone;
     double worth = kNothing;
     uint32_t among = 0;  // the number of entries on its list
-    // If two are worth the same, as blocks published within one second are, the one on the longer
-    // list is evicted first: a short list would otherwise lose even its newest entry.
+    // If two are worth the same, as blocks published within one second may be, the one on the
+    // longer list is evicted first: a short list would otherwise lose even its newest entry.
     friend bool operator<(const Candidate& a, const Candidate& b) {
       return a.worth < b.worth || (a.worth == b.worth && a.among > b.among);
     }
   };
-  // Each returns the entry that is worth least among the kEvictionLook coldest of each class: of
-  // the entries in HOST, or of those on disk alone.  Held entries are skipped, and so are entries
-  // with children unless `parents_too`; skipped entries that are in one tier move to the hot end of
-  // their list, so that they do not hide the other entries forever.  An entry in both tiers may
-  // leave HOST although it has children: it stays in the index, so its children keep their prefix.
+  // LeastInHost searches the entries in HOST, LeastOnDiskAlone those on disk only.  Each takes from
+  // every class of reuse history the coldest entry that it may choose among the kEvictionLook
+  // coldest of a list, and returns the one of these that is worth least, or a Candidate without
+  // slot if there is none.  Held entries are never chosen.  Entries with children that are in one
+  // tier only are chosen only if `parents_too`; entries that are skipped in these lists move to the
+  // hot end, so that they do not hide the others forever.  Of entries in both tiers, those without
+  // children are preferred, but one with children may be chosen too: it stays in the index, so its
+  // children keep their prefix.
   [[nodiscard]] Candidate LeastInHost(const EvictionPolicy& policy, bool parents_too,
                                       uint32_t now_s);
   [[nodiscard]] Candidate LeastOnDiskAlone(const EvictionPolicy& policy, bool parents_too,
                                            uint32_t now_s);
-  // Returns the entry that is worth least among those in both tiers whose copy on disk is not
-  // pinned, to drop that copy.
+  // Takes from every class of reuse history the coldest entry in both tiers that is not held and
+  // whose copy on disk is not pinned, among the kEvictionLook coldest, and returns the one of these
+  // that is worth least, so that the caller can drop its copy on disk.  Returns a Candidate without
+  // slot if there is none.
   [[nodiscard]] Candidate LeastCopied(const EvictionPolicy& policy, uint32_t now_s);
 
-  // Returns how many pages in HOST evictions may free.  Includes entries that are held untouched at
-  // the moment, which evictions skip.  From any thread.
+  // Returns how many pages evictions from HOST may free.  Includes entries that threads of the
+  // daemon hold for a moment (HoldWhat::kUntouched), which evictions skip.  From any thread.
   [[nodiscard]] uint64_t evictable_pages() const {
     return listed_pages_.load(std::memory_order_relaxed);
   }
-  // Returns whether a listed block is in both tiers.  A hint, from any thread.
+  // Returns whether any listed entry is in both tiers.  A hint, from any thread.
   [[nodiscard]] bool has_copies() const { return copies_.load(std::memory_order_relaxed) > 0; }
   // How many pages pins keep in each tier, or will keep there after a promotion or spill.  From any
   // thread.
@@ -125,7 +134,7 @@ class EvictionLists {
   // Returns the list for the entry's state and class, or nullptr if there is no list for the state.
   [[nodiscard]] RecencyList* ListFor(const IndexEntry& entry);
   void List(uint32_t slot);
-  // The sums are written only under the shard's lock, so a load and a store suffice.
+  // The sums are written only under the shard's lock, so a load and a store suffice to change one.
   void CountListed(uint32_t pages, bool more) {
     const uint64_t before = listed_pages_.load(std::memory_order_relaxed);
     listed_pages_.store(more ? before + pages : before - pages, std::memory_order_relaxed);
@@ -143,12 +152,12 @@ class EvictionLists {
   // the colder entries, which it skips, to the hot end.  Returns kNone if the kEvictionLook coldest
   // include no such entry.
   [[nodiscard]] uint32_t Coldest(RecencyList& list, bool parents_too);
-  // Returns the coldest entry that is not held and whose copy on disk is not pinned; skips others
-  // as Coldest does.
+  // Returns the coldest entry that is not held and whose copy on disk is not pinned.  Moves the
+  // colder entries, which it skips, to the hot end.  Returns kNone if the kEvictionLook coldest
+  // include no such entry.
   [[nodiscard]] uint32_t ColdestUnpinnedCopy(RecencyList& list);
-  // Looks at the kEvictionLook coldest entries that are not held.  Returns the coldest without
-  // children, or the coldest of them if all have children; kNone if there is none.  Moves no entry:
-  // one with children may be evicted too, so it does not hide others.
+  // Of the kEvictionLook coldest entries, returns the coldest that is not held and has no children,
+  // or otherwise the coldest that is not held; kNone if all are held.  Moves no entry.
   [[nodiscard]] uint32_t ColdestOfCopied(const RecencyList& list) const;
   // Returns the least (operator<) of the entries that choose(list) returns for each class.
   template <class Choose>

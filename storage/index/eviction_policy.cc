@@ -24,7 +24,8 @@ constexpr double kPresumedUses = 0.5;
 constexpr double kPresumedSpan_s = 20;
 constexpr double kLastUseShare = 0.25;
 // A client that used a block in a burst and then paused (an agent that waits for a build) may come
-// back.  So such a block is worth at least this share of what a block used only once is worth.
+// back.  So such a block is worth at least this share of what a block used only once is worth after
+// the same idle time.
 constexpr double kPauseShare = 0.3;
 
 constexpr uint32_t kUsesMax = 15;
@@ -49,7 +50,8 @@ uint16_t SpanCode(uint32_t seconds) {
 }
 
 // Returns the expected uses per second of a block that was used `uses` times in `span_s` seconds
-// and has been idle for `idle_s` seconds since.
+// and has been idle for `idle_s` seconds since.  `may_end`: the last use may have been the last one
+// ever.
 double UsesPerSecond(double uses, double span_s, uint32_t idle_s, bool may_end) {
   const double rate = uses / (span_s + idle_s);
   if (!may_end) return rate;

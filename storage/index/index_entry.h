@@ -1,10 +1,10 @@
 // IndexEntry, the entry of one block, which is one cache line; and EntrySlots, the memory of the
 // entries of a shard, in slots with stable addresses.
 //
-// An entry whose bytes are all zero is free.
+// A free entry is all zeros, except `newer`.
 // Ownership: EntrySlots owns the memory, but not what entries point to.
 // Thread-safety: none; the shard's lock guards both.
-// Limits: slots 1 .. 2^24 - 1; slab numbers of 16 bits, pages of 24 bits (slabs of up to 64 GiB).
+// Limits: slots 1 .. 2^24 - 1; slab numbers of 16 bits, pages of 24 bits (slabs below 64 GiB).
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,8 @@ class PackedExtent {
 struct alignas(64) IndexEntry {
   static constexpr uint8_t kManyFollowers = UINT8_MAX;
   Digest digest;
-  // The IndexHash of the parent (0: unknown) if the block is on disk only, otherwise the metadata.
+  // The IndexHash of the parent (0: unknown) if the block is on disk only, otherwise the metadata
+  // (may be null).
   union {
     const BlockMetadata* owned_metadata = nullptr;
     uint64_t parent_hash;
@@ -73,10 +74,10 @@ struct alignas(64) IndexEntry {
 };
 static_assert(sizeof(IndexEntry) == 64);
 
-// Returns the hash of a name.  The hash includes the variant, since the ranks of an engine store
-// the same digests, which would otherwise share one run of cells.  The multiplication spreads
-// digests that a client invented.  Bits 60 to 63 choose the shard, bits 52 to 59 are the tag, and
-// the lowest bits choose the cell.
+// Returns the hash of a block's name.  The hash includes the variant, since the ranks of an engine
+// store the same digests, which would otherwise share one run of cells.  The multiplication spreads
+// invented digests that differ in few bits.  Bits 60 to 63 choose the shard, bits 52 to 59 are the
+// tag, and the lowest bits choose the cell.
 [[nodiscard]] inline uint64_t IndexHash(VariantIndex variant, const Digest& digest) {
   constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
   uint64_t h = digest.Hash64();
@@ -101,20 +102,20 @@ class EntrySlots {
   }
   // Returns the slot of an entry of zeros; kNone if all slots are used.
   [[nodiscard]] uint32_t Allocate();
-  // Zeroes the entry.  REQUIRES: `slot` is from Allocate.
+  // Zeroes the entry and makes its slot free.  REQUIRES: `slot` is from Allocate and not free.
   void Free(uint32_t slot);
 
   // Slots [1, end) have an entry or had one.
   [[nodiscard]] uint32_t end() const { return end_; }
   [[nodiscard]] uint32_t used() const { return used_; }
-  // Returns how much memory has been touched; huge pages count as a whole.
+  // Returns how much memory of entries has been touched; a huge page counts as a whole.
   [[nodiscard]] uint64_t memory_bytes() const;
   void CheckInvariants() const;
 
  private:
   static constexpr uint32_t kChunkSlots = ZeroedMemory::kHugePageBytes / sizeof(IndexEntry);
-  // Chunks with this index or a higher one are huge pages: the unused part of the last chunk is
-  // then at most a quarter of the memory of the chunks before it.
+  // From this index on, chunks ask for huge pages: the unused part of the last chunk is then at
+  // most a quarter of the memory of the chunks before it.
   static constexpr uint32_t kSmallPageChunks = 4;
 
   const uint32_t entries_max_;

@@ -286,9 +286,9 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, const BlockOnDis
   return result;
 }
 
-// The block takes over its parent's history if no other block follows the parent: a chain then
-// stays in one class, and its end is not evicted after its beginning.  If the block has a ghost
-// entry with at least as many uses as this history, it continues its own history instead.
+// Takes over `raised.history`, which is the parent's if no other block has followed the parent: a
+// chain then stays in one class, and its end is not evicted after its beginning.  If the block has
+// a ghost entry with at least as many uses, it continues its own history instead.
 void IndexShard::Remember(IndexEntry& entry, const Raised& raised, uint32_t now_s) {
   const std::optional<GhostTable::Departed> past = ghosts_.Take(ShardEntries::HashOf(entry));
   entry.history = raised.history;
@@ -458,8 +458,8 @@ IndexShard::DiskDeparture IndexShard::LeaveDisk(uint32_t slot) {
           .last_use_s = gone.block.last_use_s};
 }
 
-// The entry becomes the hottest of those in HOST alone.  Most of the others lost their disk copies
-// earlier, so the list remains roughly in the order of use.
+// If the entry is listed, it becomes the hottest of those of its class that are in HOST only, so
+// that list is only roughly in the order of use.
 FreedExtent IndexShard::DropCopy(uint32_t slot) {
   ChangeState(slot, BlockState::kHost);
   IndexEntry& entry = entries_[slot];
@@ -692,7 +692,7 @@ uint32_t IndexShard::Views(uint32_t from, std::span<BlockView> out, size_t* coun
 uint32_t IndexShard::Links(uint32_t from, std::span<ChainLink> out, size_t* count) const {
   MutexLock lock(mu_);
   *count = 0;
-  // Free slots count toward out.size() too, as in Views.
+  // Free slots count toward out.size() too, so that the lock is held for a bounded time.
   const auto end = static_cast<uint32_t>(std::min<uint64_t>(entries_.end(), from + out.size()));
   for (uint32_t slot = from; slot < end; ++slot) {
     const IndexEntry& entry = entries_[slot];

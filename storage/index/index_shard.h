@@ -6,13 +6,13 @@
 // updates four parts with them, all under its lock: ShardEntries finds entries by name,
 // EvictionLists has the order in which they may be evicted, ChildCounts counts the blocks that
 // continue each block, GhostTable has the ghost entries of blocks that left.
-// A change of an entry's tiers, pages or pins keeps the invariants of EvictionLists, most often by
-// EvictionLists::ChangeState.  An entry that leaves first loses its name; its slot is freed when
-// there is no hold on it.
-// Ownership: made by BlockIndex; owns the blocks' metadata.  The VariantTable must outlive it.
+// A change of an entry's tiers, pages or pins keeps the invariants of EvictionLists.  An entry that
+// leaves first loses its name; its slot is freed when there is no hold on it.
+// Ownership: made by BlockIndex; owns the blocks' metadata.  The VariantTable and the EventRing
+// must outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: under `mu_` a shard takes no lock except EventRing's, which is a leaf.
-// Limits: `entries_max` entries, at most kEntriesMax.
+// Limits: `entries_max` entries, at most kEntriesMax, and kSpareEntries more.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ class IndexShard {
  public:
   static constexpr size_t kKeysMax = ShardEntries::kKeysMax;
   static constexpr uint32_t kEvictionLook = EvictionLists::kEvictionLook;
-  // Entries in addition to `entries_max` that no block can enter by: if a block's copy in HOST is
-  // damaged, its copy on disk needs a second entry even if the shard is full (DropHostCopy).
+  // Entries in addition to `entries_max`, for DropHostCopy only: if a block's copy in HOST is
+  // damaged, its copy on disk needs a second entry even if the shard is full.
   static constexpr uint32_t kSpareEntries = 64;
   static constexpr uint32_t kEntriesMax = EntrySlots::kSlotsMax - kSpareEntries;
 
@@ -59,16 +59,17 @@ class IndexShard {
 
   // ---- finding and holding
 
-  // Takes no lock: BlockIndex prefetches a whole batch, in all shards, before it takes the first
-  // lock.
+  // Takes no lock: BlockIndex prefetches up to kKeysMax keys, in all shards, before it takes the
+  // first lock for them.
   void Prefetch(uint64_t hash) const LARDER_NO_THREAD_SAFETY_ANALYSIS { entries_.Prefetch(hash); }
-  // Both set out[k] for each k in group.order.  The refs that Hold returns are slots of this
-  // shard, which BlockIndex converts.
+  // Lookup and Hold set out[k] for each k in group.order.  The refs that Hold returns are slots of
+  // this shard, which BlockIndex converts.
   void Lookup(const Group& group, std::span<BlockPresence> out) const LARDER_EXCLUDES(mu_);
   void Hold(const Group& group, HoldWhat what, uint32_t now_s, std::span<HeldBlock> out)
       LARDER_EXCLUDES(mu_);
   // Adds holds in order.  Returns slots.size(), or the index of the first slot that already has
-  // kClientHoldsMax; that slot and those after it get no hold.
+  // kClientHoldsMax; that slot and those after it get no hold.  REQUIRES: the caller holds each
+  // slot (CHECKed as far as that is detectable).
   [[nodiscard]] size_t HoldAgain(std::span<const uint32_t> slots) LARDER_EXCLUDES(mu_);
   void Unhold(std::span<const uint32_t> slots, std::vector<Extent>* freed,
               std::vector<FreedExtent>* on_disk) LARDER_EXCLUDES(mu_);
@@ -77,11 +78,11 @@ class IndexShard {
 
   // ---- entering
 
-  // Only InsertOnDisk returns kBusy: a writer has claimed the name, or the block is in HOST and its
-  // bytes were not compared with the record's; the caller should try again.
+  // Only InsertOnDisk returns kBusy: a writer has claimed the name, or the block is in HOST and the
+  // caller has not found its bytes to be the record's; the caller should try again.
   enum class EnterResult { kEntered, kDuplicate, kFull, kBusy };
   // absent -> host.  Moves block.metadata into the entry only on kEntered.  Returns kDuplicate if
-  // there is an entry of this name, in any state.
+  // there is an entry of this name, in any state, and kFull if the shard has entries_max entries.
   [[nodiscard]] EnterResult Insert(uint64_t hash, IndexedBlock& block, Raised& raised,
                                    uint32_t now_s, uint32_t* slot) LARDER_EXCLUDES(mu_);
   // absent -> reserved
@@ -97,8 +98,8 @@ class IndexShard {
             Raised& raised, uint32_t now_s) LARDER_EXCLUDES(mu_);
   // reserved -> absent
   void Abandon(uint32_t slot) LARDER_EXCLUDES(mu_);
-  // absent -> disk; or host -> host+disk, if the block's slot is `same`, whose bytes the caller has
-  // found to be those of the record.  REQUIRES: the caller holds `same`, or `same` is kNone.
+  // absent -> disk; or host -> host+disk, if the block's slot is `same` and the caller has found
+  // its bytes to be those of the record.  REQUIRES: the caller holds `same`, or `same` is kNone.
   [[nodiscard]] EnterResult InsertOnDisk(uint64_t hash, const BlockOnDisk& block, uint32_t same,
                                          Raised& raised, uint32_t now_s, uint32_t* slot)
       LARDER_EXCLUDES(mu_);
@@ -109,14 +110,16 @@ class IndexShard {
   // (0: the block was not on disk), or nullopt if the entry has left HOST meanwhile.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(uint32_t slot, uint64_t location)
       LARDER_EXCLUDES(mu_);
-  // As in BlockIndex.  DropHostCopy does not change an entry between BeginRewrite and
-  // FinishRewrite.
+  // BeginRewrite and FinishRewrite enclose a rewrite of the entry's disk copy; ReplaceInHost
+  // changes its extent and metadata in HOST.  BlockIndex says when they return false.  From
+  // BeginRewrite to FinishRewrite, DropHostCopy does not change the entry.
   [[nodiscard]] bool BeginRewrite(uint32_t slot, uint64_t location) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool FinishRewrite(uint32_t slot, uint64_t location) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool ReplaceInHost(uint32_t slot, const Extent& extent,
                                    std::unique_ptr<const BlockMetadata>* metadata)
       LARDER_EXCLUDES(mu_);
-  // disk -> promoting.  Returns false if the block is not on disk alone or is being promoted.
+  // disk -> promoting.  Returns false if the block is not on disk only, or is being promoted or
+  // rewritten.
   [[nodiscard]] bool BeginPromote(uint32_t slot) LARDER_EXCLUDES(mu_);
   // promoting -> host+disk; the caller's hold remains.  Returns false if the block was dropped
   // meanwhile.
@@ -137,7 +140,7 @@ class IndexShard {
   [[nodiscard]] std::optional<Departure> Drop(uint64_t hash, VariantIndex variant,
                                               const Digest& digest) LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<Departure> Drop(uint32_t slot) LARDER_EXCLUDES(mu_);
-  // As BlockIndex::DropHostCopy.
+  // Removes a held block from HOST because its bytes there are wrong (BlockIndex::DropHostCopy).
   [[nodiscard]] std::optional<Departure> DropHostCopy(uint32_t slot) LARDER_EXCLUDES(mu_);
   struct Clearance {
     ClearedBlock block;
@@ -145,46 +148,49 @@ class IndexShard {
     std::optional<Departure> gone;  // set if the block left HOST or the index
     FreedExtent on_disk;            // set if only the disk copy was removed
   };
-  // As BlockIndex::Clear.
+  // Removes the block from `tiers`, as `how` says (BlockIndex::Clear).
   [[nodiscard]] Clearance Clear(uint64_t hash, VariantIndex variant, const Digest& digest,
                                 TierSet tiers, ClearHow how) LARDER_EXCLUDES(mu_);
 
   // A block that has left the disk tier; it may still be in HOST.
   struct DiskDeparture {
     EvictedFromDisk block;
-    std::optional<uint64_t> counted_by;  // as in Departure; nullopt if the block is still in HOST
+    // Hash of the parent whose `children` still counts the block; nullopt if the block is in HOST.
+    std::optional<uint64_t> counted_by;
     uint32_t last_use_s = 0;
   };
-  // Return the entry that EvictColdest, or EvictColdestFromDisk, would evict if `parents_too` is
-  // false.
+  // Least returns the entry that EvictColdest would evict with `parents_too` false, LeastOnDisk the
+  // one that EvictColdestFromDisk would.  A Candidate without slot means none.
   [[nodiscard]] Candidate Least(const EvictionPolicy& policy, uint32_t now_s) LARDER_EXCLUDES(mu_);
   [[nodiscard]] Candidate LeastOnDisk(const EvictionPolicy& policy, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
-  // Evict the least worthy entry from HOST, or of those on disk alone (EvictionLists::LeastInHost,
-  // LeastOnDiskAlone).  Return nullopt if there is none.
+  // EvictColdest removes from HOST the entry that EvictionLists::LeastInHost chooses;
+  // EvictColdestFromDisk removes from the index the one that LeastOnDiskAlone chooses.  Both return
+  // nullopt if there is none.
   [[nodiscard]] std::optional<Departure> EvictColdest(const EvictionPolicy& policy,
                                                       bool parents_too, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<DiskDeparture> EvictColdestFromDisk(const EvictionPolicy& policy,
                                                                   bool parents_too, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
-  // host+disk -> host, for the least worthy entry (EvictionLists::LeastCopied).
+  // host+disk -> host, for the entry that EvictionLists::LeastCopied chooses.  Returns nullopt if
+  // there is none.
   [[nodiscard]] std::optional<EvictedFromDisk> DropDiskCopy(const EvictionPolicy& policy,
                                                             uint32_t now_s) LARDER_EXCLUDES(mu_);
-  // Evict removes this block from HOST, EvictFromDisk removes its copy on disk, whether or not it
-  // is also in HOST.  Return nullopt if the block is not in that tier or is held, or if a pin keeps
-  // it there.
+  // Evict removes this block from HOST; EvictFromDisk removes its copy on disk, whether or not the
+  // block is also in HOST.  Both return nullopt if the block is not in that tier or is held, or if
+  // a pin keeps it there.
   [[nodiscard]] std::optional<Departure> Evict(uint32_t slot) LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<DiskDeparture> EvictFromDisk(uint32_t slot) LARDER_EXCLUDES(mu_);
-  // Return the block's worth in that tier, per byte (EvictionPolicy), or nullopt if Evict, or
-  // EvictFromDisk, would not evict it.
+  // WorthInHost and WorthOnDisk return the block's worth in that tier, per byte (EvictionPolicy),
+  // or nullopt if Evict, or EvictFromDisk, would not evict it now.
   [[nodiscard]] std::optional<double> WorthInHost(uint32_t slot, const EvictionPolicy& policy,
                                                   uint32_t now_s) const LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<double> WorthOnDisk(uint32_t slot, const EvictionPolicy& policy,
                                                   uint32_t now_s) const LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool SetPinned(uint64_t hash, VariantIndex variant, const Digest& digest, Tier tier,
                                bool pinned) LARDER_EXCLUDES(mu_);
-  // These three take no lock (EvictionLists).
+  // evictable_pages, has_copies and pinned_pages take no lock (EvictionLists).
   [[nodiscard]] uint64_t evictable_pages() const LARDER_NO_THREAD_SAFETY_ANALYSIS {
     return lists_.evictable_pages();
   }
@@ -220,10 +226,13 @@ class IndexShard {
   // them to `out`, and their number to *count.  Returns the slot to continue with, 0 at the end.
   [[nodiscard]] uint32_t Views(uint32_t from, std::span<BlockView> out, size_t* count) const
       LARDER_EXCLUDES(mu_);
-  // As Views, for the links of blocks that are in a tier.
+  // Looks at out.size() slots from slot `from` (1 at first) on.  Writes the ChainLinks of those
+  // blocks that are in a tier to `out`, and their number to *count.  Returns the slot to continue
+  // with, 0 at the end.
   [[nodiscard]] uint32_t Links(uint32_t from, std::span<ChainLink> out, size_t* count) const
       LARDER_EXCLUDES(mu_);
-  // Adds the shard's blocks to `sums` by variant.  REQUIRES: sums.size() covers every variant.
+  // Checks the shard, and adds its blocks to sums[variant].  REQUIRES: sums.size() covers every
+  // variant.
   void CheckInvariants(std::span<VariantTotals> sums) const LARDER_EXCLUDES(mu_);
 
  private:
@@ -239,9 +248,10 @@ class IndexShard {
       LARDER_REQUIRES(mu_);
   // REQUIRES: the entry has its location on disk and is on no list.
   void BecomeDisk(uint32_t slot, uint32_t pages, uint64_t parent_hash) LARDER_REQUIRES(mu_);
-  // Sets the history of a block that enters, from its parent or its ghost entry.
+  // Sets the history of a block that enters: its parent's (raised.history), or that of its ghost
+  // entry.
   void Remember(IndexEntry& entry, const Raised& raised, uint32_t now_s) LARDER_REQUIRES(mu_);
-  // Removes the block from the index; a held one becomes doomed.
+  // Removes the block from the index.  If it is held, its entry becomes doomed.
   [[nodiscard]] Departure Leave(uint32_t slot) LARDER_REQUIRES(mu_);
   // Removes the block from HOST; if it is also on disk, it stays in the index.
   [[nodiscard]] Departure LeaveHost(uint32_t slot) LARDER_REQUIRES(mu_);

@@ -16,41 +16,46 @@ struct IndexedBlock {
   VariantIndex variant = VariantIndex::kNone;
   Digest digest;
   Extent extent;  // may be empty: an entry without bytes (benches, tests)
-  std::unique_ptr<const BlockMetadata> metadata;  // may be null; its parent() counts this child
+  // May be null.  If the index has the block's parent, the parent counts this block as a child.
+  std::unique_ptr<const BlockMetadata> metadata;
 };
 
-// A block that the disk tier found on disk when the daemon started.
+// A block that an earlier run of the daemon left on disk.
 struct BlockOnDisk {
   VariantIndex variant = VariantIndex::kNone;
   Digest digest;
-  Digest parent;  // counts this child if it is in the index already (BlockIndex::CountChildren)
+  Digest parent;  // counts this block as a child if it is in the index already
   uint64_t location = 0;
-  uint32_t pages = 0;
+  uint32_t pages = 0;  // that the block needs in HOST
 };
 
-// Which blocks Hold may return.  kHost: blocks in HOST.  kAnyTier: blocks in any tier.  kUntouched:
-// blocks in any tier, held by a thread of the daemon; such a hold is not a use of the block, so the
-// block keeps its place in the order of eviction.
+// Which blocks Hold may return.  kHost: blocks in HOST.  kAnyTier: blocks in HOST or on disk.
+// kUntouched: blocks in HOST or on disk, for a thread of the daemon; the hold does not count as a
+// use, and may exceed kClientHoldsMax.
 enum class HoldWhat : uint8_t { kHost, kAnyTier, kUntouched };
 
-// An entry has at most kHoldsMax holds.  Clients may add holds only up to kClientHoldsMax, so that
-// the daemon's own threads, whose holds are short, can always add one: with any clients, a block
-// can be spilled, verified and cleared.  If a block has more than kCrowdedHolds, the caller must
-// make sure that no single client takes all remaining ones (BlockStore::Acquire).
+// An entry has at most kHoldsMax holds, and a hold for a client is refused at kClientHoldsMax.  The
+// holds in between are left to threads of the daemon (HoldWhat::kUntouched), so that clients cannot
+// keep a block from being spilled, verified and cleared.  A hold with which a block has more than
+// kCrowdedHolds is marked `crowded`, so that the caller can keep one client from taking all
+// remaining ones (BlockStore::Acquire).
 inline constexpr uint16_t kHoldsMax = 65'535, kClientHoldsMax = 60'000, kCrowdedHolds = 16'384;
 
 struct HeldBlock {
   EntryRef ref;  // value 0: the block was not found, or `full`
   BlockState state = BlockState::kAbsent;
-  bool full = false;      // the block was found, but already has the most holds that it may have
-  bool crowded = false;   // with this hold it has more than kCrowdedHolds
+  // The block was found but not held: it has the most holds that it may have, or
+  // BlockStore::Acquire has refused it.
+  bool full = false;
+  bool crowded = false;   // with this hold the block has more than kCrowdedHolds
   bool repeated = false;  // set by BlockStore::Acquire: an earlier key names the same block
-  Extent extent;          // if the block is not in HOST, only the number of pages is valid
-  const BlockMetadata* metadata = nullptr;  // valid while held; null if the block is not in HOST
+  Extent extent;          // of a block that is on disk only, just the number of pages is valid
+  // Null if the block is on disk only.  Valid while held, and until the holder calls ReplaceInHost.
+  const BlockMetadata* metadata = nullptr;
   uint64_t disk_location = 0;
 };
 
-// A record in the disk tier whose block has left that tier: the caller must erase it there.
+// A record in the disk tier that no block uses any more: the caller must erase it there.
 struct FreedExtent {
   VariantIndex variant = VariantIndex::kNone;
   Digest digest;
@@ -59,12 +64,12 @@ struct FreedExtent {
 
 struct EvictedFromDisk {
   FreedExtent on_disk;
-  uint32_t pages = 0;  // of the block
+  uint32_t pages = 0;  // that the block has in HOST or would need there
 };
 
 struct BlockPresence {
   TierSet tiers = 0;
-  uint32_t pages = 0;  // of its extent, in any tier
+  uint32_t pages = 0;  // that the block has in HOST or would need there
   friend bool operator==(const BlockPresence&, const BlockPresence&) = default;
 };
 
@@ -73,9 +78,11 @@ struct EvictedBlock {
   Digest digest;
   Extent extent;
   bool kept_on_disk = false;  // the block has left HOST, but not the index
-  // The record that must be erased in the disk tier; 0: the block has none, keeps it, or is held.
+  // The record that the caller must erase in the disk tier; 0 if the block has none, keeps it, or
+  // is still held.
   uint64_t disk_location = 0;
-  // The block's metadata and last use before the eviction, for BlockIndex::PutBack; may be null.
+  // The block's metadata and last use before the eviction, for BlockIndex::PutBack.  The metadata
+  // may be null.
   std::unique_ptr<const BlockMetadata> metadata = nullptr;
   uint32_t last_use_s = 0;
 };
@@ -90,18 +97,19 @@ enum class ClearHow : uint8_t {
 struct ClearedBlock {
   enum class Status : uint8_t {
     kCleared,
-    // The block is in none of the tiers of the call, or it is in no other tier and kKeepLastCopy
-    // keeps it.
+    // The block is in none of the tiers of the call, or the call has kKeepLastCopy and the block is
+    // in no other tier.
     kMissing,
-    kPinned,
-    kInUse,  // the block is held and was to stay in another tier, or it has kHoldsMax holds
+    kPinned,  // a pin keeps the block in one of the tiers of the call
+    kInUse,   // the block is held, and stays in another tier or has kHoldsMax holds
   };
   Status status = Status::kMissing;
   TierSet tiers = 0;    // the tiers of the call that the block was in
-  bool leased = false;  // the block left the index, but its bytes stay until the last hold ends
+  bool leased = false;  // the block left the index while held; the last Unhold returns its bytes
   uint32_t pages = 0;
-  // If a leased block is on disk: its location, and (not in a dry run) one more hold, which the
-  // caller must end; until then no other record takes the extent on disk.
+  // If `leased` and the block was on disk: its location there.  Unless it is a dry run, Clear then
+  // adds one more hold, `held`, which the caller must end; until then the record's space on disk is
+  // not used again.
   uint64_t leased_location = 0;
   EntryRef held = {};
 };
@@ -112,8 +120,8 @@ struct ChainLink {
   uint64_t name = 0, parent = 0;  // parent 0: unknown
   VariantIndex variant = VariantIndex::kNone;
   Digest digest;
-  Digest content;              // Digest{} for a block that is on disk only
-  uint64_t disk_location = 0;  // only for a block that is on disk only
+  Digest content;              // Digest{} if unknown, as for a block that is on disk only
+  uint64_t disk_location = 0;  // 0 unless the block is on disk only
   BlockWriter writer = {};     // unknown for a block that is on disk only
 };
 

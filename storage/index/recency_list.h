@@ -1,5 +1,5 @@
-// A list of evictable entries of one shard in the order of their last use, doubly linked through
-// the entries.
+// A list of entries of one shard from the coldest, which evictions look at first, to the hottest;
+// roughly the order of their last use.  Doubly linked through the entries.
 //
 // Ownership: none; EntrySlots owns the entries.
 // Thread-safety: none; the shard's lock guards it.
@@ -15,7 +15,8 @@ class RecencyList {
  public:
   explicit RecencyList(EntrySlots& entries) : entries_(entries) {}
 
-  // PushHot makes the entry the hottest (last to be evicted), PushCold the coldest (evicted first).
+  // PushHot makes the entry the hottest of the list, which evictions look at last; PushCold makes
+  // it the coldest, which they look at first.
   // REQUIRES: the entry is not on a list.
   void PushHot(uint32_t slot);
   void PushCold(uint32_t slot);
@@ -27,7 +28,8 @@ class RecencyList {
     __builtin_prefetch(&entries_[entry.older], 1);
   }
 
-  // EntrySlots::kNone if the list is empty; IndexEntry::newer leads to the next entry.
+  // Returns the slot of the coldest entry, from which IndexEntry::newer leads to the next;
+  // EntrySlots::kNone if the list is empty.
   [[nodiscard]] uint32_t coldest() const { return coldest_; }
   [[nodiscard]] uint32_t size() const { return size_; }
   void CheckInvariants() const;

@@ -1,7 +1,7 @@
 // The entries of one shard of the index, and the hash table that finds them by name.
 //
-// A slot is free, named (the table finds it) or doomed (readers hold it, and the table no longer
-// finds it).  An entry's slot does not change until Free.
+// A slot is free, named (the table finds it) or doomed (the entry is still held, but the table no
+// longer finds it).  An entry's slot does not change until Free.
 // Ownership: owns the entries' memory, not the metadata that they point to.
 // Thread-safety: none; the shard's lock guards it, except Prefetch.
 // Limits: `slots_max` slots, at most EntrySlots::kSlotsMax.
@@ -60,12 +60,13 @@ class ShardEntries {
   // wrong block: what the index keeps about parents is only a hint.
   [[nodiscard]] uint32_t FindParent(VariantIndex variant, uint64_t hash) const;
 
-  // Returns a new entry that has this name and is otherwise all zeros, or kNone if no slot is free.
+  // Adds an entry that has this name and is otherwise all zeros, and returns its slot, or kNone if
+  // no slot is free.
   // REQUIRES: Find returns kNone for the name.
   [[nodiscard]] uint32_t Add(uint64_t hash, VariantIndex variant, const Digest& digest);
   // Removes the entry's name from the hash table; the entry remains in its slot.
   void Unname(uint32_t slot);
-  // REQUIRES: Unname was called for the slot.
+  // Zeroes the entry and makes its slot free.  REQUIRES: Unname was called for the slot.
   void Free(uint32_t slot) { slots_.Free(slot); }
 
   [[nodiscard]] EntrySlots& slots() { return slots_; }

@@ -5,8 +5,8 @@
 // The table uses open addressing with linear probing; an erasure shifts cells back, so that there
 // are no tombstones and churn does not make the table slower.
 //
-// Hashes must be uniform.  Digests are cut from SHA-256, but a client may send any digest: it can
-// cause long probes in the index of its own tenant, but not of another.
+// Short probes need uniform hashes.  Digests are cut from SHA-256, but a client may send any
+// digest: it can cause long probes in the index of its own tenant, but not of another.
 // Ownership: owns its memory.
 // Thread-safety: none; the shard's lock guards it.  PrefetchUnlocked from any thread.
 // Limits: slots 1 .. 2^24 - 1 (0 is none); at most 7/8 full, then it doubles; it never shrinks.
@@ -27,10 +27,10 @@ class SlotTable {
 
   SlotTable();
 
-  // Prefetches the cell where a probe for `hash` begins, or where it began before the table grew.
-  // A prefetch reads no value, so a batch can start its cache misses before it takes a lock.  It
-  // prefetches into L2, since a batch has more misses than L1 can have under way (500 cold keys:
-  // 14 us into L2, 18 us into L1).
+  // Prefetches the cell where a probe for `hash` begins, or began before the table grew.  A
+  // prefetch reads no value, so a batch can start its cache misses before it takes a lock.  It
+  // prefetches into L2, since a batch has more misses than L1 can have under way (500 cold keys: 14
+  // us into L2, 18 us into L1).
   void PrefetchUnlocked(uint64_t hash) const {
     const uintptr_t home = hash & hint_mask_.load(std::memory_order_relaxed);
     const uintptr_t cells = hint_cells_.load(std::memory_order_relaxed);
@@ -47,8 +47,9 @@ class SlotTable {
     return From(hash, (probe.cell + 1) & mask_);
   }
 
-  // hash_of(slot) returns the hash of a slot that is in the table; prefetch(slot) is a hint that
-  // hash_of(slot) will follow.  REQUIRES: `slot` is not in the table.
+  // Adds `slot` under `hash`.  hash_of(slot) returns the hash of a slot that is in the table;
+  // prefetch(slot) is a hint that hash_of(slot) will follow.
+  // REQUIRES: `slot` is not in the table.
   template <class HashOf, class PrefetchSlot>
   void Insert(uint64_t hash, uint32_t slot, HashOf hash_of, PrefetchSlot prefetch) {
     if (size_ + 1 > CellsUsedMax()) Grow(hash_of, prefetch);
@@ -56,6 +57,7 @@ class SlotTable {
     ++size_;
   }
 
+  // Removes `slot`; hash_of(slot) and prefetch(slot) are those of Insert.
   // REQUIRES: `slot` is in the table under `hash` (CHECKed).
   template <class HashOf, class PrefetchSlot>
   void Erase(uint64_t hash, uint32_t slot, HashOf hash_of, PrefetchSlot prefetch) {

@@ -2,7 +2,8 @@
 //
 // A variant keeps its number while the daemon runs: variants are few and are never removed.
 // Ownership: made by BlockIndex.
-// Thread-safety: all methods from any thread.  Totals are counters without an order between them.
+// Thread-safety: all methods from any thread.  Totals are read counter by counter, so the values of
+// one VariantTotals may be of different moments.
 // Limits: 65,534 variants; Intern returns ResourceExhausted for more.
 // Memory: 40 B per variant, in chunks of 10 KiB, and a map.
 #pragma once
@@ -38,7 +39,7 @@ class VariantTable {
   [[nodiscard]] absl::StatusOr<VariantIndex> Intern(const Digest& id) LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<VariantIndex> Find(const Digest& id) const LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool Contains(VariantIndex variant) const;
-  // The methods below REQUIRE: Contains(variant).
+  // REQUIRES, from here to UncountDiskOnly: Contains(variant).
   [[nodiscard]] Digest IdOf(VariantIndex variant) const { return At(variant).id; }
   [[nodiscard]] VariantTotals TotalsOf(VariantIndex variant) const;
   void Count(VariantIndex variant, ByteCount bytes);

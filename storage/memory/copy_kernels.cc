@@ -152,8 +152,8 @@ class Arena {
   std::span<std::byte> bytes_;
 };
 
-// Evicts the bytes from all caches: blocks that were not read for a while are not in a cache
-// either.
+// Evicts the bytes from all caches on x86-64: blocks that were not read for a while are not in a
+// cache either.  Does nothing on other CPUs, which have no kernels to compare.
 void Flush(std::span<const std::byte> bytes) {
 #if defined(__x86_64__)
   for (size_t at = 0; at < bytes.size(); at += 64) _mm_clflush(bytes.data() + at);
@@ -161,7 +161,7 @@ void Flush(std::span<const std::byte> bytes) {
 #endif
 }
 
-// Appends to *seconds the time that each piece of 1 MiB took.
+// Copies `from` in pieces of 1 MiB, and appends to *seconds the time that each piece took.
 void TimePieces(const CopyKernel& kernel, std::span<std::byte> to, std::span<const std::byte> from,
                 std::vector<double>* seconds) {
   constexpr size_t kPiece = 1 << 20;
@@ -174,8 +174,9 @@ void TimePieces(const CopyKernel& kernel, std::span<std::byte> to, std::span<con
   }
 }
 
-// A mean would include the time in which other processes had the core: of 32 processes that started
-// together on two cores, three chose a bad kernel by the mean.
+// Reorders `values`, which must not be empty.  A mean would include the time in which other
+// processes had the core: of 32 processes that started together on two cores, three chose a bad
+// kernel by the mean.
 double Median(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -230,9 +231,9 @@ CopyKernel MemcpyKernel() { return {"memcpy", CopyMemcpy}; }
 std::vector<CopyKernel> AllKernels() {
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2");
-  // Every kernel, memcpy and rep movsb too, gets a tee made of vector stores: a kernel that is fast
-  // for whole blocks may be slow for single pieces, since libc bypasses the cache only in long
-  // copies.
+  // If the CPU has AVX2, every kernel of the list, memcpy and rep movsb too, gets a tee made of
+  // vector stores: a kernel that is fast for whole blocks may be slow for single pieces, since libc
+  // bypasses the cache only in long copies.
   const CopyKernel::Tee tee = avx2 ? Nt256<true> : nullptr;
   std::vector<CopyKernel> kernels = {{"memcpy", CopyMemcpy, tee}, {"rep movsb", CopyRepMovsb, tee}};
   if (avx2) kernels.emplace_back("avx2 nt", CopyNt256, Nt256<true>);
@@ -245,7 +246,7 @@ std::vector<CopyKernel> AllKernels() {
 
 CopyKernel ChooseKernel() {
   // Measures copies from memory to memory, and so flushes the caches, which may be larger than
-  // kBytes: for bytes in a cache another kernel is the fastest.  The arena asks for huge pages
+  // kBytes: for bytes in a cache another kernel may be the fastest.  The arena asks for huge pages
   // because touching small ones for the first time takes longer than the measurement.
   constexpr size_t kBytes = 8 << 20;
   constexpr int kRounds = 6;

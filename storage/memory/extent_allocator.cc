@@ -32,7 +32,8 @@ uint32_t SlabPages(ByteCount slab_bytes) {
 }  // namespace
 
 // A window that slides over adjacent runs: it grows at its end, and drops runs from its beginning
-// that it does not need to have `wanted` pages.  It remembers where it had the least total worth.
+// that it does not need to have `wanted` pages.  It remembers its bounds when it had `wanted` pages
+// and the least total worth.
 class ExtentAllocator::Window {
  public:
   explicit Window(uint32_t wanted) : wanted_(wanted) {}
@@ -48,7 +49,7 @@ class ExtentAllocator::Window {
     best_begin_ = runs_.front().run.begin;
     best_end_ = run.begin + run.pages;
   }
-  // Empties the window, because the next run is not adjacent or must stay.
+  // Empties the window, because the next run is not adjacent to it or a run must not be evicted.
   void Restart() {
     runs_.clear();
     pages_ = 0;
@@ -59,7 +60,8 @@ class ExtentAllocator::Window {
   [[nodiscard]] Page begin_or(Page next) const {
     return runs_.empty() ? next : runs_.front().run.begin;
   }
-  // The bounds of the cheapest window; both are 0 if no window was large enough.
+  // Returns where the cheapest window began.  best_begin() and best_end() are both 0 if no window
+  // was large enough.
   [[nodiscard]] Page best_begin() const { return best_begin_; }
   [[nodiscard]] Page best_end() const { return best_end_; }
   [[nodiscard]] double best_cost() const { return best_cost_; }
@@ -182,8 +184,9 @@ std::vector<ExtentAllocator::Owner> ExtentAllocator::FindWindow(uint32_t pages, 
   // run begins.
   const auto page = static_cast<uint32_t>(at % slab_pages_);
   at = (at - page + NextStart(slabs_[at / slab_pages_], page)) % total_pages();
-  // The walk covers all pages once, and then `pages` more, so that it also finds a window that
-  // contains the page where the walk began.
+  // The walk ends when it has covered all pages once and then `pages` more, so that it can also
+  // find a window that contains the page where the walk began, or earlier when the tries are used
+  // up.
   const uint64_t walk_pages = total_pages() + pages;
   const uint64_t tries = uint64_t{kWindowTries} + pages;
   uint64_t walked = 0;
@@ -201,7 +204,8 @@ std::vector<ExtentAllocator::Owner> ExtentAllocator::FindWindow(uint32_t pages, 
     at = (at + run.pages) % total_pages();
   }
   if (window.best_end() == 0) {
-    // The next search begins with this unfinished window and has enough tries to finish it.
+    // The next search begins where this unfinished window begins, and has enough tries to finish
+    // it.
     *cursor = window.begin_or(at);
     return {};
   }

@@ -1,16 +1,18 @@
-// Allocates and frees extents of the pool's slabs.  Does not touch their bytes.
+// Allocates and frees extents of the pool's slabs, or of the data files of a disk shard, each of
+// which counts as a slab.  Does not touch their bytes.
 //
-// Allocation is best fit over free runs (maximal ranges of free pages).  Adjacent free runs merge
-// at once, so only live extents divide the free pages.  Each extent has an owner word, by which
-// FindWindow names the blocks to evict if enough pages are free but scattered.  If too few pages
-// are free, the eviction policy chooses the blocks to evict, not this class.
+// Allocation is best fit over free runs (ranges of free pages in one slab that are as long as
+// possible).  Free runs that become adjacent merge at once, so only live extents and the borders of
+// slabs divide the free pages.  Each live extent has an owner word, a number by which FindWindow
+// names the blocks to evict if enough pages are free but scattered.  If too few pages are free, the
+// eviction policy chooses the blocks to evict, not this class.
 //
-// Ownership: made by BlockStore (host memory) and DiskShard (data files, where a slab is a file);
-// outlives every Extent that it returned.
+// Ownership: made by BlockStore (host memory) and DiskShard (data files).
 // Thread-safety: none; its owner calls it under a lock.
 // Lifecycle: AddSlab (as slabs come online) -> Allocate or AllocateAt -> SetOwner -> Free.
 // Limits: an extent lies in one slab.
-// Cost: O(log free runs); Free also reads one bit per page of the extent.
+// Cost: Allocate, AllocateAt and Free: O(log free runs).  Free, IsLive, SetOwner and owner also
+// read one bit for each page of the extent, and Free one for each page of a free run behind it.
 // Memory: 4.25 B per page (owner word and two bits) and about 40 B per free run.
 #pragma once
 
@@ -28,47 +30,53 @@ namespace larder {
 
 class ExtentAllocator {
  public:
-  // The owner of an extent, as BlockStore or DiskShard encodes it.  An extent with kNoOwner
-  // (reserved, quarantined) cannot be evicted.
+  // The owner word of an extent: a number that the user of the allocator chooses, by which it finds
+  // the block that lies in the extent.  FindWindow never names an extent with kNoOwner, which a new
+  // extent has until SetOwner.
   using Owner = uint32_t;
   static constexpr Owner kNoOwner = 0;
 
   // FindWindow examines at most this many runs (free or live), and one more for each wanted page.
   static constexpr uint32_t kWindowTries = 256;
 
-  // REQUIRES: slab_bytes is a multiple of the page size, below 16 TiB.
+  // REQUIRES: slab_bytes is a multiple of the page size, above 0 and below 16 TiB (CHECKed).
   explicit ExtentAllocator(ByteCount slab_bytes);
 
   // Adds a slab, all of whose pages are free.  REQUIRES: called for slabs 0, 1, 2, ... in order.
   void AddSlab(SlabId slab);
 
-  // Allocates from the smallest free run that has enough pages; if several have the same size, from
-  // the first of them.  Returns nullopt if no free run has enough pages.
+  // Allocates from the beginning of the smallest free run that has enough pages; if several have
+  // the same size, from the first of them.  Returns nullopt if no free run has enough pages.
   // REQUIRES: 0 < pages <= pages of a slab.
   [[nodiscard]] std::optional<Extent> Allocate(uint32_t pages);
   // Allocates exactly this extent, for a block that already has its bytes there.  Returns false if
-  // any page of the extent is not free or lies outside the slabs.  Any values are allowed.
+  // the extent has no pages, or if any page of it is not free or lies outside the slabs.  Any
+  // values are allowed.
   [[nodiscard]] bool AllocateAt(const Extent& extent);
   // REQUIRES: the extent is live (CHECKed).
   void Free(const Extent& extent);
-  // Whether exactly this extent was allocated and is not yet freed.  Any values are allowed.
+  // Returns true if exactly this extent was allocated and is not yet freed.  Any values are
+  // allowed.
   [[nodiscard]] bool IsLive(const Extent& extent) const;
   // REQUIRES: the extent is live (CHECKed).
   void SetOwner(const Extent& extent, Owner owner);
   // Returns the owner that SetOwner set, or kNoOwner.  REQUIRES: the extent is live (CHECKed).
   [[nodiscard]] Owner owner(const Extent& extent) const;
 
-  // Finds a window, adjacent runs that have `pages` pages in all, and returns the owners to evict
-  // so that they become one free run, in the order in which their extents lie.  Examines a bounded
-  // number of runs (kWindowTries) from page `*cursor` on (any value is allowed; the call advances
-  // and wraps it), and chooses the window whose live pages have the least total worth.  `worth`
-  // returns the worth of one byte of an owner, above 0, or nullopt if that owner must not be
-  // evicted.  Skips windows that contain such an owner or an extent with kNoOwner.  Returns an
-  // empty vector if this search found no window; the next call continues from the new cursor.  If
-  // `cost` is not null, *cost is set to the sum over the live extents of worth times pages, which
-  // compares windows.
-  // REQUIRES: 0 < pages <= pages of a slab; Allocate(pages) has just returned nullopt.
+  // Returns the worth of one byte of an owner's extent, or nullopt if that owner must not be
+  // evicted.  FindWindow calls it under the lock of the allocator's user.
   using WorthOf = absl::FunctionRef<std::optional<double>(Owner)>;
+  // Finds a window, that is, adjacent runs that have at least `pages` pages in all, and returns the
+  // owners of its live extents, in the order in which the extents lie: if all of them are evicted,
+  // the window is one free run.  Examines a bounded number of runs (kWindowTries) from page
+  // `*cursor` on, wrapping around at the end, and chooses the window whose live pages have the
+  // least total worth.  Any value of *cursor is allowed; the call sets it to where the next search
+  // is to begin.  Skips windows that contain an extent with kNoOwner or one whose owner has no
+  // worth (nullopt).  Returns an empty vector if it found no window; a call with the new cursor may
+  // find one.  If it found one and `cost` is not null, *cost is set to the sum over the live
+  // extents of worth times pages, by which windows can be compared.
+  // REQUIRES: 0 < pages <= pages of a slab; no free run has `pages` pages, so Allocate(pages) would
+  // fail.
   [[nodiscard]] std::vector<Owner> FindWindow(uint32_t pages, uint64_t* cursor, WorthOf worth,
                                               double* cost = nullptr) const;
 
@@ -77,14 +85,14 @@ class ExtentAllocator {
   [[nodiscard]] uint32_t largest_free_pages() const;
   [[nodiscard]] size_t live_extents() const { return live_; }
 
-  void CheckInvariants() const;  // O(pages); tests and debug dumps
+  void CheckInvariants() const;  // CHECKs; O(pages), for tests
 
  private:
   // Pages are numbered across all slabs: slab * slab_pages_ + page.
   using Page = uint64_t;
 
-  // Free and live runs cover every slab without gaps (a live run is one extent).  The bits say
-  // where runs begin.
+  // One slab.  Its free runs and its live runs (a live run is one extent) cover it without gaps;
+  // the bits say where runs begin.
   struct Slab {
     std::vector<uint64_t> starts;  // one bit per page: a run begins here
     std::vector<uint64_t> live;    // one bit per page: a live run begins here

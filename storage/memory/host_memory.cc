@@ -37,14 +37,14 @@ constexpr Limit kMemory = {
     .version1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"},
     .version2 = {"/sys/fs/cgroup", "memory.max", "memory.current"},
     .counts_cache = true};
-// Two limits for huge pages: kHugePages for those in use, kReservedHugePages for those that
-// mappings have reserved.
+// The limit for the huge pages that processes of a control group use.
 constexpr Limit kHugePages = {
     .controller = "hugetlb",
     .version1 = {"/sys/fs/cgroup/hugetlb", "hugetlb.2MB.limit_in_bytes",
                  "hugetlb.2MB.usage_in_bytes"},
     .version2 = {"/sys/fs/cgroup", "hugetlb.2MB.max", "hugetlb.2MB.current"},
     .counts_cache = false};
+// The limit for the huge pages that mappings of a control group have reserved, used or not.
 constexpr Limit kReservedHugePages = {
     .controller = "hugetlb",
     .version1 = {"/sys/fs/cgroup/hugetlb", "hugetlb.2MB.rsvd.limit_in_bytes",
@@ -87,7 +87,7 @@ uint64_t CacheOf(const std::string& group) {
 }
 
 // Returns how many bytes the limit of this one group leaves available, or kUnknown if the group has
-// no limit.
+// no limit that can be read.
 uint64_t Room(const std::string& group, const Limit::Files& files, bool counts_cache) {
   const std::optional<uint64_t> limit = ReadNumber(absl::StrCat(group, "/", files.limit));
   if (!limit) return kUnknown;
@@ -97,9 +97,10 @@ uint64_t Room(const std::string& group, const Limit::Files& files, bool counts_c
   return *limit - std::min(*limit, used);
 }
 
-// Returns the least that the limits of `group` and of the groups above it leave available.  In a
-// container the path that /proc/self/cgroup names may not exist below the mount.  Then only the
-// limit at the mount itself applies, which is that of the container's own group.
+// Returns the least that the limits of `group` and of the groups above it leave available, or
+// kUnknown if none of them has a limit.  In a container the path that /proc/self/cgroup names may
+// not exist below the mount.  Then only the limit at the mount itself applies, which is that of the
+// container's own group.
 uint64_t RoomUpwards(const std::string& root, std::string group, const Limit::Files& files,
                      bool counts_cache) {
   const std::string mount = absl::StrCat(root, files.mount);

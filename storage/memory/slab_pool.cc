@@ -29,7 +29,8 @@ namespace larder {
 namespace {
 
 constexpr ByteCount kHugePage = MiB(2);
-// Populating this much takes a few milliseconds, for which StopPopulating may have to wait.
+// The thread that populates looks after each piece of this size whether it is to stop; a piece
+// takes a few milliseconds.
 constexpr ByteCount kPopulatePiece = MiB(8);
 constexpr uint64_t kSlabsMax = 65535;  // SlabId is 16 bits
 constexpr size_t kNameBytesMax = 200;  // memfd_create allows 249, including the slab's number
@@ -124,8 +125,8 @@ absl::StatusOr<std::unique_ptr<SlabPool>> SlabPool::Create(const Options& option
   const ByteCount total(options.bytes.value() / slab.value() * slab.value());
   const HostMemory memory = options.host_memory();
   if (options.huge_pages && memory.huge_pages_free >= total) {
-    // The mapping of a slab reserves its huge pages.  If that fails, because another process took
-    // them first, the pool uses small pages.
+    // The mapping of a slab reserves its huge pages.  If making the slabs fails, for example
+    // because another process took huge pages first, the pool uses small pages.
     auto pool = Make(options, slab, /*huge=*/true);
     if (pool.ok()) return pool;
   }

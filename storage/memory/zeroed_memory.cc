@@ -17,7 +17,8 @@ std::byte* Map(size_t bytes) {
   return static_cast<std::byte*>(memory);
 }
 
-// Maps `align` bytes more than needed, and unmaps the bytes before and after the aligned part.
+// Returns memory that begins at a multiple of `align`.  Maps `align` bytes more than needed, and
+// unmaps the bytes before and after the aligned part.
 std::byte* MapAligned(size_t bytes, size_t align) {
   std::byte* const mapped = Map(bytes + align);
   const auto address = reinterpret_cast<uintptr_t>(mapped);

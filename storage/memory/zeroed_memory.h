@@ -1,12 +1,12 @@
-// Anonymous memory that reads as zeros and costs nothing until it is touched, for the index's
-// tables and entries.
+// Anonymous memory that reads as zeros and takes no physical memory until it is touched, for the
+// index's tables and entries.
 //
 // Random reads in hundreds of megabytes are limited by the TLB: with 2 MiB pages a lookup among
 // 10 M blocks walks far fewer page tables.  But the first touch of a huge page allocates all of it,
 // so the caller decides for which memory to ask for huge pages.
 // Ownership: owns its mapping; movable.
 // Thread-safety: none of its own.
-// Limits: aborts the process if there is no memory.
+// Limits: aborts the process if mmap fails.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ class ZeroedMemory {
   static constexpr size_t kHugePageBytes = size_t{2} << 20;
 
   ZeroedMemory() = default;
-  // `huge` asks for 2 MiB pages.  It has no effect below 2 MiB, or if the host refuses.
-  // REQUIRES: bytes > 0.
+  // Maps `bytes` bytes, rounded up to 4 KiB.  `huge` asks for 2 MiB pages; it has no effect below 2
+  // MiB, or if the host refuses.  REQUIRES: bytes > 0.
   ZeroedMemory(size_t bytes, bool huge);
   ~ZeroedMemory();
   ZeroedMemory(ZeroedMemory&& other) noexcept;

@@ -108,7 +108,7 @@ void BlockPins::Mark(const PinKey& key) {
 
 // Add and Restore change the table and size_ before they mark the index.  Entered reads size_ and
 // the table after the name has entered the index.  So if Entered and one of them run concurrently,
-// at least one of the two marks the entry.
+// at least one of the two marks the entry, if the limits allow it.
 void BlockPins::Entered(VariantIndex variant, const Digest& digest) {
   if (size() == 0) return;
   MutexLock lock(mu_);

@@ -3,16 +3,16 @@
 //
 // A pin belongs to the name of a block: if the block is lost, and a block of this name is then
 // published or found on disk again, the pin keeps the new block (Entered).  Each owner counts once;
-// if two owners pin a block, it stays until both have removed their pins.
+// if two owners pin a block, it stays until the pins of both are removed or have expired.
 //
 // Ownership: part of BlockStore; the index outlives it.
 // Thread-safety: all methods from any thread.
 // Locks: `mu_` is taken after BlockStore's mutex and before that of an index shard.
-// Limits: `pins_max` pins and, in each tier, the bytes of the blocks that pins keep, so that there
-// is always capacity for other blocks.  If the block of a pin enters when the bytes are used up,
-// the pin does not keep it.  Within each limit, a user that has a pin already (PinTable; all
-// prefetches together are one user) gets another only if the user then has at most three times what
-// is then still free.
+// Limits: `pins_max` pins and, in each tier, the bytes of the blocks that pins keep, so that other
+// blocks have capacity too.  If the block of a pin enters when the bytes are used up, the pin does
+// not keep it.  Within each limit, a user that has a pin already (PinTable; all prefetches together
+// are one user, operators are none) gets another only if the user then has at most three times what
+// is then still free.  Pins that Restore adds are limited by `pins_max` and the bytes only.
 #pragma once
 
 #include <atomic>
@@ -37,11 +37,13 @@ class BlockPins {
   BlockPins(const Limits& limits, BlockIndex& index)
       : limits_(limits), index_(index), table_(limits.pins_max) {}
 
-  // Adds a pin, or changes the deadline of an existing one.  kOk: the block is in that tier and
-  // stays there.  kPending: the block is pinned, but Promoter or Spiller has yet to copy it to that
-  // tier.  kMissing: there is no such block; nothing has changed.  kFull: a limit is reached;
-  // nothing has changed.  The deadline of a pin without owner (a prefetch) only becomes later,
-  // never earlier, since several callers share this pin.
+  // Adds a pin, or changes the deadline of an existing one.  kOk: the key has a pin and its block
+  // is in that tier.  kPending: the key has a pin, but its block is only in the other tier, from
+  // which it has yet to be copied.  kMissing: there is no such block; nothing has changed.  kFull:
+  // a limit is reached; nothing has changed.  If another pin of the key is not kept because the
+  // bytes were used up when the block entered, this one is not kept either.  The deadline of a pin
+  // without owner (a prefetch) only becomes later, never earlier, since several callers share this
+  // pin.
   // REQUIRES: key.tier is kHost or kDisk.
   [[nodiscard]] BlockStatus Add(std::string_view owner, const PinKey& key, uint64_t deadline_ms)
       LARDER_EXCLUDES(mu_);
@@ -51,15 +53,17 @@ class BlockPins {
       LARDER_EXCLUDES(mu_);
   // Returns false if there is no such pin.
   [[nodiscard]] bool Remove(std::string_view owner, const PinKey& key) LARDER_EXCLUDES(mu_);
-  // As PinTable::RemoveIf.
+  // Removes and returns the pins for which which(owner, key) is true.  O(pins).
   [[nodiscard]] std::vector<Pin> RemoveIf(
       absl::FunctionRef<bool(std::string_view owner, const PinKey& key)> which)
       LARDER_EXCLUDES(mu_);
-  // Removes and returns pins whose deadline is `now_ms` or earlier, at most `pins` of them.
+  // Removes and returns pins whose deadline is `now_ms` or earlier, the earliest first, at most
+  // `pins` of them.
   [[nodiscard]] std::vector<Pin> Expire(uint64_t now_ms, size_t pins) LARDER_EXCLUDES(mu_);
 
-  // BlockStore calls this when a name has just entered the index: marks the entry if the name is
-  // pinned.  Takes no lock if there are no pins.
+  // BlockStore calls this after it has published a block or entered one from disk: marks the
+  // block's entry for each tier in which the name is pinned, if the limits allow it.  Takes no lock
+  // if there are no pins.
   void Entered(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
 
   // Returns nullopt if there is no such pin.
@@ -80,7 +84,7 @@ class BlockPins {
                               bool first) const LARDER_REQUIRES(mu_);
   // Marks the key's block as pinned, if it exists and the limits allow it.
   void Mark(const PinKey& key) LARDER_REQUIRES(mu_);
-  // Unmarks the key's block if the table has no pin of this key any more.
+  // Removes the mark from the key's block if the table has no pin of this key any more.
   void LetGo(const PinKey& key) LARDER_REQUIRES(mu_);
   void NoteSize() LARDER_REQUIRES(mu_) { size_.store(table_.size(), std::memory_order_relaxed); }
 

@@ -9,8 +9,8 @@
 // (ExtentReservation, BlockLease).
 // Thread-safety: BlockStore from any thread; a handle from one thread at a time.
 // Lifecycle of a block: Reserve -> (filled) -> Publish -> Acquire ... -> evicted or dropped.
-// Limits, exact: the pool's bytes; for each process, `lease_share` of the pool for leases and as
-// much again for reservations (the caller passes the unused part of the process's share).
+// Limits: the pool's bytes, exactly.  What one process may reserve and lease is limited by the
+// budget that the caller passes.
 // Locks: `mu_` guards the allocator; the index has its own locks.  Order: mu_, then the lock of
 // pins(), then that of an index shard.  `disk_mu_` is a leaf.  Acquiring and releasing blocks takes
 // no lock of the store unless an extent becomes free.
@@ -42,8 +42,8 @@ namespace larder {
 class BlockStore;
 class DiskTier;  // storage/disk/disk_tier.h
 
-// Extents that are allocated for a writer, one in each slot.  Destroying the reservation returns
-// the extents that were not published to the pool.
+// Extents that are allocated for a writer, one in each slot.  Destroying the reservation returns to
+// the pool the extents that were not published.
 class ExtentReservation {
  public:
   ExtentReservation() = default;
@@ -52,13 +52,13 @@ class ExtentReservation {
   ~ExtentReservation() { Reset(); }
 
   [[nodiscard]] size_t size() const { return slots_.size(); }
-  // Whether slot i exists and was neither published nor returned.
+  // Whether slot i exists and was neither published, returned nor split off.
   [[nodiscard]] bool open(size_t i) const {
     return i < slots_.size() && slots_[i].extent.pages != 0;
   }
   [[nodiscard]] const Extent& extent(size_t i) const { return slots_[i].extent; }
   [[nodiscard]] ByteCount bytes(size_t i) const { return slots_[i].bytes; }
-  // The size of the extents of the open slots.
+  // The size of the extents of the open slots, in whole pages.
   [[nodiscard]] ByteCount held_bytes() const { return held_; }
   void Return(size_t i);  // returns slot i to the pool; no-op if slot i is not open
   // Moves slot i into a new reservation, so that the caller can fill it without the lock that
@@ -79,8 +79,8 @@ class ExtentReservation {
   ByteCount held_;
 };
 
-// Blocks that are held for reading: they keep their bytes and metadata until the lease is
-// destroyed, even if their names are removed from the index meanwhile.
+// Blocks that are held for reading.  Until the lease is destroyed or Reset, they keep their bytes,
+// and those in HOST their metadata, even if their names are removed from the index meanwhile.
 class BlockLease {
  public:
   BlockLease() = default;
@@ -104,7 +104,7 @@ class BlockStore {
  public:
   struct Options {
     double lease_share = 0.25;     // of the pool, per process
-    double free_watermark = 0.04;  // background eviction starts below this share of the pool
+    double free_watermark = 0.04;  // EvictToWatermark keeps this share of the pool free
     double pin_share = 0.5;        // of the pool, and of the disk, that pins may keep
     ByteCount disk_limit;          // the size of the disk tier; 0: pins on disk have no byte limit
     size_t pins_max = 131'072;
@@ -126,9 +126,10 @@ class BlockStore {
     Duration retry_after{};                 // if kFull: the writer should ask again after this
     ExtentReservation reservation;
   };
-  // Reserves all sizes or none, and evicts blocks for them if necessary.  Never waits.  Returns
-  // kFull if the sizes exceed `budget`, or if too much of the pool is held.  In that case it puts
-  // back the blocks that it had evicted, except one whose name another writer took meanwhile.
+  // Reserves all sizes or none, and evicts blocks for them if necessary.  Does not wait for memory
+  // to become free.  Returns kFull if the sizes, in whole pages, exceed `budget`, or if it cannot
+  // free enough of the pool now.  In that case it puts back the blocks that it had evicted, except
+  // those that changed meanwhile (for example, another writer took the name).
   [[nodiscard]] ReserveResult Reserve(std::span<const ByteCount> sizes, ByteCount budget)
       LARDER_EXCLUDES(mu_);
 
@@ -147,23 +148,25 @@ class BlockStore {
   // index is full, or a disk that has not reported all its blocks (AskBeforeNaming) cannot say now
   // whether it has the name; the extent is returned to the pool.  kNotHeld: the slot is not open.
   // kInvalid: the table's payload is not as long as the bytes reserved; the slot stays open.
-  // The first writer of a name wins, in every write mode and tier: the result is kDuplicate while
-  // the name is stored or claimed, even if its block is only on disk and cannot be read now; an
-  // Acquire can make the daemon promote such a block.  A name that has left all tiers may be
-  // published with other bytes.
+  // The first writer of a name wins, in every write mode and tier.  A name is taken while the index
+  // has it, stored or claimed, even if its block is only on disk and cannot be read now (an Acquire
+  // can make the daemon promote it), or if a disk that has not reported it yet says that it has a
+  // record of it with other bytes.  A name that has left all tiers may be published with other
+  // bytes.
   BlockStatus Publish(ExtentReservation& reservation, size_t i, const NewBlock& block)
       LARDER_EXCLUDES(mu_);
 
   // Claim and Fill publish in two steps, for a copy that the daemon makes: the caller claims the
-  // name, copies the bytes into the extent, and then calls Fill or Abandon.  Claim returns the
-  // statuses of Publish, but the extent stays in the reservation.  The claim must not outlive the
-  // reservation.
+  // name of the block, copies the bytes into the extent of slot i, and then calls Fill or Abandon.
+  // Claim returns kOk if it has set *claim.  kDuplicate: the name is stored or claimed.  kFull: the
+  // index is full.  kNotHeld: the slot is not open.  kInvalid: the table's payload is not as long
+  // as the bytes reserved.  The extent stays in the reservation, which the claim must not outlive.
   BlockStatus Claim(const ExtentReservation& reservation, size_t i, const NewBlock& block,
                     EntryRef* claim);
   // Ends the claim, whatever it returns.  On kOk the block is published.  Otherwise the extent
   // stays in the reservation: kDuplicate if a disk that has not reported all its blocks
   // (AskBeforeNaming) has other bytes under this name, kFull if that disk cannot say now whether it
-  // has the name.
+  // has the name.  REQUIRES: slot i is open.
   BlockStatus Fill(ExtentReservation& reservation, size_t i, const NewBlock& block, EntryRef claim)
       LARDER_EXCLUDES(mu_);
   void Abandon(EntryRef claim);
@@ -171,15 +174,16 @@ class BlockStore {
   // ---- reading
   struct AcquireResult {
     BlockLease lease;
-    // For each key; the metadata is valid until the lease is destroyed.  ref 0: missing or `full`.
+    // For each key; ref 0: missing or `full`.  The metadata of a block in HOST is valid until the
+    // lease is destroyed.
     std::vector<BlockIndex::Held> blocks;
   };
   // Holds the blocks that are in HOST, in key order, up to `budget` bytes; a block that would
   // exceed the budget is marked `full`.  HoldWhat::kAnyTier also holds blocks that are only on
-  // disk.  Their bytes count as if they were in HOST, and a promotion makes them readable
-  // (Promoter).  A lease holds each block once, however often the keys name it: the later keys are
-  // marked `repeated`.  If a block has more than kCrowdedHolds, may_crowd(ref) decides whether this
-  // caller may hold it too; if not, the key is marked `full`.
+  // disk.  They count with the bytes that they would need in HOST, and a promotion makes them
+  // readable (Promoter).  A lease holds each block once, however often the keys name it: the later
+  // keys are marked `repeated`.  If a block has more than kCrowdedHolds, may_crowd(ref) decides
+  // whether this caller may hold it too; if not, the key is marked `full`.
   [[nodiscard]] AcquireResult Acquire(
       VariantIndex variant, std::span<const Digest> digests, ByteCount budget,
       HoldWhat what = HoldWhat::kHost,
@@ -187,46 +191,52 @@ class BlockStore {
 
   // ---- leaving
   // The caller calls this if a held block was found damaged in tier `where`.  If that is HOST, the
-  // block leaves HOST, and stays on disk if it has a copy there.  Otherwise the block leaves all
-  // tiers.  If no tier has the block afterwards, its name is removed at once.  The bytes in HOST
-  // are freed when the last hold ends.
+  // block leaves HOST and stays on disk if it has a copy there (unless the index is full), except
+  // that nothing changes while that copy is being rewritten.  Otherwise the block leaves all tiers.
+  // If no tier has the block afterwards, its name is removed at once.  The bytes in HOST are freed
+  // when the last hold ends.
   void DropDamaged(EntryRef held, Tier where = Tier::kHost) LARDER_EXCLUDES(mu_);
   bool Drop(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
-  // As BlockIndex::Clear; the store frees the extents.
+  // Removes the block from `tiers` (BlockIndex::Clear).  The store frees its extent in HOST, and
+  // TakeFreedExtents returns its record on disk; both only after the last hold if the block is
+  // leased.
   ClearedBlock Clear(VariantIndex variant, const Digest& digest, TierSet tiers, ClearHow how)
       LARDER_EXCLUDES(mu_);
-  // Evicts up to `blocks_max` blocks, until free_watermark of the pool is free, so that later
-  // reservations need not evict.  Returns how many blocks it evicted.  A session calls this after
-  // it has answered a reservation, and the daemon calls it periodically.
+  // Evicts up to `blocks_max` blocks until free_watermark of the pool that is online is free, or no
+  // block can be evicted, so that later reservations need not evict.  Returns how many blocks it
+  // evicted.  A session calls this after it has answered a reservation, and the daemon calls it
+  // periodically.
   size_t EvictToWatermark(size_t blocks_max) LARDER_EXCLUDES(mu_);
 
   // ---- The disk: what the threads that move bytes between the tiers (Spiller, Promoter) report.
 
   // TierWorker calls this when `disk` may have blocks whose names the index does not know yet, and
-  // with nullptr when the disk has no unplaced block.  In between, Publish and Fill ask the disk
-  // for the name, and may wait for the answer.  If the disk has the name, the new block is a
-  // duplicate, unless its bytes, which Publish and Fill hash, are those of the record.  A part of
-  // the disk that is closed cannot answer; when its blocks enter the index later, the thread that
-  // enters them compares the bytes (EnterFromDisk).
+  // with nullptr when no block that the disk has reported still waits to enter the index.  In
+  // between, Publish and Fill ask the disk for the name, and may wait for the answer
+  // (DiskTier::FindUntold).  If the disk has the name, the new block is a duplicate, unless its
+  // bytes, which Publish and Fill hash, are those of the record.  When a part of the disk that
+  // could not be read before reports its blocks later, the caller of EnterFromDisk compares the
+  // bytes.
   // REQUIRES: `disk` outlives all calls of the store.
   void AskBeforeNaming(DiskTier* disk) { untold_.store(disk, std::memory_order_release); }
   [[nodiscard]] bool asks_disk() const {
     return untold_.load(std::memory_order_acquire) != nullptr;
   }
-  // Returns the variant's index, and keeps the spec for the headers of the records of its blocks.
-  // Returns ResourceExhausted if there are too many variants.
+  // Returns the variant's index, and keeps the spec that is registered first for the headers of the
+  // records of its blocks.  Returns ResourceExhausted if there are too many variants.
   [[nodiscard]] absl::StatusOr<VariantIndex> RegisterVariant(const VariantSpec& spec)
       LARDER_EXCLUDES(disk_mu_);
-  // Returns the variant's spec, or nullptr if no engine has registered the variant since the daemon
-  // started, and only blocks on disk name its id.
+  // Returns the spec that RegisterVariant has kept, or nullptr if the variant was not registered
+  // since the daemon started: blocks on disk or pins may name its id all the same.
   [[nodiscard]] std::shared_ptr<const VariantSpec> SpecOf(VariantIndex variant) const
       LARDER_EXCLUDES(disk_mu_);
+  // What EnterFromDisk returns if the block cannot enter now but may later.
+  static constexpr EntryRef kNotNow{UINT32_MAX};
   // Enters a block that was stored on disk before the daemon started, and returns its entry.
   // Returns {} if the name already has a copy on disk.  Returns kNotNow if the name is claimed or
-  // the index has no capacity for it; a later call may succeed.  If the block is in HOST, the
-  // record becomes its disk copy if the block is `same`, which the caller holds and whose bytes the
-  // caller has found to be the record's; otherwise returns kNotNow.
-  static constexpr EntryRef kNotNow{UINT32_MAX};
+  // the index has no capacity for it.  If the block is in HOST, the record becomes its disk copy if
+  // the block is `same`, which the caller holds and whose bytes the caller has found to be the
+  // record's; otherwise returns kNotNow.
   [[nodiscard]] EntryRef EnterFromDisk(const Digest& variant_id, const Digest& digest,
                                        const Digest& parent, uint64_t location, uint32_t pages,
                                        EntryRef same = {});
@@ -234,9 +244,9 @@ class BlockStore {
   // former location on disk, which the caller must erase, or 0 if it was not on disk.  Returns
   // nullopt if the block has left HOST meanwhile; the caller must then erase the new record.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(EntryRef held, uint64_t location);
-  // The caller has read a held block into slot 0 of the reservation.  The extent becomes the
-  // block's, which is then in HOST.  Returns false, and leaves the extent in the reservation, if
-  // the block's name was dropped meanwhile.
+  // The caller has read a held block, for which BeginPromote returned true, into slot 0 of the
+  // reservation.  The extent becomes the block's, which is then in HOST.  Returns false, and leaves
+  // the extent in the reservation, if the block's name was dropped meanwhile.
   [[nodiscard]] bool FinishPromote(EntryRef held, ExtentReservation& reservation,
                                    std::unique_ptr<const BlockMetadata> metadata)
       LARDER_EXCLUDES(mu_);
@@ -247,35 +257,37 @@ class BlockStore {
   [[nodiscard]] bool ReplaceInHost(EntryRef held, ExtentReservation& reservation,
                                    std::unique_ptr<const BlockMetadata> metadata)
       LARDER_EXCLUDES(mu_);
-  // Evicts blocks from disk, or only the disk copies of blocks in HOST, until their extents have
-  // this many bytes, which TakeFreedExtents then returns.  Returns how many of the bytes could not
-  // be freed.  The second form evicts the disk copies of these blocks, except of blocks that are
-  // held or pinned.
+  // Evicts blocks from disk, or only the disk copies of blocks in HOST, until they have `bytes`
+  // bytes in all, by the size that they have or would need in HOST.  TakeFreedExtents then returns
+  // their records.  Returns how many of the bytes it could not evict.
   ByteCount EvictFromDisk(ByteCount bytes) LARDER_EXCLUDES(disk_mu_);
+  // Evicts the disk copies of these blocks, except of blocks that are held or pinned.
+  // TakeFreedExtents then returns their records.
   void EvictFromDisk(std::span<const EntryRef> blocks) LARDER_EXCLUDES(disk_mu_);
   // Returns the worth of the block on disk, per byte; nullopt if its disk copy must not be evicted
   // now.
   [[nodiscard]] std::optional<double> WorthOnDisk(EntryRef block) const {
     return index_.WorthOnDisk(block, NowSeconds());
   }
-  // Removes and returns up to `count` of the extents on disk that blocks have left.  The caller
+  // Removes and returns up to `count` of the records on disk that blocks have left.  The caller
   // must erase them in the disk tier.
   [[nodiscard]] std::vector<FreedExtent> TakeFreedExtents(size_t count) LARDER_EXCLUDES(disk_mu_);
-  // Whether TakeFreedExtents would return any.
+  // Whether TakeFreedExtents would return any record.
   [[nodiscard]] bool has_freed_extents() const LARDER_EXCLUDES(disk_mu_);
-  // Holds a block in any tier, without counting a use.  The result's ref is 0 if no tier has the
-  // block or it has kHoldsMax holds.
+  // Holds a block that is in HOST or on disk, without counting a use.  The result's ref is 0 if no
+  // tier has the block or it has kHoldsMax holds; otherwise the caller must Unhold it.
   [[nodiscard]] BlockIndex::Held HoldUntouched(VariantIndex variant, const Digest& digest);
   // Adds a hold to each of these blocks, which the caller already holds.  Returns false, and adds
-  // no hold, if one of them has kClientHoldsMax.
+  // no hold, if one of them already has kClientHoldsMax.
   [[nodiscard]] bool HoldAgain(std::span<const EntryRef> held) { return index_.HoldAgain(held); }
   void Unhold(std::span<const EntryRef> held) { ReleaseHolds(held); }
 
-  // Hashes a held block if its writer did not.  Returns false if the block has no metadata.
+  // Hashes a held block if it is not hashed yet.  Returns false if the block has no metadata,
+  // because it is on disk only.
   [[nodiscard]] bool EnsureHashed(const BlockIndex::Held& held) const;
-  // Checks the segments of `range` against their hashes.  If the block is not hashed yet, hashes
-  // the block instead and returns true.  Returns false if a segment is damaged or there is no
-  // metadata.
+  // Checks the segments of `range` of a held block against their hashes.  If the block is not
+  // hashed yet, hashes it instead and returns true.  Returns false if a segment is damaged or there
+  // is no metadata.
   [[nodiscard]] bool Check(const BlockIndex::Held& held, const SegmentRange& range) const;
 
   [[nodiscard]] std::span<std::byte> Bytes(const Extent& extent) const {
@@ -307,16 +319,17 @@ class BlockStore {
 
   [[nodiscard]] uint32_t NowSeconds() const;
   // Allocates `pages` pages, and evicts blocks if necessary.  Appends the evicted blocks to *gone,
-  // and frees their extents.  Returns nullopt if it cannot evict enough.
+  // and frees their extents.  Returns nullopt if it cannot evict enough; *gone then has what it did
+  // evict.
   [[nodiscard]] std::optional<Extent> AllocateEvicting(uint32_t pages,
                                                        std::vector<BlockIndex::Evicted>* gone)
       LARDER_REQUIRES(mu_);
-  // Evicts the blocks of one window (ExtentAllocator::FindWindow), as above.  Returns false if it
-  // freed no page.
+  // Evicts the blocks of one window (ExtentAllocator::FindWindow), appends them to *gone, and frees
+  // their extents.  Returns false if it freed no page.
   bool EvictWindow(uint32_t pages, std::vector<BlockIndex::Evicted>* gone) LARDER_REQUIRES(mu_);
   void FreeAll(ExtentReservation& reservation) LARDER_REQUIRES(mu_);
-  // Undoes the evictions of a reservation that failed, made since the caller locked mu_.  Returns
-  // holds that the caller must end after it has unlocked mu_.
+  // Puts back, as far as possible, the blocks that a reservation evicted before it failed, since
+  // the caller locked mu_.  Returns holds that the caller must end after it has unlocked mu_.
   [[nodiscard]] std::vector<EntryRef> PutBack(std::vector<BlockIndex::Evicted> gone)
       LARDER_REQUIRES(mu_);
   void FreeExtents(std::span<const Extent> extents) LARDER_EXCLUDES(mu_);
@@ -324,9 +337,10 @@ class BlockStore {
       LARDER_EXCLUDES(mu_);
   void KeepFreedExtents(std::span<const FreedExtent> on_disk) LARDER_EXCLUDES(disk_mu_);
   void CountEviction(const BlockIndex::Evicted& gone);
-  // Asks a disk that has not reported all its blocks for this name.  kOk: there is no such disk,
-  // the disk does not have the name, or its record has the bytes in `extent`.  kDuplicate: the
-  // record has other bytes.  kFull: the disk cannot say now whether it has the name.
+  // Asks a disk that has not reported all its blocks (AskBeforeNaming) for this name.  kOk: there
+  // is no such disk, the disk does not have the name, or its record has the bytes in `extent`.
+  // kDuplicate: the record has other bytes.  kFull: the disk cannot say now whether it has the
+  // name.
   [[nodiscard]] BlockStatus AskDisk(const NewBlock& block, const Extent& extent);
   void ReleaseHolds(std::span<const EntryRef> refs) LARDER_EXCLUDES(mu_);
 

@@ -1,7 +1,7 @@
 // Pins: which owner wants which block kept, in which tier, until when.
 //
-// A pin is {owner, key, tier} with a deadline, and counts once: pinning again changes the deadline.
-// The block of a pin need not exist.
+// A pin is {owner, variant, digest, tier} with a deadline, and counts once: pinning again changes
+// the deadline.  The block of a pin need not exist.
 //
 // An owner "uid:N/NAME" (a process of user N) belongs to user N.  The owner "" (prefetches) is a
 // user of its own, which all clients that prefetch share.  The table counts the pins and pages of
@@ -58,8 +58,8 @@ class PinTable {
   explicit PinTable(size_t pins_max) : pins_max_(pins_max) {}
 
   // Adds a pin.  kAdded: the pin is new.  kMoved: the pin existed, and now has this deadline, which
-  // may be earlier than before.  kFull: there are pins_max pins; nothing has changed.  `pages`: how
-  // many pages the block has, 0 if it does not exist.
+  // may be earlier than before; `pages` is ignored.  kFull: there are pins_max pins; nothing has
+  // changed.  `pages`: how many pages the block has, 0 if it does not exist.
   enum class AddResult { kAdded, kMoved, kFull };
   [[nodiscard]] AddResult Add(std::string_view owner, const PinKey& key, uint64_t deadline_ms,
                               uint64_t pages = 0);
@@ -82,7 +82,7 @@ class PinTable {
     uint64_t host_pages = 0, disk_pages = 0;
     friend bool operator==(const Holding&, const Holding&) = default;
   };
-  // Returns nullopt if the owner belongs to no user.
+  // Returns what the owner's user holds, or nullopt if the owner belongs to no user.
   [[nodiscard]] std::optional<Holding> HoldingOf(std::string_view owner) const;
   // Returns how many owners pin this key.
   [[nodiscard]] uint32_t Count(const PinKey& key) const;

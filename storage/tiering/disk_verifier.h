@@ -7,8 +7,8 @@
 // disk it pauses.
 // Ownership: the daemon or a test; store and tier outlive it.  Thread-safety: stats from any
 // thread.
-// Lifecycle: made (runs) -> destroyed (the thread ends within one read).
-// Limits: on average `bytes_per_s` of payloads, where a block counts as at least kChargedMin;
+// Lifecycle: made (runs) -> destroyed (the thread ends after the block that it is reading).
+// Limits: on average `bytes_per_s` of payloads, where a block counts as at least kChargedMin; about
 // kPieceBytes of memory, or one segment if that is larger.
 #pragma once
 
@@ -26,9 +26,8 @@ class DiskVerifier {
     Duration pause = std::chrono::seconds(60);
   };
   static constexpr ByteCount kPieceBytes = MiB(8);
-  // A block counts as at least this many bytes.  So several small blocks are read at each wake-up
-  // of the thread, and wake-ups are rare, since a wake-up takes more processor time than reading a
-  // small block.
+  // A block counts as at least this many bytes, which limits how many small blocks are read per
+  // second (16 at 8 MiB/s), since each block costs processor time however small it is.
   static constexpr ByteCount kChargedMin = KiB(512);
 
   DiskVerifier(const Options& options, BlockStore& store, DiskTier& tier);
@@ -36,8 +35,8 @@ class DiskVerifier {
   using Stats = VerifyLoop::Stats;
   [[nodiscard]] Stats stats() const { return loop_.stats(); }
 
-  // Reads and checks one block, and adds the bytes it has read to *bytes.  Returns kDamaged also if
-  // the tier does not know the block.
+  // Reads and checks one block, and adds the bytes that it found undamaged to *bytes.  Returns
+  // kDamaged also if the tier does not know the block.
   [[nodiscard]] static DiskTier::GetStatus Check(DiskTier& tier, const DiskAddress& block,
                                                  ByteCount* bytes);
 

@@ -187,7 +187,7 @@ void Promoter::PromoteOne(const RunningRef& running, size_t block, PayloadCodec&
   }
   BlockIndex::Held held;
   if (!mine) {
-    // Another job has promoted the block meanwhile, or the block has left the disk.
+    // The block is in HOST by now, or it has lost its name.
     held = store_.index().LookAt(wanted.ref);
     Answer(running, block, InHost(held.state) ? BlockStatus::kOk : BlockStatus::kMissing, held);
     return;
@@ -235,8 +235,8 @@ std::optional<DiskTier::Description> Promoter::TakeDescription(Running& running,
                                                                const DiskAddress& address) {
   std::optional<DiskTier::Description> known = std::move(running.known[block]);
   running.known[block].reset();
-  // The record has been rewritten at another place since the job was made, so the description may
-  // be of the old record or of the new one.
+  // If the record was rewritten at another place since the job was made, the description may be of
+  // the old record or of the new one, so it is looked up again.
   if (static_cast<uint64_t>(address.location) != running.job.blocks[block].location &&
       !tier_.Describe({&address, 1}, {&known, 1}).ok()) {
     running.readable = false;
@@ -273,7 +273,7 @@ BlockStatus Promoter::Read(Running& running, size_t block, PayloadCodec& codec,
   if (!codec.CanDecode(known->header.table)) return BlockStatus::kMissing;
   const ByteCount bytes = known->header.table.Decoded().PayloadBytes();
   BlockStore::ReserveResult room = store_.Reserve({&bytes, 1}, store_.pool().total_bytes());
-  // The block is larger than a slab.
+  // The block is empty or larger than a slab.
   if (room.status == BlockStatus::kInvalid) return BlockStatus::kMissing;
   if (room.status != BlockStatus::kOk) return BlockStatus::kFull;
   SegmentTable table;
@@ -299,8 +299,8 @@ BlockStatus Promoter::Read(Running& running, size_t block, PayloadCodec& codec,
   return BlockStatus::kOk;
 }
 
-// A failure counts as one of the disk, unless this block fails again and again while other blocks
-// can be read.
+// A failed read counts as a failure of the disk, unless this block fails again and again while
+// other blocks can be read: it then counts as damaged.
 BlockStatus Promoter::Failed(const Wanted& wanted) {
   constexpr size_t kSuspectsMax = 4096;
   constexpr int kFailuresMax = 4;

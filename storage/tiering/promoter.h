@@ -1,20 +1,21 @@
 // Reads blocks from the disk tier into HOST, on threads of its own, for jobs that hold these
-// blocks.  It reads the blocks of a job in the job's order, and works first for the job that needs
+// blocks.  It takes the blocks of a job in the job's order, and works first for the job that needs
 // the least work.
 //
-// A job is what one lease waits for.  Several threads read its blocks at once, so the lease's later
-// blocks are read ahead while its first ones arrive.  The next free thread works for the job with
-// the fewest bytes left; the longer a job has waited, the smaller it counts, so that no job
-// starves.  A block that two jobs want is read once.  All jobs share a limit of waiting blocks: a
-// session may have at most half of what the other sessions leave of the limit, so that there is
-// always capacity for another session.
+// A job has the blocks on disk that one lease, or one prefetch, waits for.  Several threads read
+// its blocks at the same time, so later blocks are read ahead while the first ones arrive.  The
+// next free thread works for the job with the fewest bytes left; the longer a job has waited, the
+// smaller it counts, so that no job starves.  A block that two jobs want at the same time is read
+// once.  All jobs share a limit of waiting blocks: a session may have at most half of what the
+// other sessions leave of the limit, so that capacity is left for another session.
 //
 // A block that is encoded on disk is decoded by the thread that reads it: HOST gets raw bytes.
-// The promoter reports no error of the disk: a block that cannot be read is reported as missing.
-// After the disk has failed, every block is reported as missing without a read, until the breaker
-// closes (worth_asking).
+// The promoter reports no error of the disk: a block that it fails to read is reported as missing,
+// or as damaged if that keeps happening while other blocks can be read.  After the disk has failed,
+// blocks are reported as missing without a read, until the breaker closes (worth_asking).
 // Ownership: the daemon or a test; store, tier and clock outlive it.  Thread-safety: all methods
-// from any thread; `ready` is called from the promoter's threads, without a lock.
+// from any thread; `ready` is called without a lock, from the promoter's threads, from a thread
+// that calls Readmit, or from the destructor.
 // Lifecycle: made (runs) -> destroyed (the threads end within one read; blocks that wait are
 // answered kCancelled).
 #pragma once
@@ -51,8 +52,8 @@ class Promoter {
     VariantIndex variant = VariantIndex::kNone;
     std::vector<Wanted> blocks;  // in the order in which the caller wants them
     ByteCount remaining;         // what the request has to load besides these blocks
-    // Called once for each block.  kOk: the block is in HOST now, at Held::extent, and stays held
-    // at least until this function returns.
+    // Called once for each block of a job that was submitted.  kOk: the block is in HOST now, at
+    // Held::extent, and stays held at least until this function returns.
     std::function<void(const Wanted&, BlockStatus, const BlockIndex::Held&)> ready;
   };
 
@@ -61,8 +62,8 @@ class Promoter {
   class Running;
   using Prepared = std::shared_ptr<Running>;
   static constexpr size_t kWaitingMax = 262'144;  // blocks of all jobs that are not yet answered
-  // One search in the catalog describes this many blocks of a job, and the job keeps headers and
-  // tokens of about so many blocks at a time.
+  // One search in the catalog describes up to this many blocks of a job, and the job keeps headers
+  // and tokens of about so many blocks at a time.
   static constexpr size_t kDescribedAtOnce = 256;
 
   Promoter(size_t threads, BlockStore& store, DiskTier& tier, const Clock& clock,
@@ -79,22 +80,24 @@ class Promoter {
   void Submit(Prepared prepared) LARDER_EXCLUDES(mu_);
   // After this, blocks of the job that no thread has begun to read are answered kCancelled.
   static void Cancel(const Prepared& prepared);
-  // Returns how many headers and tokens the job still keeps.  For tests.  REQUIRES: all of its
-  // blocks were answered.
+  // Returns of how many blocks the job still keeps header and tokens.  For tests.  REQUIRES: all
+  // blocks of the job were answered.
   [[nodiscard]] static size_t Described(const Prepared& prepared);
 
-  // Called before the caller rewrites the disk copy, at `location`, of a block that it holds: jobs
-  // that want the block wait until the caller has called Readmit, which it must do exactly once.
-  // Returns false, and excludes nothing, if a thread is reading the block, or if
-  // BlockIndex::BeginRewrite returns false.
+  // Called before the caller rewrites the disk copy, at `location`, of a block that it holds.  If
+  // this returns true, jobs that want the block wait until the caller calls Readmit, which it must
+  // do exactly once.  Returns false, and excludes nothing, if a thread is reading or rewriting the
+  // block, or if BlockIndex::BeginRewrite returns false.
   [[nodiscard]] bool Exclude(EntryRef held, uint64_t location) LARDER_EXCLUDES(mu_);
-  // Ends Exclude; `location` and the result are those of BlockIndex::FinishRewrite.  Before it
+  // Ends an Exclude that returned true.  `location`: where the new copy was written, 0 if writing
+  // it failed.  Returns true if the block now has the new location, so that the caller must erase
+  // the old copy; otherwise the caller must erase the new copy, if there is one.  Before it
   // returns, the calling thread reads the block for the jobs that waited.
   [[nodiscard]] bool Readmit(EntryRef held, uint64_t location, PayloadCodec& codec)
       LARDER_EXCLUDES(mu_);
 
   // Returns false for a while after a failure of the disk (DiskBreaker).  During that time every
-  // block would be reported as missing, so callers need not make a job.
+  // block that must be read would be reported as missing, so callers need not make a job.
   [[nodiscard]] bool worth_asking() const { return !breaker_.open(clock_.Now()); }
 
   struct Stats {
@@ -119,7 +122,8 @@ class Promoter {
   class Shares {
    public:
     explicit Shares(size_t waiting_max) : waiting_max_(waiting_max) {}
-    // Returns false if the session would exceed its share.
+    // Returns false, and counts nothing, if the session would then have more than half of what the
+    // other sessions leave of waiting_max.
     [[nodiscard]] bool Take(SessionId session, size_t blocks) LARDER_EXCLUDES(mu_);
     void GiveBack(SessionId session, size_t blocks) LARDER_EXCLUDES(mu_);
     [[nodiscard]] size_t waiting() const LARDER_EXCLUDES(mu_);
@@ -133,7 +137,8 @@ class Promoter {
   };
   void Run() LARDER_EXCLUDES(mu_);
   [[nodiscard]] RunningRef Next() LARDER_REQUIRES(mu_);
-  // Looks up headers and tokens of kDescribedAtOnce blocks of the job, from job.blocks[first] on.
+  // Looks up headers and tokens of up to kDescribedAtOnce blocks of the job, from job.blocks[first]
+  // on.
   void Describe(Running& running, size_t first);
   void PromoteOne(const RunningRef& running, size_t block, PayloadCodec& codec)
       LARDER_EXCLUDES(mu_);
@@ -143,8 +148,8 @@ class Promoter {
   // are not known.
   [[nodiscard]] std::optional<DiskTier::Description> TakeDescription(Running& running, size_t block,
                                                                      const DiskAddress& address);
-  // Reads a whole payload and decodes it into `to`; *table becomes the segment table of the decoded
-  // bytes.
+  // Reads a whole payload and decodes it into `to`; on kOk, *table is the segment table of the
+  // decoded bytes.  Returns kDamaged also if the payload cannot be decoded.
   [[nodiscard]] DiskTier::GetStatus GetDecoded(const DiskAddress& address,
                                                const RecordHeader& header, PayloadCodec& codec,
                                                std::span<std::byte> to, SegmentTable* table);
@@ -169,7 +174,7 @@ class Promoter {
   // The jobs that wait for each block that a thread reads or rewrites, by EntryRef::value.
   absl::flat_hash_map<uint32_t, std::vector<Waiter>> reading_ LARDER_GUARDED_BY(mu_);
   Stats stats_ LARDER_GUARDED_BY(mu_);
-  // Blocks, by location, whose latest read failed.
+  // Failed reads of blocks, by location; at most 4,096 locations.
   struct Suspect {
     int failures = 0;       // with at least one successful read of another block between any two
     uint64_t promoted = 0;  // Stats::promoted at the latest failure
@@ -178,8 +183,8 @@ class Promoter {
   std::vector<std::thread> threads_;
 };
 
-// Only the promoter uses these members.  Promoter::mu_ guards them, except where a comment says
-// otherwise.
+// A prepared job.  Only the promoter uses its members.  Once the job is submitted, Promoter::mu_
+// guards `next`, `described`, `describing`, `left` and `since`.
 class Promoter::Running {
  public:
   // REQUIRES: the job's blocks were counted by Shares::Take.
@@ -201,8 +206,8 @@ class Promoter::Running {
   // block, then to the thread that answers it, which clears the element: a lease may keep this job
   // alive for minutes after its answers.
   std::vector<std::optional<DiskTier::Description>> known;
-  // True if every search in the catalog has succeeded, so that a block that the catalog does not
-  // know is not on disk.
+  // True while no search in the catalog has failed or was skipped because the disk had failed.  A
+  // block that was looked up and is not known is then not on disk, or its description is damaged.
   std::atomic<bool> readable{true};
   size_t next = 0;       // the next block of job.blocks to read
   size_t described = 0;  // the number of blocks that are described

@@ -16,9 +16,12 @@ namespace {
 
 constexpr int kNice = 10;
 constexpr size_t kErasuresAtOnce = 1024;
-constexpr uint64_t kBytesMax = 8;  // at most so many bytes are evicted per byte that is wanted
-constexpr uint64_t kSlices = 4;    // space for a batch is made in so many slices
-constexpr int kTries = 4;          // a batch ends after so many puts in a row that place no block
+// MakeRoom evicts 1 / kSlices of what is wanted at a time, and at most about kBytesMax times as
+// much as is wanted.
+constexpr uint64_t kBytesMax = 8;
+constexpr uint64_t kSlices = 4;
+// A batch ends after so many puts in a row in which none of its blocks found space.
+constexpr int kTries = 4;
 // A block is dropped after so many batches in which it found no space (another thread may take the
 // space that this one has freed) or in which the disk answered kNotNow.
 constexpr uint8_t kPostponedMax = 8;
@@ -44,7 +47,7 @@ struct Spiller::Batch {
   std::vector<Block> blocks;
   std::vector<EntryRef> held;   // the holds on all blocks of the batch, written or not
   std::vector<Item> durable;    // on disk before this batch, or by it
-  std::vector<Item> again;      // the disk failed to write these
+  std::vector<Item> again;      // not written: the disk failed, or the spiller stops
   std::vector<Item> postponed;  // no space for these, or kNotNow; to be tried again
   ByteCount bytes;
 };
@@ -134,8 +137,8 @@ Spiller::Stats Spiller::stats() const {
 
 void Spiller::Run() {
   pthread_setname_np(pthread_self(), "spiller");
-  // No caller waits for this thread, and threads that callers wait for share its cores.  This
-  // lowers the priority of this thread alone.
+  // Threads that engines wait for share this thread's cores.  With a thread id, setpriority lowers
+  // the priority of this thread alone.
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
   while (WaitForWork()) {
     EraseFreedExtents();
@@ -181,7 +184,7 @@ bool Spiller::Take(Batch* batch, Item* item) {
 }
 
 void Spiller::Fill(Batch* batch) {
-  // Held blocks cannot be evicted from the pool.
+  // A batch holds at most about this part of the pool, since held blocks cannot be evicted.
   constexpr uint64_t kShareOfPool = 32;
   const ByteCount pool_share(store_.pool().total_bytes().value() / kShareOfPool);
   const ByteCount enough = std::min({options_.batch_bytes, tier_.batch_bytes(), pool_share});
@@ -202,8 +205,8 @@ void Spiller::EraseFreedExtents() {
   }
 }
 
-// If a part of the disk cannot erase, its space stays allocated, and the other parts are used.  The
-// disk has failed only if no part can erase.
+// If a part of the disk cannot erase, the space of the blocks in it stays allocated, and the other
+// parts are used.  The disk has failed only if no part can free such space.
 void Spiller::Erase(std::span<const DiskAddress> blocks) {
   if (!tier_.Erase(blocks).ok() && !tier_.Erase({}).ok()) Failed();
 }
@@ -255,7 +258,8 @@ void Spiller::Write(Batch* batch) {
   if (!batch->blocks.empty()) PutWithRoom(batch);
   store_.Unhold(batch->held);
   Release(*batch);
-  // Destroying these items calls their `done`, so that callers do not wait for the erasures below.
+  // Destroying the last copy of an item calls its `done`.  The copies here are destroyed now, so
+  // that callers do not wait for the erasures below.
   batch->again.clear();
   batch->postponed.clear();
   std::erase_if(batch->durable, [](const Item& item) { return !item.who; });
@@ -330,7 +334,7 @@ void Spiller::PutWithRoom(Batch* batch) {
     ByteCount bytes;
     for (const Block& block : left) bytes += ByteCount(block.payload.size());
     MakeRoom(bytes);
-    // The put found no space although MakeRoom had made enough: the space is scattered.
+    // The put placed no block, perhaps because the free space is scattered.
     if (in_vain > 0) MakeWindows(left);
   }
   for (Block& block : left) Postpone(std::move(block.item), batch);

@@ -1,20 +1,22 @@
 // Copies blocks from HOST to the disk tier in the background, evicts blocks from disk to make
 // space, and reports when a block is durable.
 //
-// The queue contains names of blocks.  A block is held only while it is written, so that a slow
-// disk keeps no block in the pool.  A block that is evicted before its turn, or that finds the
-// queue full, is counted and not written, so that no engine ever waits for the spiller.  A block
-// that the disk failed to write returns to the queue.  A thread takes all names that wait, up to a
+// The queue contains names of blocks.  A block is held only while it is in a batch that is being
+// written, so that blocks in the queue can be evicted from the pool.  A block that is evicted
+// before its turn, or that finds the queue full, is counted and not written, so that a publish
+// never waits for the spiller.  A block that the disk failed to write returns to the queue, unless
+// it keeps failing while other blocks are written.  A thread takes all names that wait, up to a
 // batch, so writes become larger the more names wait.  Another thread takes the names beyond the
 // batch, so that one batch is checked and synced while the next is written.
 //
 // A name is in at most one batch at a time: two records of one name would race for its entry in the
-// catalog.  Before a block is written, its bytes are checked against the hashes that its writer
-// sent.
+// catalog.  Before a block is written, its bytes are checked against its hashes, or hashed if its
+// writer sent none.
 // Ownership: the daemon or a test; store, tier and clock outlive it.  Thread-safety: all methods
 // from any thread; `durable` is called from the spiller's threads, possibly from several at the
 // same time, and they wait until it returns.
-// Lifecycle: made (runs) -> destroyed (the threads end within one write; queued names are lost).
+// Lifecycle: made (runs) -> destroyed (waits for the operations of the disk that are under way;
+// queued names are lost).
 // Limits: `queue_max` names, not counting names that are offered again while they are written.
 // Each thread holds blocks of at most the least of `batch_bytes`, a 32nd of the pool and the tier's
 // batch_bytes(), plus one block.
@@ -58,11 +60,12 @@ class Spiller {
   Spiller& operator=(const Spiller&) = delete;
 
   // Queues a block that was published.  `who`: the session to which `durable` reports the block.
-  // Never waits.
+  // Never waits: if the queue is full, the block is counted and dropped.
   void Offer(SessionId who, VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
-  // Called once, from any thread and possibly under the spiller's lock, when the spiller is done
-  // with the block.  `on_disk` is true if the block was on disk, from which it may have been
-  // evicted since; false if it was dropped or the spiller was destroyed first.
+  // Called once, when the spiller is done with the block, from any thread and possibly under the
+  // spiller's lock, so it must not call the spiller.  `on_disk` is true if the block was on disk,
+  // from which it may have been evicted since; false if the spiller gave the block up or was
+  // destroyed first.
   using Done = std::function<void(bool on_disk)>;
   // Queues a block and calls `done` with the outcome.  Never waits.
   void Offer(VariantIndex variant, const Digest& digest, Done done) LARDER_EXCLUDES(mu_);
@@ -74,38 +77,40 @@ class Spiller {
   // its name is claimed.
   [[nodiscard]] bool Claim(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
   void Unclaim(std::span<const std::pair<VariantIndex, Digest>> names) LARDER_EXCLUDES(mu_);
-  // Evicts blocks from the disk until one part of the disk has space for a put of `bytes`, or until
-  // more evictions would not help.
+  // Evicts blocks from the disk until the part of the disk that the next put writes to first has
+  // space for `bytes`.  Gives up if no block may be evicted, if the disk fails, if the spiller is
+  // being destroyed, or after it has evicted about 8 times as much.  Waits for the disk.
   void MakeRoom(ByteCount bytes) LARDER_EXCLUDES(mu_, erase_mu_);
-  // Erases from disk the extents that evicted blocks had there (BlockStore::TakeFreedExtents).
-  // Waits for the disk.
+  // Erases from disk the extents that blocks have left there (BlockStore::TakeFreedExtents).  Waits
+  // for the disk.
   void EraseFreedExtents() LARDER_EXCLUDES(erase_mu_);
 
-  // Returns true while the spiller, or the caller that claimed the name, is writing the block.
-  // During that time a reader may find the location of the old record in the index and the
-  // description of the new record on disk.
+  // Returns true while the block is in a batch of the spiller, or its name is claimed.  During that
+  // time a reader may find the location of the old record in the index and the description of the
+  // new record on disk.
   [[nodiscard]] bool IsWriting(VariantIndex variant, const Digest& digest) const
       LARDER_EXCLUDES(mu_);
-  // Waits until the writes and claims of these names that exist at the call have ended.  Returns
-  // false if `until` passes first.
+  // Waits, for one name after the other, until no batch has the name and it is not claimed, but not
+  // beyond `until`.  Returns false only if `until` has passed while a batch had one of the names or
+  // it was claimed.
   [[nodiscard]] bool WaitWritten(std::span<const std::pair<VariantIndex, Digest>> names,
                                  TimePoint until) LARDER_EXCLUDES(mu_);
-  // Waits until the queue is empty and no batch is under way.  Returns false if `until` passes
-  // first.
+  // Waits until the queue is empty, no batch is under way and no Nudge waits for a thread.  Returns
+  // false if `until` passes first.
   [[nodiscard]] bool WaitIdle(TimePoint until) LARDER_EXCLUDES(mu_);
 
   struct Stats {
     uint64_t offered = 0, spilled = 0;
     uint64_t dropped_queue = 0;    // the queue was full
-    uint64_t dropped_evicted = 0;  // evicted from HOST before its turn
-    // There was no space on disk, the block was too large, an unplaced record has the name
-    // (kTaken), or the disk answered kNotNow in too many batches.
+    uint64_t dropped_evicted = 0;  // left all tiers before its turn
+    // There was no space on disk, or the disk answered kNotNow, in too many batches or when the
+    // queue was full; the block was too large; or an unplaced record has the name (kTaken).
     uint64_t dropped_room = 0;
     // The disk failed and the queue was full by then, or the disk failed on this block again and
     // again while it wrote other blocks.
     uint64_t dropped_failed = 0;
-    uint64_t damaged = 0;  // blocks that do not match the hashes that their writers sent
-    uint64_t queued = 0;   // names in the queue, and names that are being written
+    uint64_t damaged = 0;  // blocks in HOST that do not match their hashes
+    uint64_t queued = 0;   // names in the queue, in batches, and claimed
     uint64_t breaker_opened = 0;
     ByteCount spilled_bytes;
   };
@@ -129,8 +134,9 @@ class Spiller {
     // The number of failures of this block with other blocks written in the same put or since its
     // previous failure.
     uint8_t failed_alone = 0;
-    // The value of `puts_` at the block's latest failure, counting the put that failed if it wrote
-    // another block.
+    // What `puts_` (the number of puts that wrote at least one block) was after the put in which
+    // this block failed last, that put included if it wrote other blocks.  nullopt: it has not
+    // failed.
     std::optional<uint64_t> failed_after = std::nullopt;
     // The number of batches in which the block found no space, or in which the disk answered
     // kNotNow.
@@ -144,8 +150,8 @@ class Spiller {
   void Run() LARDER_EXCLUDES(mu_);
   // Returns false if the spiller is stopping.
   [[nodiscard]] bool WaitForWork() LARDER_EXCLUDES(mu_);
-  // Takes the next queued name that is not being written, into *batch and *item.  Returns false if
-  // there is none.
+  // Takes the next queued name that is in no batch and not claimed, into *batch and *item.  Returns
+  // false if there is none, or if the spiller is stopping.
   [[nodiscard]] bool Take(Batch* batch, Item* item) LARDER_EXCLUDES(mu_);
   void Fill(Batch* batch) LARDER_EXCLUDES(mu_);
   void Erase(std::span<const DiskAddress> blocks);
@@ -155,10 +161,10 @@ class Spiller {
       LARDER_EXCLUDES(mu_);
   void Write(Batch* batch) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool stopping() const LARDER_EXCLUDES(mu_);
-  void Failed();  // the disk failed: opens the breaker, so that no thread uses the disk for a while
+  void Failed();  // the disk failed: opens the breaker, so that no batch begins for a while
   void PutWithRoom(Batch* batch) LARDER_EXCLUDES(mu_);
-  // Frees contiguous space on disk for each of these blocks, by evicting the blocks that lie there
-  // (DiskTier::FindVictims).
+  // Tries to free contiguous space on disk for each of these blocks, by evicting the blocks that
+  // lie there (DiskTier::FindVictims).
   void MakeWindows(std::span<const Block> blocks);
   [[nodiscard]] std::vector<Block> PutOnce(std::vector<Block> blocks, Batch* batch)
       LARDER_EXCLUDES(mu_);
@@ -190,8 +196,9 @@ class Spiller {
   bool nudged_ LARDER_GUARDED_BY(mu_) = false;
   bool paused_ LARDER_GUARDED_BY(mu_);
   size_t busy_ LARDER_GUARDED_BY(mu_) = 0;
-  // Names that are in a batch or claimed, each with the items that were offered for it meanwhile.
-  // These items return to the queue when the write or the claim ends.
+  // Names that are in a batch or claimed, each with the items of the same name whose turn came
+  // meanwhile.  These items return to the queue, if it is not full, when the batch or the claim
+  // ends.
   absl::flat_hash_map<Name, std::vector<Item>> writing_ LARDER_GUARDED_BY(mu_);
   Stats stats_ LARDER_GUARDED_BY(mu_);
   // Held from TakeFreedExtents until the extents are erased, so that another thread that needs

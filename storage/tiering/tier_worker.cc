@@ -56,8 +56,8 @@ bool TierWorker::Promote(VariantIndex variant, std::span<const Digest> digests, 
   std::vector<EntryRef> held;
   // For each block to read, by its ref: the first index in `digests` that names it.
   absl::flat_hash_map<uint32_t, size_t> reading;
-  // The further indices that name the same block, by the first.  Each block is held once, however
-  // often it is named.
+  // The further indices that name the same block, by the first.  A block to read is held once,
+  // however often it is named.
   auto others = std::make_shared<absl::flat_hash_map<size_t, std::vector<size_t>>>();
   std::vector<std::pair<size_t, BlockStatus>> known;
   for (size_t i = 0; i < digests.size(); ++i) {
@@ -140,8 +140,9 @@ void TierWorker::Recover(const Done& done) {
   TellUnplaced();
 }
 
-// A block stays unplaced while its name is claimed, which ends soon, or while the index has no free
-// variant number or entry for it, which may last long, so the pauses grow.
+// A block stays unplaced while its name is claimed, which ends soon; while the index has no free
+// variant number or entry for it; or while a block in the pool has its name and Join cannot enter
+// the record.  The last two may last long, so the pauses grow.
 void TierWorker::TellUnplaced() {
   for (Duration pause = kRetryFirst; tier_.stats().unplaced > 0;
        pause = std::min(2 * pause, kRetryLongest)) {
@@ -203,8 +204,9 @@ EntryRef TierWorker::Join(const DiskTier::Entry& entry, const BlockIndex::Held& 
   }
   const SegmentTable table = held.metadata->Table();
   if (known->header.table == table) return Enter(entry, held.ref);
-  // If one of the two is encoded, their decoded bytes may be the same or not.  An earlier daemon
-  // promised that the record is durable, so it stays, unplaced, until the block has left the pool.
+  // If the record or the block in HOST is encoded, their decoded bytes may be equal or not.  An
+  // earlier daemon promised that the record is durable, so it stays, unplaced, until the block has
+  // left the pool.
   return known->header.table.encoded() || table.encoded() ? BlockStore::kNotNow : EntryRef{};
 }
 

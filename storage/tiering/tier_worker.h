@@ -1,12 +1,12 @@
 // The threads that the daemon runs for its disk tier: recovery, which finds at the start what is on
-// disk, the spiller and the promoter, which move blocks to disk and back, and the verifier.  A
-// daemon without a disk has no TierWorker.
+// disk, the spiller and the promoter, which copy blocks to disk and back, and, if it has a rate,
+// the verifier.  A daemon without a disk has no TierWorker.
 //
 // Ownership: made by Daemon; tier, store and clock outlive it.  Thread-safety: all methods from any
 // thread.
 // Lifecycle: made (promotes; blocks to spill wait) -> StartRecovery once (spilling starts when the
-// first try of recovery has ended) -> destroyed (the threads end within one operation of the disk;
-// queued blocks are not written, unless spiller().WaitIdle has returned true before).
+// first try of recovery has ended) -> destroyed (waits for the operations of the disk that are
+// under way; queued blocks are not written, unless spiller().WaitIdle has returned true before).
 #pragma once
 
 #include <atomic>
@@ -46,13 +46,15 @@ class TierWorker {
   TierWorker(const TierWorker&) = delete;
   TierWorker& operator=(const TierWorker&) = delete;
 
+  // Receives the status of a try of recovery, the number of blocks that have entered the store so
+  // far, and the time since recovery began.
+  using Done = std::function<void(const absl::Status&, uint64_t blocks, Duration)>;
   // Enters the blocks that an earlier process left on disk into the store, on a thread of its own,
   // while the daemon serves calls.  Blocks that the disk cannot read, or that the store cannot
   // take, are tried again at growing intervals.  `done` is called after the first try.  If the
   // first try could not read all of the disk, `done` is called once more after the try that has
   // read all of it or was cancelled; it is not called again if the worker is destroyed between two
   // tries.
-  using Done = std::function<void(const absl::Status&, uint64_t blocks, Duration)>;
   void StartRecovery(Done done);
 
   [[nodiscard]] Spiller& spiller() { return spiller_; }
@@ -61,14 +63,16 @@ class TierWorker {
   // Returns true if every block on disk is known: every part of the disk was read, and the store
   // has taken all blocks on disk.
   [[nodiscard]] bool all_known() const { return all_known_; }
-  // Reads those of these blocks that are only on disk into HOST, for no particular session.  Calls
-  // `ready` once for each block, with kOk (the block is in HOST), kMissing (it is in no tier or
-  // cannot be read), kFull, kDamaged or kCancelled; for some blocks before Promote returns, for
-  // others from the promoter's threads.  Returns false, without calling `ready`, if too many blocks
-  // wait for the disk already.
+  // Receives the index of a block in the call's digests, and kOk if the block is or was in HOST,
+  // kMissing if it is in no tier or could not be read, kFull if HOST has no space for it, kDamaged,
+  // or kCancelled if the promoter is being destroyed.
   using Ready = std::function<void(size_t i, BlockStatus)>;
+  // Reads those of these blocks that are only on disk into HOST, for no particular session.  Calls
+  // `ready` once for each element of `digests`: for some before Promote returns, for others from
+  // other threads, possibly at the same time.  Returns false, without calling `ready`, if too many
+  // blocks wait for the disk already or a block has too many holds.
   [[nodiscard]] bool Promote(VariantIndex variant, std::span<const Digest> digests, Ready ready);
-  // Wakes the spiller if evicted blocks have left extents on disk that it must erase.
+  // Wakes the spiller if blocks have left extents on disk that it must erase.
   void Tick();
 
   struct Stats {
@@ -87,7 +91,8 @@ class TierWorker {
   [[nodiscard]] absl::Status RecoverOnce();
   void TellUnplaced();
   void StopAskingWhereAllIsPlaced();
-  // As DiskTier::Recover's `owner_of`.
+  // Handles a block that DiskTier::Recover reports.  Returns the block's entry, {} if the tier is
+  // to erase the record, or kNotNow if the store cannot take the block now.
   [[nodiscard]] EntryRef Place(const DiskTier::Entry& entry);
   [[nodiscard]] EntryRef Enter(const DiskTier::Entry& entry, EntryRef same);
   // Enters a block that is in HOST too, because it was published before the disk reported it.  If
@@ -102,8 +107,8 @@ class TierWorker {
   Spiller spiller_;
   Promoter promoter_;
   const ByteCount verify_rate_;
-  // Exists after the first try of recovery, if verify_rate_ is not 0.
   mutable Mutex verifier_mu_;
+  // Exists after the first try of recovery, if verify_rate_ is not 0.
   std::optional<DiskVerifier> verifier_ LARDER_GUARDED_BY(verifier_mu_);
   Mutex stop_mu_;
   CondVar stopped_;

@@ -5,10 +5,10 @@
 // whether and how to check the block.  The loop holds no block and no lock while it sleeps.
 // Ownership: the last member of a verifier, since its thread calls `examine` until it is destroyed.
 // Thread-safety: stats from any thread; `examine` is called from the loop's thread.
-// Lifecycle: made (runs) -> destroyed (the thread ends within one examination).
+// Lifecycle: made (runs) -> destroyed (the thread examines no further block).
 // Limits: `bytes_per_s` on average; a block that was read counts as at least `charged_min`, since
-// each block costs processor time however small it is.  The loop sleeps only when it owes kOwedMax
-// of sleep or more, since each wake-up costs processor time too.
+// each block costs processor time however small it is.  To keep the rate, the loop sleeps only when
+// it owes kOwedMax of sleep or more, since each wake-up costs processor time too.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,8 @@ class VerifyLoop {
   const Options options_;
   const BlockIndex& index_;
   const Examine examine_;
-  // Used only by the loop's thread: how long it must sleep for what it read since it last slept.
+  // Used only by the loop's thread: how long it must sleep for what it has read and not slept for
+  // yet.
   Duration owed_{};
   mutable Mutex mu_;
   CondVar wake_;

@@ -2,7 +2,7 @@
 //
 // The blocks belong to a content that no other process names; Clear removes them again.
 // Ownership: a value; borrows the size, the shell and the stub.  Thread-safety: none.
-// Lifecycle: Begin -> Put -> Get, any number of times -> Clear, also after a failure.
+// Lifecycle: Begin -> Put -> Get (any number of times) -> Clear.  Clear also after a failure.
 // Limits: wire::kLookupDigestsMax blocks, each of 4 KiB to 256 MiB, a multiple of 1,024 bytes.
 #pragma once
 

@@ -37,8 +37,10 @@ class StageState {
 
   // ---- what to give out; these functions claim nothing
 
-  // Returns the next work that no one has claimed: at most `tokens_max` tokens, and at most
-  // `layers_max` layers if the engine divides chunks between layers.
+  // Returns the next work for the engine, within one chunk, or nullopt if there is none.  It has at
+  // most `tokens_max` tokens.  If chunks are cut, it is whole cuts, which may begin with tokens
+  // that loads have claimed (StageWork::unclaimed_from), and the last cut of the prefix may exceed
+  // `tokens_max` by less than a cut.  Work that is a whole chunk has at most `layers_max` layers.
   [[nodiscard]] std::optional<StageWork> NextWork(uint16_t layers_max, uint32_t tokens_max) const;
   // Returns the first work that is being loaded; if chunks are cut, as much of it as fits.
   [[nodiscard]] std::optional<StageWork> NextHedge(uint16_t layers_max, uint32_t tokens_max) const;
