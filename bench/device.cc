@@ -35,6 +35,7 @@
 #include "bench/harness/matrix_product.h"
 #include "cuda/cuda_device.h"
 #include "cuda/driver_symbols.h"
+#include "cuda/paged_plan.h"
 #include "storage/check.h"
 
 namespace larder::bench {

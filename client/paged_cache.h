@@ -111,6 +111,7 @@ class PagedCache {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<PagedCache>> Make(
       Session& session, Device& device, const VariantHandle& variant, const PagedLayout& engine,
       const PayloadLayout& payload, const PagedCacheOptions& options);
+  ~PagedCache();
 
   // Begins to load layers of blocks into pages; the device waits for `pages_free` before it writes
   // to them (null: the pages are free).  If the session does not read in place, Load returns only
@@ -131,14 +132,7 @@ class PagedCache {
 
  private:
   PagedCache(Session& session, const VariantHandle& variant, PagedPlan plan, PayloadLayout payload,
-             const PagedCacheOptions& options)
-      : session_(session),
-        variant_(variant),
-        plan_(std::move(plan)),
-        payload_(std::move(payload)),
-        payload_bytes_(payload_.table.PayloadBytes().value()),
-        payload_stride_(PayloadStride(payload_bytes_)),
-        options_(options) {}
+             const PagedCacheOptions& options);
 
   // A part of the staging memory, which successive steps use in turn.
   struct Slot {
@@ -184,7 +178,7 @@ class PagedCache {
 
   Session& session_;
   const VariantHandle variant_;
-  const PagedPlan plan_;
+  const std::unique_ptr<const PagedPlan> plan_;
   const PayloadLayout payload_;
   const uint64_t payload_bytes_;
   const uint64_t payload_stride_;  // from one payload to the next, in staging memory and buffer

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cuda/cuda_memory.h"
+#include "cuda/paged_plan.h"
 #include "storage/clock.h"
 #include "storage/status_macros.h"
 

@@ -39,6 +39,8 @@
 
 namespace larder {
 
+class PagedPlan;  // cuda/paged_plan.h
+
 enum class DeviceKind : uint8_t { kHost = 1, kCuda = 2 };
 [[nodiscard]] const char* ToString(DeviceKind kind);
 

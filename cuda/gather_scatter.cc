@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "cuda/paged_layout.h"
+#include "cuda/paged_plan.h"
 #include "storage/check.h"
 
 namespace larder {

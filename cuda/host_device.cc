@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cuda/gather_scatter.h"
+#include "cuda/paged_plan.h"
 #include "cuda/pin_registry.h"
 #include "storage/mutex.h"
 #include "storage/status_macros.h"

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cuda/paged_plan.h"
+#include "storage/format/payload_cursor.h"
 #include "storage/status_macros.h"
 
 namespace larder {
@@ -89,6 +91,18 @@ const DeviceEvent* PagedLoad::event() const {
 
 // ---- PagedCache
 
+PagedCache::PagedCache(Session& session, const VariantHandle& variant, PagedPlan plan,
+                       PayloadLayout payload, const PagedCacheOptions& options)
+    : session_(session),
+      variant_(variant),
+      plan_(std::make_unique<const PagedPlan>(std::move(plan))),
+      payload_(std::move(payload)),
+      payload_bytes_(payload_.table.PayloadBytes().value()),
+      payload_stride_(PayloadStride(payload_bytes_)),
+      options_(options) {}
+
+PagedCache::~PagedCache() = default;
+
 absl::StatusOr<std::unique_ptr<PagedCache>> PagedCache::Make(Session& session, Device& device,
                                                              const VariantHandle& variant,
                                                              const PagedLayout& engine,
@@ -111,7 +125,7 @@ absl::Status PagedCache::Open(Device& device) {
     return absl::InvalidArgumentError(
         absl::StrCat("staging_bytes: ", options_.staging_bytes.value(), " bytes do not hold ",
                      kSlots, " blocks of ", payload_bytes_));
-  if (!plan_.PrefersCopies()) {
+  if (!plan_->PrefersCopies()) {
     LARDER_ASSIGN_OR_RETURN(staging_, device.Allocate(options_.staging_bytes));
     for (size_t i = 0; i < kSlots; ++i) slots_[i].address = staging_->address() + i * slot_bytes;
   }
@@ -145,7 +159,7 @@ absl::StatusOr<PagedCache::Slot*> PagedCache::NextSlot(DeviceQueue& user) {
 absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::CopyRuns(
     std::span<const PagedBlock> blocks, LayerRange layers, bool to_device) {
   std::vector<DeviceCopy> copies;
-  for (const RunCopy& run : RunsOf(plan_, layers, blocks))
+  for (const RunCopy& run : RunsOf(*plan_, layers, blocks))
     copies.push_back(to_device ? DeviceCopy{run.engine, run.payload, run.bytes}
                                : DeviceCopy{run.payload, run.engine, run.bytes});
   LARDER_RETURN_IF_ERROR(copies_->CopyBatch(
@@ -176,9 +190,9 @@ absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::StoreStep(
 
 absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::QueueLoad(
     std::span<const PagedBlock> blocks, LayerRange layers) {
-  if (plan_.PrefersCopies()) return CopyRuns(blocks, layers, /*to_device=*/true);
+  if (plan_->PrefersCopies()) return CopyRuns(blocks, layers, /*to_device=*/true);
   LARDER_ASSIGN_OR_RETURN(Slot* const slot, NextSlot(*copies_));
-  const uint64_t bytes = plan_.PayloadSpan(layers).value();
+  const uint64_t bytes = plan_->PayloadSpan(layers).value();
   std::vector<DeviceCopy> copies;
   std::vector<PagedBlock> staged(blocks.begin(), blocks.end());
   for (size_t i = 0; i < blocks.size(); ++i) {
@@ -188,24 +202,24 @@ absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::QueueLoad(
   LARDER_RETURN_IF_ERROR(copies_->CopyBatch(CopyDirection::kToDevice, copies));
   LARDER_ASSIGN_OR_RETURN(const auto copied, copies_->Record());
   LARDER_RETURN_IF_ERROR(moves_->WaitFor(*copied));
-  LARDER_RETURN_IF_ERROR(moves_->Scatter(plan_, {layers, staged, options_.multiprocessors}));
+  LARDER_RETURN_IF_ERROR(moves_->Scatter(*plan_, {layers, staged, options_.multiprocessors}));
   LARDER_ASSIGN_OR_RETURN(slot->free, moves_->Record());
   return moves_->Record();
 }
 
 absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::QueueStore(
     std::span<const PagedBlock> blocks) {
-  const LayerRange all{0, plan_.layers()};
-  if (plan_.PrefersCopies()) return CopyRuns(blocks, all, /*to_device=*/false);
+  const LayerRange all{0, plan_->layers()};
+  if (plan_->PrefersCopies()) return CopyRuns(blocks, all, /*to_device=*/false);
   LARDER_ASSIGN_OR_RETURN(Slot* const slot, NextSlot(*moves_));
-  const uint64_t bytes = plan_.PayloadSpan(all).value();
+  const uint64_t bytes = plan_->PayloadSpan(all).value();
   std::vector<DeviceCopy> copies;
   std::vector<PagedBlock> staged(blocks.begin(), blocks.end());
   for (size_t i = 0; i < blocks.size(); ++i) {
     staged[i].payload = slot->address + i * payload_stride_;
     copies.push_back({blocks[i].payload, staged[i].payload, bytes});
   }
-  LARDER_RETURN_IF_ERROR(moves_->Gather(plan_, {all, staged, options_.multiprocessors}));
+  LARDER_RETURN_IF_ERROR(moves_->Gather(*plan_, {all, staged, options_.multiprocessors}));
   LARDER_ASSIGN_OR_RETURN(const auto gathered, moves_->Record());
   LARDER_RETURN_IF_ERROR(copies_->WaitFor(*gathered));
   LARDER_RETURN_IF_ERROR(copies_->CopyBatch(CopyDirection::kFromDevice, copies));
@@ -222,7 +236,7 @@ absl::StatusOr<PagedLoad> PagedCache::Load(std::span<const PagedGet> blocks, Lay
   }
   std::vector<PagedBlock> places;
   for (const PagedGet& block : blocks) places.push_back({0, block.pages, block.first_slot});
-  LARDER_RETURN_IF_ERROR(plan_.Check(layers, places));
+  LARDER_RETURN_IF_ERROR(plan_->Check(layers, places));
   LARDER_RETURN_IF_ERROR(WaitBefore(pages_free));
   // A session that does not read in place has no mapped slabs.  Copies in its staging segment would
   // not do: the segment is not registered with the device, and may be smaller than all wanted
@@ -260,7 +274,7 @@ absl::Status PagedCache::Queue(PagedLoad& load, std::span<const PagedGet> blocks
       load.status_[i] = BlockStatus::kInvalid;
       continue;
     }
-    step.push_back({AddressOf(load.lease_.View(i)) + plan_.PayloadBegin(layers).value(),
+    step.push_back({AddressOf(load.lease_.View(i)) + plan_->PayloadBegin(layers).value(),
                     blocks[i].pages, blocks[i].first_slot});
     in_step.push_back(i);
     if (step.size() == BlocksPerStep()) LARDER_RETURN_IF_ERROR(flush());
@@ -294,7 +308,7 @@ absl::StatusOr<PagedLoad> PagedCache::LoadThroughBuffer(std::span<const PagedGet
     for (size_t i = 0; i < part.size(); ++i) {
       load.status_.push_back(got[i]);
       if (got[i] != BlockStatus::kOk) continue;
-      step.push_back({AddressOf(segments[i].front()) + plan_.PayloadBegin(layers).value(),
+      step.push_back({AddressOf(segments[i].front()) + plan_->PayloadBegin(layers).value(),
                       part[i].pages, part[i].first_slot});
       in_step.push_back(static_cast<uint32_t>(first + i));
     }
@@ -316,7 +330,7 @@ absl::StatusOr<std::vector<BlockStatus>> PagedCache::Put(std::span<const PagedPu
                                                          const CallOptions& options) {
   std::vector<PagedBlock> places;
   for (const PagedPut& block : blocks) places.push_back({0, block.pages, block.first_slot});
-  LARDER_RETURN_IF_ERROR(plan_.Check({0, plan_.layers()}, places));
+  LARDER_RETURN_IF_ERROR(plan_->Check({0, plan_->layers()}, places));
   LARDER_RETURN_IF_ERROR(WaitBefore(computed));
   std::vector<BlockStatus> result;
   for (size_t first = 0; first < blocks.size(); first += BlocksPerStep()) {

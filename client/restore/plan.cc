@@ -1,5 +1,5 @@
-// Tries token-wise and layer-wise profiles of depths, and keeps running sums so that the cost of
-// one profile takes O(channels).
+// MakePlan tries depths of which at most three are different, and keeps running sums so that the
+// cost of each trial takes O(channels).
 #include "client/restore/plan.h"
 
 #include <algorithm>
@@ -14,7 +14,8 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Running sums of an input, so that the cost of a profile with two depths takes O(channels).
+// Running sums over the chunks of an input, so that the cost of depths that are given as Steps
+// takes O(channels).
 class Sums {
  public:
   explicit Sums(const PlanInput& input)
@@ -84,19 +85,20 @@ class Sums {
   size_t holes_end_ = 0;
 };
 
-// Seconds until the first token.  The suffix starts after the restore, or follows it layer by layer
-// if the engine overlaps them.
+// Returns the seconds until the first token.  The suffix starts after the restore, or, if
+// input.overlaps_suffix is set, follows it layer by layer.
 double FirstToken(const PlanInput& input, const DepthCost& cost) {
   if (!input.overlaps_suffix) return cost.seconds() + input.suffix_s;
-  // The last loads come bottom-up: the suffix computes its last layer after the last load, and its
-  // first layer after computing has ended and the first layer is loaded.
+  // The last loads are assumed to come bottom-up: the suffix computes its last layer after the last
+  // load, and its first layer after the prefix is computed and its first layer is loaded.
   const double step = input.suffix_s / input.layers;
   const double first_layer =
       cost.load_s > 0 ? std::min(cost.load_s, input.suffix_s) / input.layers : 0;
   return std::max(cost.compute_s + input.suffix_s + first_layer, cost.load_s + step);
 }
 
-// Keeps the fastest of the profiles that it tries.
+// Keeps, of the depths that it tries, those with the earliest first token (of several, those that
+// it tried first).
 class Search {
  public:
   Search(const PlanInput& input, const Sums& sums) : input_(&input), sums_(&sums) {}
@@ -106,7 +108,8 @@ class Search {
     seconds_ = seconds;
     best_ = steps;
   }
-  // Tries to compute all layers up to a chunk, some layers of that chunk, and none behind it.
+  // For each chunk, tries to compute all chunks before it, none behind it, and 0 to all layers of
+  // the chunk itself (0 or all if the engine does not split layers).
   void TokenWise() {
     for (size_t split = 0; split <= sums_->chunks(); ++split) {
       for (int middle = 0; middle <= input_->layers;
@@ -115,8 +118,8 @@ class Search {
       }
     }
   }
-  // Tries one depth for all chunks.  If `both`, also tries one layer more in all chunks before any
-  // split.
+  // Tries each depth for all chunks.  If `both`, also tries, for each chunk, one layer more in all
+  // chunks before it.
   void LayerWise(bool both) {
     for (size_t split = both ? 0 : sums_->chunks(); split <= sums_->chunks(); ++split) {
       for (uint16_t depth = 0; depth <= input_->layers; ++depth) {

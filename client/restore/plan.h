@@ -3,10 +3,10 @@
 // A plan has a depth per chunk: layers [0, depth) of the chunk are computed, [depth, layers) are
 // loaded.  A depth is never larger than that of the chunk before, so that computing never waits for
 // a load.  Three shapes: token-wise computes all layers up to the chunk where computing and loading
-// meet, and none behind it; layer-wise has one depth for all chunks; a staircase has any depths.
-// The scheduler, not the plan, decides while the restore runs; it starts from the same costs.  The
-// plan does not know what other work the engine and the channels have.
-// Thread-safety: functions without state.  Limits: those of each function.
+// meet, and none behind it; layer-wise has one depth for all chunks; a staircase has any other
+// depths.  The scheduler, not the plan, decides while the restore runs; it starts from the same
+// costs.  The plan does not know what other work the engine and the channels have.
+// Thread-safety: functions without state.  Limits: kStageLayersMax layers.
 #pragma once
 
 #include <cstdint>
@@ -36,14 +36,15 @@ struct PlanInput {
   std::vector<double> layer_compute_shares = {};  // sum 1; empty: all equal
   std::vector<double> layer_load_shares = {};     // sum 1; empty: all equal
   std::vector<PlanChunk> chunks = {};
-  // The engine can stop between layers.  Otherwise a depth is 0 or `layers`.
+  // The engine can stop between layers.  If it cannot, each depth is 0 or `layers`.
   bool splits_layers = true;
-  // If there are fewer chunks than this, the plan is layer-wise, as in CacheFlow.  0: the plan
-  // always has the fastest shape.
+  // If the engine splits layers and there are fewer chunks than this, all chunks get the same
+  // depth, as in CacheFlow.  0: never.
   uint32_t crossover_chunks = 0;
   double deadline_s = std::numeric_limits<double>::infinity();  // from now
-  // Prefill behind the prefix.  If `overlaps_suffix`, the engine starts layer l of the suffix as
-  // soon as it has layer l of the prefix.
+  // How long the prefill behind the prefix takes.  If `overlaps_suffix` is set, the engine starts
+  // layer l of the suffix as soon as it has layer l of the prefix; otherwise it starts the suffix
+  // when it has the whole prefix.
   double suffix_s = 0;
   bool overlaps_suffix = false;
 };
@@ -61,7 +62,7 @@ struct Plan {
   double first_token_s = 0;           // until the suffix is computed as well
   double compute_only_s = 0;
   double load_only_s = 0;   // infinity if there is a hole
-  double token_wise_s = 0;  // restore_s of the best token-wise plan
+  double token_wise_s = 0;  // restore_s of the best plan that divides at most one chunk
   bool in_time = true;      // first_token_s <= deadline_s
 };
 
@@ -75,12 +76,17 @@ struct DepthCost {
 // REQUIRES: there is a depth per chunk, and none is above the layers.
 [[nodiscard]] DepthCost CostOf(const PlanInput& input, const std::vector<uint16_t>& depths);
 
-// Returns a plan whose depths differ from the best ones by at most one layer of one chunk, if no
-// chunk costs less than the one before it; staircase.h has the exact optimum.  O(chunks * layers).
+// Returns the plan with the earliest first token of those that it tries: plans in which all chunks
+// before some chunk are computed and all behind it are loaded, and, if the engine splits layers,
+// plans with one depth for all chunks or one layer more in the first chunks.  (Below
+// PlanInput::crossover_chunks it tries only one depth for all chunks.)  Another staircase may be
+// faster; BestStaircase finds the fastest.  O(chunks * layers * channels).
+// REQUIRES: 1 <= input.layers <= kStageLayersMax.
 [[nodiscard]] Plan MakePlan(const PlanInput& input);
 
-// T*, the time with one channel and perfectly divisible work: Tc * Ti / (Tc + Ti), with Tc =
-// compute_s and Ti = load_s.
+// Returns how long a restore takes with one channel and perfectly divisible work, if computing
+// everything takes compute_s (Tc) and loading everything load_s (Ti): T* = Tc * Ti / (Tc + Ti), or
+// 0 if one of them is not above 0.
 [[nodiscard]] double DivisibleBound(double compute_s, double load_s);
 // The time to the first token that an ideal restore approaches, if work divides without limit and
 // the suffix is computed layer by layer behind the loads.  With Tc = compute_s, Ti = load_s and Ts
@@ -89,8 +95,9 @@ struct DepthCost {
 [[nodiscard]] double OverlapBound(double compute_s, double load_s, double suffix_s,
                                   uint16_t layers);
 
-// Makes the input of a plan.  In `channel_of_block` kNowhere is a hole.  `bytes` are those of all
-// layers of a block.
+// Makes the input of a plan: `layers` and `chunks`; all other fields keep their defaults.
+// `channel_of_block` has a channel for each block.  kNowhere is a hole; its whole chunk must be
+// computed, so the chunk has no loads.  `bytes` are those of one block in all layers.
 [[nodiscard]] PlanInput MakePlanInput(const CostModel& costs, uint32_t tokens,
                                       uint32_t block_tokens, uint32_t chunk_tokens,
                                       const std::vector<ChannelId>& channel_of_block, double bytes);

@@ -8,6 +8,7 @@
 #include "client/session/stoppable_wait.h"
 #include "client/transport/shm_transport.h"
 #include "storage/codec/payload_codec.h"
+#include "storage/format/payload_cursor.h"
 #include "storage/status_macros.h"
 
 namespace larder {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client/transport/shm_transport.h"
+#include "storage/format/payload_cursor.h"
 #include "storage/status_macros.h"
 
 namespace larder {

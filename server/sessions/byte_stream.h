@@ -22,6 +22,7 @@
 #include "proto/messages/messages.h"
 #include "server/sessions/session_context.h"
 #include "storage/codec/payload_codec.h"
+#include "storage/format/payload_cursor.h"
 #include "storage/store/block_store.h"
 
 namespace larder {

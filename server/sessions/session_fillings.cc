@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "storage/disk/page_buffer.h"
+#include "storage/format/payload_cursor.h"
 
 namespace larder {
 namespace {

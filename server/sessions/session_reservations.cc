@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "storage/format/payload_cursor.h"
 #include "storage/tiering/tier_worker.h"
 
 namespace larder {

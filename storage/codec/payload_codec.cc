@@ -6,6 +6,7 @@
 
 #include "storage/check.h"
 #include "storage/codec/host_codecs.h"
+#include "storage/format/payload_cursor.h"
 #include "storage/status_macros.h"
 
 namespace larder {

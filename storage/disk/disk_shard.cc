@@ -10,6 +10,7 @@
 #include "storage/check.h"
 #include "storage/clock.h"
 #include "storage/disk/page_buffer.h"
+#include "storage/format/payload_cursor.h"
 #include "storage/status_macros.h"
 
 namespace larder {

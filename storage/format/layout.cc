@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
+#include "storage/format/payload_cursor.h"
 #include "storage/status_macros.h"
 
 namespace larder {
@@ -127,14 +128,6 @@ absl::Status SegmentTable::Range(uint32_t first_layer, uint32_t layers, SegmentR
   }
   *out = range;
   return absl::OkStatus();
-}
-
-std::span<std::byte> PayloadWriter::Next(uint64_t bytes) {
-  const std::span<std::byte> segment = payload_.subspan(next_, bytes);
-  const uint64_t end = next_ + bytes;
-  next_ = std::min<uint64_t>(PayloadStride(end), payload_.size());
-  std::memset(payload_.data() + end, 0, next_ - end);
-  return segment;
 }
 
 SegmentTable UniformTable(uint32_t segments, uint32_t bytes_each) {

@@ -1,9 +1,9 @@
 // How the bytes of a block lie inside its extent: a table of segments in layer order.
 //
 // The first segment starts at offset 0, and each other one at the first multiple of 64 B at or
-// after the end of the segment before it.  The bytes between two segments have no meaning;
-// PayloadWriter writes them as zeros.  Offsets follow from the lengths, so the table does not
-// contain them.
+// after the end of the segment before it.  The bytes between two segments have no meaning; the
+// daemon and the library write them as zeros.  Offsets follow from the lengths, so the table does
+// not contain them.
 // Thread-safety: values and pure functions.
 // Limits: 1 to 1,024 segments and 1 to 1,024 layers per block, 1 byte to 1 GiB - 1 per segment.
 #pragma once
@@ -74,58 +74,6 @@ struct SegmentTable {
 [[nodiscard]] constexpr uint64_t PayloadStride(uint64_t payload_bytes) {
   return RoundUp(payload_bytes, kSegmentAlign);
 }
-
-// Steps through the segments of a payload in order.
-//
-//   SegmentCursor at;  // or SegmentCursor(range.begin)
-//   for (const Segment& segment : table.segments) Use(at.Next(payload, segment.bytes));
-class SegmentCursor {
- public:
-  constexpr explicit SegmentCursor(uint64_t begin = 0) : next_(begin), end_(begin) {}
-
-  // Returns the offset of the next segment, which has `bytes` bytes, and steps over the segment.
-  constexpr uint64_t Next(uint64_t bytes) {
-    const uint64_t begin = next_;
-    end_ = begin + bytes;
-    next_ = PayloadStride(end_);
-    return begin;
-  }
-  // Steps over the next segment, which has `bytes` bytes, and returns these bytes.  `payload`
-  // begins at offset 0 of this cursor.
-  // REQUIRES: the segment lies inside `payload` (not checked).
-  template <class Byte>
-  constexpr std::span<Byte> Next(std::span<Byte> payload, uint64_t bytes) {
-    return payload.subspan(Next(bytes), bytes);
-  }
-  // Returns the offset one past the last byte of the segment that was stepped over last; before the
-  // first call of Next, the constructor's `begin`.
-  [[nodiscard]] constexpr uint64_t end() const { return end_; }
-
- private:
-  uint64_t next_;
-  uint64_t end_;
-};
-
-// Steps through the segments of a payload that is being written.  The caller writes each segment;
-// the PayloadWriter writes zeros from the segment's end to the next multiple of 64 B, or only to
-// the end of the payload if that comes first.
-class PayloadWriter {
- public:
-  // REQUIRES: the bytes of `payload` outlive the PayloadWriter.
-  explicit PayloadWriter(std::span<std::byte> payload) : payload_(payload) {}
-
-  // Returns the next segment, which has `bytes` bytes, for the caller to write, and writes zeros
-  // behind it up to the next multiple of 64 B or the end of the payload.
-  // REQUIRES: the segment lies inside the payload.
-  [[nodiscard]] std::span<std::byte> Next(uint64_t bytes);
-  // Returns all bytes from the next segment on, for a segment whose length is known only after it
-  // has been written.  The caller then calls Next with that length.
-  [[nodiscard]] std::span<std::byte> Rest() const { return payload_.subspan(next_); }
-
- private:
-  const std::span<std::byte> payload_;
-  uint64_t next_ = 0;
-};
 
 // Returns a table of `segments` identity segments of `bytes_each` bytes and one layer each, not
 // hashed.

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
+#include "storage/format/payload_cursor.h"
 #include "storage/status_macros.h"
 
 namespace larder {

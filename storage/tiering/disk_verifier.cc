@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "storage/disk/page_buffer.h"
+#include "storage/format/payload_cursor.h"
 
 namespace larder {
 

@@ -19,6 +19,7 @@
 #include <gtest/gtest.h>
 
 #include "cuda/device.h"
+#include "cuda/paged_plan.h"
 #include "tests/cuda/paged_oracle.h"
 #include "tests/support/test_scale.h"
 

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "storage/format/payload_cursor.h"
 #include "storage/format/record.h"
 #include "storage/status_macros.h"
 #include "storage/text.h"

@@ -23,15 +23,16 @@ struct SchedulerOptions {
   EngineTraits engine = {};
   bool computes = true;  // false: load only; if a block cannot be loaded, Outcome::lost is set
   bool loads = true;     // false: compute only
-  // Neither the engine nor a channel begins work that the other would finish sooner.
+  // The engine and the channels do not begin work that the other would finish sooner, as predicted;
+  // compute_choice.h and load_choice.h have the rules and their exceptions.
   bool falls_back = true;
   bool hedges = true;
-  // A load is late when its channel has served it for `patience` times its predicted time, and for
-  // at least `patience_s_min` seconds.
+  // A load is late when its channel has served it for `patience` times its predicted time and for
+  // at least `patience_s_min` seconds, or when the deadline of its request has passed.
   double patience = 4;
   double patience_s_min = 0.05;
-  // A step or a load that would take more than this part of the stage's remaining time is cut
-  // between layers, down to one layer.  Only for engines that split layers.
+  // If a step or a load would take more than this part of the time that remains for its stage, it
+  // gets fewer layers, but at least one.  Only for engines that split layers.
   double finest = 1.0 / 16;
   size_t trace_capacity = 0;
 };

@@ -2,7 +2,7 @@
 // loads, outcomes.
 //
 // Ownership: values.
-// Times are seconds on any clock of the driver that never goes back.
+// Points in time are seconds on any clock of the driver that never goes back.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ using RequestId = Id<struct RestoreRequestTag>;
 using StepId = Id<struct ComputeStepTag>;
 using LoadId = Id<struct BlockLoadTag>;
 
-// Where the blocks of one rank of one stage are.
+// Where the blocks of one rank of one stage are, or the activations at the beginning of a stage.
 struct Copy {
   std::vector<ChannelId> channel_of_block = {};  // kNowhere: the block is a hole, stored nowhere
   double block_bytes = 0;                        // of one block, in all layers of the stage
@@ -37,17 +37,20 @@ struct RequestSpec {
   RequestId id = {};
   uint32_t tokens = 0;  // of the prefix, which is whole blocks
   uint32_t block_tokens = 0;
-  uint32_t chunk_tokens = 0;  // the most in one step; a multiple or a divisor of block_tokens
-  // If part of a chunk is loaded, a step may also begin and end inside the chunk, at multiples of
-  // cut_tokens.  The tokens between two such positions are a cut.  A cut is whole blocks, and
-  // cut_tokens divides chunk_tokens.  No step has fewer tokens than a cut, unless its chunk has
-  // fewer: if the prefix ends with less than a cut, those tokens belong to the cut before them, and
-  // a budget of cut_tokens is enough for both.  With a budget below cut_tokens the scheduler may
-  // return no step.  0: steps are whole chunks, unless the budget is smaller.
+  uint32_t chunk_tokens = 0;  // the most in a step of the restore; multiple or divisor of a block
+  // A step of the restore may begin and end inside a chunk, at multiples of cut_tokens, so that
+  // loads can bring the rest of the chunk.  The tokens between two such positions are a cut.  A cut
+  // is whole blocks, and cut_tokens divides chunk_tokens.  No such step has fewer tokens than a
+  // cut, unless its chunk has fewer: if the prefix ends with less than a cut, those tokens belong
+  // to the cut before them, and a budget of cut_tokens is enough for both.  With a budget below
+  // cut_tokens the scheduler may return no step.  0: steps are whole chunks, unless the budget is
+  // smaller.
   // Only for engines that do not split layers, with one stage and without `depths`.
   uint32_t cut_tokens = 0;
-  uint32_t suffix_tokens = 0;       // to prefill behind the prefix; see overlaps_suffix
-  double deadline_s = kNoDeadline;  // no load begins that is predicted to end later
+  uint32_t suffix_tokens = 0;  // to prefill behind the prefix; see overlaps_suffix
+  // Loads end at the deadline at the latest.  A load of KV that is predicted to end later is not
+  // begun, unless it is a hedge.
+  double deadline_s = kNoDeadline;
   std::vector<StageSpec> stages = {};
   // Per chunk (or per block, if blocks are larger), at first: the engine computes layers [0,
   // depth), and the channels load the layers above.  When the engine or a channel has finished its
@@ -69,7 +72,7 @@ struct ComputeStep {
   StepKind kind = StepKind::kUnspecified;
   TokenRange tokens = {};
   StageLayers layers = {};
-  bool hedge = false;  // a load of the same layers is under way as well
+  bool hedge = false;  // a load of the same layers was under way when the step began
   double began_s = 0, estimate_s = 0;
 };
 
@@ -85,13 +88,13 @@ struct Load {
   StageLayers layers = {};
   double bytes = 0;
   double began_s = 0;
-  double deadline_s = kNoDeadline;  // from then on OnTime treats the load as failed
+  double deadline_s = kNoDeadline;  // as predicted at began_s; see Scheduler::DeadlineOf
 };
 
 // Why a load failed.
 enum class LoadFailure : uint8_t {
   kUnspecified = 0,
-  kGone = 1,       // the block is missing or damaged; it becomes a hole
+  kGone = 1,       // missing or damaged; a block becomes a hole
   kTransient = 2,  // the load may be tried again
 };
 
@@ -99,13 +102,12 @@ enum class LoadFailure : uint8_t {
 enum class Landing : uint8_t {
   kUnspecified = 0,
   kPlace = 1,  // puts them into the engine's cache
-  kDrop = 2,   // drops them: the engine computed the layers, or the load or its request has ended
+  kDrop = 2,   // drops them: the engine has them already, or the load or its request has ended
 };
 
 struct StageOutcome {
-  // Per block: the engine computed layers [0, depth), the other layers were loaded.  If the engine
-  // does not split layers, computing and loading met at the first block of depth 0 behind the last
-  // hole.
+  // Per block: the engine computed layers [0, depth).  The other layers were loaded, except in a
+  // request that was cancelled or lost: there, they may be missing.
   std::vector<uint16_t> depths = {};
 };
 
@@ -116,10 +118,10 @@ struct Outcome {
   double bytes_loaded = 0, bytes_dropped = 0;
   uint64_t tokens_recomputed = 0;  // the engine computed, or began to, but loads came first
   bool cancelled = false;
-  // For some chunk neither the KV nor the activations at a boundary are available, so the engine
-  // must compute the prefix itself, from the first stage on.  If nothing may be computed
-  // (SchedulerOptions::computes is false): a block was not loaded, because it is missing or
-  // damaged, its loads failed too often, or no load of it began before the deadline.
+  // The prefix cannot be restored.  If the engine may compute: for some chunk neither the KV nor
+  // the activations at a boundary are available, so the engine must compute the prefix itself, from
+  // the first stage on.  If it may not (SchedulerOptions::computes is false): a block is missing or
+  // damaged, its loads failed too often, or the request had not ended when its deadline passed.
   bool lost = false;
 };
 

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "client/paged_cache.h"
+#include "cuda/paged_plan.h"
 #include "tests/cuda/paged_oracle.h"
 #include "tests/e2e/support/shared_memory.h"
 #include "tests/e2e/support/test_blocks.h"
