@@ -32,7 +32,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/harness/harness.h"
-#include "bench/harness/matrix_product.h"
+#include "bench/matrix_product.h"
 #include "cuda/cuda_device.h"
 #include "cuda/driver_symbols.h"
 #include "cuda/paged_plan.h"

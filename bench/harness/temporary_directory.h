@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -20,11 +21,17 @@ class TempDir {
  public:
   // Among the system's temporary files, whose paths are short enough for socket files.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TempDir>> Make() {
-    return MakeIn(std::filesystem::temp_directory_path());
+    std::error_code error;
+    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+    if (error) return absl::UnavailableError("TMPDIR names no directory: " + error.message());
+    return MakeIn(parent);
   }
   // Beside the program, and so on the disk of the build tree and below build/.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TempDir>> MakeOnDisk() {
-    return MakeIn(std::filesystem::read_symlink("/proc/self/exe").parent_path());
+    std::error_code error;
+    const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+    if (error) return absl::UnavailableError("cannot read /proc/self/exe: " + error.message());
+    return MakeIn(program.parent_path());
   }
   ~TempDir() {
     std::error_code ignored;

@@ -1,7 +1,6 @@
 #include "client/paged_cache.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,5 @@
 #include "client/paged_restore.h"
 
-#include <chrono>
-
 #include "absl/strings/str_cat.h"
 #include "storage/clock.h"
 #include "storage/status_macros.h"

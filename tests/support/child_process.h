@@ -12,13 +12,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "proto/frames/file_descriptor.h"

@@ -40,7 +40,15 @@ void NameBlocks() {
          "a digest to depend on all tokens before it");
 }
 
-// The restore libraries can be linked.
+// The libraries of restores can be linked, of which a program without a daemon calls only a part.
+void Restore(larder::Client& client) {
+  const auto session = client.Attach({.engine_id = "consumer"});
+  if (!session.ok()) return;
+  larder::Restorer restorer(**session, {}, {.layers = 2, .channels = {{"pool", 1e9}}}, {});
+  larder::PagedRestore engine({}, {}, {}, [](larder::TokenRange) { return absl::OkStatus(); });
+  Expect(!restorer.Restore({}, engine).ok(), "a restore of nothing to be refused");
+}
+
 void PlanRestores() {
   const larder::Profile profile{.layers = 2, .channels = {{"pool", 1e9}}};
   Expect(!larder::FormatProfile(profile).empty(), "a profile to be written");
@@ -53,6 +61,7 @@ void AskNobody(const std::string& socket_dir) {
       {.socket_dir = socket_dir, .connect_deadline = std::chrono::milliseconds(200)});
   Expect(absl::IsUnavailable(client.status()), "Unavailable without a daemon");
   std::printf("consumer: %s\n", client.status().ToString().c_str());
+  if (client.ok()) Restore(**client);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "bench/harness/matrix_product.h"
+#include "bench/matrix_product.h"
 
 #include <cuda.h>
 #include <dlfcn.h>
