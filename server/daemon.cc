@@ -58,7 +58,7 @@ constexpr std::chrono::milliseconds kLastAnswers{200};
 constexpr int kPeriodsPerCollect = 500;
 // A thread of gRPC's callback queue that has received nothing for a second stops polling for 100 ms
 // (at least up to gRPC 1.51).  While all threads pause, none receives a call.  All threads pause at
-// once only after 900 ms without a call, so the daemon calls itself at least every 800 ms.
+// once only after 900 ms without a call, so the daemon calls itself about every 800 ms.
 constexpr std::chrono::milliseconds kSelfCallPeriod{800};
 constexpr std::chrono::seconds kSelfCallLimit{1};  // so that a lost call does not block the next
 constexpr std::chrono::seconds kStuckLimit{10};
@@ -74,14 +74,14 @@ constexpr const char* kTenant = "default";
 constexpr size_t kHoldersShown = 8;  // of each share, the largest first
 
 // Returns the limit of bytes of incomplete messages: enough for two messages of the greatest
-// length.  Above a memory_limit of 64 MiB, it is below gRPC's quota (server/grpc/grpc_server.cc),
-// at which gRPC ends calls of any client.
+// length.  Above a memory_limit of 64 MiB, it is below the quota of one gRPC server
+// (server/grpc/grpc_server.cc), at which gRPC ends calls of any client of the server.
 ByteCount IncomingLimit(ByteCount memory_limit) {
   return ByteCount(std::max<uint64_t>(memory_limit.value() / 8 * 3, 2 * wire::kMessageBytesMax));
 }
 
 // Returns the number of threads of Compress: half of the cores, so that other work has the other
-// half, and at most 4.
+// half, but at least 1 and at most 4.
 size_t Encoders() { return std::clamp<size_t>(std::thread::hardware_concurrency() / 2, 1, 4); }
 
 ByteCount RoomForRegistrations(const DiskTier* disk) {
@@ -114,8 +114,8 @@ struct Verbs {
         compress(Encoders(), store, disk, counters),
         device(store, disk.tier, devices, directives),
         verify(store, disk, counters),
-        // Requests that wait in this pool also count toward gRPC's quota, of which they get at most
-        // half.
+        // Requests that wait in this pool also count toward gRPC's quota, so their limit is half of
+        // it.
         answering(kAnswering, kRequestsWaiting, memory_limit.value() / 4) {
     if (disk.tier != nullptr) pins.Load();
   }
@@ -162,13 +162,14 @@ struct GrpcSockets {
         incoming(IncomingLimit(options.memory_limit), options.warn_shares) {}
 
   // Opens the three sockets and begins to serve them.  Returns the error of the first one that
-  // cannot be opened.
+  // cannot be opened or served.
   [[nodiscard]] absl::Status Open();
   // Sets what the gRPC health service answers at every socket.
   void SetServing(bool serves) const;
-  // Accepts no further connections, refuses new calls, and at `deadline` cancels calls under way.
+  // Accepts no further connections, refuses new calls, and waits for calls under way, which it
+  // cancels at `deadline`.
   void Shutdown(std::chrono::system_clock::time_point deadline);
-  // Does the same with a deadline that has passed, and returns when no call is under way.
+  // Shuts down and cancels calls under way at once.  Returns when no call is under way.
   void Close();
 
   const DaemonOptions& options;
@@ -405,7 +406,7 @@ struct Daemon::Parts final : SidebandHost {
   bool stop LARDER_GUARDED_BY(mu) = false;
   bool draining LARDER_GUARDED_BY(mu) = false;
   bool drained LARDER_GUARDED_BY(mu) = false;
-  bool health_shown LARDER_GUARDED_BY(mu) = true;  // whether health is SERVING
+  bool health_shown LARDER_GUARDED_BY(mu) = true;  // whether Housekeep last set health to SERVING
   std::thread housekeeper;
   std::thread drainer LARDER_GUARDED_BY(mu);
 };
@@ -498,9 +499,8 @@ void Daemon::Parts::Housekeep() {
     if (disk) disk->worker.Tick();
     verbs.pins.Tick(now);
     directives.Tick(now);
-    // Until everything on disk is known, a part of the disk that failed, or a block that could not
-    // be placed, may belong to an engine of which nothing else is stored.  So no engine is
-    // collected until then.
+    // Until everything on disk is known, a part of the disk that failed, or a block that the store
+    // could not take, may hold the only blocks of an engine.  So no engine is collected until then.
     const bool all_known = !disk || disk->worker.all_known();
     if (++periods % kPeriodsPerCollect == 0 && all_known) instances.Collect();
     housekeeping.Answer();

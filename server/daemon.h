@@ -1,6 +1,5 @@
 // The running daemon: socket files, services, sideband, sessions, housekeeping.  main.cc creates
-// the pool, the store and the disk, and Daemon connects them with everything else; tests and
-// benches do the same in a child process.
+// the pool, the store and the disk, and Daemon connects them with everything else.
 //
 // Ownership: it refers to the pool, store, disk tier, counters and clock, which outlive it, and
 // owns everything else.
@@ -29,8 +28,7 @@
 namespace larder {
 
 struct DaemonOptions {
-  // The existing directory in which the daemon creates data.sock, sideband.sock, control.sock and
-  // admin.sock.
+  // The existing directory of data.sock, sideband.sock, control.sock and admin.sock.
   std::string socket_dir;
   mode_t data_socket_mode = 0660;  // of data.sock and sideband.sock; admin.sock is 0600
   mode_t control_socket_mode = 0660;
@@ -41,7 +39,7 @@ struct DaemonOptions {
     int data = -1, sideband = -1, control = -1, admin = -1;
   };
   Listeners listeners;  // borrowed
-  struct Connections {  // limits of connections at once
+  struct Connections {  // how many there may be at once
     ConnectionShares::Limits data{.all = 1024, .per_uid = 512, .per_process = 256};
     ConnectionShares::Limits control{.all = 256, .per_uid = 256, .per_process = 64};
     ConnectionShares::Limits admin{.all = 16, .per_uid = 16, .per_process = 8};
@@ -50,12 +48,12 @@ struct DaemonOptions {
   Connections connections;
   std::vector<uid_t> trusted_uids;  // uids that may map the pool writable
   size_t sessions_max = 1024;
-  size_t calls_max = 256;                  // unary calls under way at once
+  size_t calls_max = 256;                  // calls of Cache at once, except WatchEvents
   ByteCount memory_limit = MiB(256);       // of messages under way
   int rpc_threads_max = 0;                 // 0: gRPC decides
   size_t session_threads = 1;              // of session sockets; 0 disables session sockets
-  uint32_t check_one_in = 64;              // one host read in this many is checked; 0: none
-  size_t copy_threads = 1;                 // for staged publishes and long messages
+  uint32_t check_one_in = 64;              // one read from HOST in so many is checked; 0: none
+  size_t copy_threads = 1;                 // for staged publishes, copied reads and long messages
   ByteCount staging_bytes_max = MiB(256);  // per process
   ByteCount staging_uid_bytes_max = MiB(512), staging_total_bytes_max = GiB(1);
   double host_bytes_per_s = 10e9;        // for load estimates
@@ -64,17 +62,19 @@ struct DaemonOptions {
   ByteCount disk_verify_rate = MiB(8);   // bytes per second; 0 disables verification
   ByteCount host_verify_rate = MiB(16);  // bytes per second; 0 disables verification
   std::string boot_id;                   // a fresh UUID
-  // The following functions report conditions to an operator.  They are called from any thread, and
-  // may be empty.
-  // Conditions of the disk.
+  // The functions below report conditions to an operator.  Each may be empty, and may be called
+  // from any thread.  `warn` reports conditions of the disk.
   std::function<void(const std::string&)> warn;
   // Blocks in the pool whose bytes do not match their hashes.
   std::function<void(const std::string&)> warn_of_damage;
   // Conditions of the sockets.  The same text may recur often.
   std::function<void(const std::string&)> warn_sockets;
-  // Shares that are full, possibly often; `what` is the same text for the same uid and kind.
+  // Shares that are full, and connections that are ended because messages that begin and do not end
+  // take too much memory; possibly often.  `what` names the kind and the uid, so that one uid does
+  // not cause many different texts.
   std::function<void(const std::string& what, const std::string& why)> warn_shares;
-  // An engine id that `who` uses while it belongs to another uid; possibly often.
+  // Reports that `who` uses an engine id that belongs to another user; `what` is a sentence about
+  // it.  Possibly often.
   std::function<void(const std::string& who, const std::string& what)> warn_engines;
   std::string version;
   std::string config;  // as --print-config prints it; for Admin.Config
@@ -82,7 +82,8 @@ struct DaemonOptions {
 
 class Daemon {
  public:
-  // Returns an error that names the socket and the reason if a socket cannot be opened.
+  // Returns an error if a socket file cannot be opened, or if a part of the daemon cannot start,
+  // for example because no descriptor is left.  The text says why.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Daemon>> Start(const DaemonOptions& options,
                                                                      BlockStore& store,
                                                                      Counters& counters,
@@ -92,17 +93,18 @@ class Daemon {
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
-  // Reads what an earlier daemon left on disk, while this one serves.  A no-op without a disk.
+  // Begins to read what an earlier daemon left on disk, while this one serves.
+  // TierWorker::StartRecovery says when `done` is called.  A no-op without a disk.
   void StartRecovery(TierWorker::Done done);
 
-  // Starts the drain: health turns NOT_SERVING, and every session is told.  The servers stop when
-  // all sessions and calls have ended, or shortly after `limit` (the last answers get 200 ms).
-  // Blocks that wait to be written to disk get what then remains of `limit`.  Returns how many
-  // sessions were told.  Only the first call has an effect; later ones return 0.
+  // Starts the drain: health turns NOT_SERVING, and the client of every session is told to finish.
+  // The servers stop when all sessions and calls have ended, or shortly after `limit` (the last
+  // answers get 200 ms).  Blocks that wait to be written to disk get what then remains of `limit`.
+  // Returns how many sessions there were.  Only the first call has an effect; later ones return 0.
   size_t Drain(std::chrono::milliseconds limit);
-  // Returns when the drain is complete.
+  // Waits until a drain is complete.
   void Wait();
-  // Returns how many blocks wait to be written to disk.
+  // Returns how many blocks wait to be written to disk; 0 without a disk.
   [[nodiscard]] uint64_t unspilled() const;
 
   // For a watchdog: returns the essential parts that have not answered since the last call, and

@@ -173,7 +173,7 @@ std::string DiskText(const Config& config) {
                              : absl::StrCat(FormatSize(config.disk_limit), " in ", config.disk);
 }
 
-// Prints the addresses for an operator who started larderd by hand; the log has them for machines.
+// Prints the addresses, for an operator who started larderd by hand.
 void PrintWhereToGo(const Config& config, const SlabPool& pool, const MetricsServer* metrics) {
   std::printf(
       "larderd %s serves %s, pool %s (pages of %s)\n"
@@ -205,7 +205,7 @@ void SayWhatIsServed(const Config& config, const std::string& boot_id, const Sla
 }
 
 // Removes the socket files that a dead daemon left behind, because this daemon binds its sockets at
-// the same paths.
+// the same paths.  Leaves the sockets of the service manager alone.
 // REQUIRES: this process holds the lock of the socket directory.
 absl::Status RemoveStaleSockets(const InheritedSockets& inherited, const Config& config) {
   for (const std::string& path : {config.DataSocket(), config.ControlSocket(), config.AdminSocket(),
@@ -288,7 +288,8 @@ void StartRecovery(Daemon& daemon, const Log& log) {
   });
 }
 
-// Slabs come online while the daemon serves; the service manager is told how many are online.
+// Slabs come online while the daemon serves; the status that the service manager shows says how
+// many are online.
 void StartPopulating(SlabPool& pool, BlockStore& store, ServiceManager& manager, const Log& log) {
   const auto on_slab = [&](SlabId slab) {
     store.AddSlab(slab);

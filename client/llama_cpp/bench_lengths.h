@@ -2,7 +2,7 @@
 // restored.  The engine stays loaded, but only Larder keeps anything from the first run to the
 // second: each run has its own context and connection, and each length its own salt.
 //
-// It also checks that restored answers are the computed ones: tokens and first logits must be
+// A restored answer must be the computed one: LengthResult says whether tokens and first logits are
 // equal.
 // Thread-safety: none.
 #pragma once
@@ -19,7 +19,7 @@
 namespace larder::llama {
 
 // Multiples of 32, such multiples plus 1, and such multiples plus 31.  They leave a whole block of
-// 32 tokens, one token, and 31 tokens to compute.
+// 32 tokens, one token, and 31 tokens to compute, respectively.
 inline constexpr uint32_t kBenchLengths[] = {512,  769,  1055, 1536, 1793,
                                              2079, 2560, 3073, 3615, 4096};
 
@@ -35,7 +35,8 @@ struct LengthResult {
 };
 
 // For each length, computes and stores the first tokens of `prompt` (repeated if it is shorter),
-// and then restores them.  `cache` names daemon and model; its salt and engine id are replaced.
+// and then restores them.  `cache` names daemon and model; its salt is replaced, and its engine id
+// gets a suffix.  Returns InvalidArgument if `prompt` is empty.
 [[nodiscard]] absl::StatusOr<std::vector<LengthResult>> BenchLengths(
     std::span<const Token> prompt, std::span<const uint32_t> lengths, uint32_t predict,
     const PromptCacheOptions& cache, Engine* engine);

@@ -3,8 +3,9 @@
 // end of the next, in which those users would notice the restore.
 //
 // Ownership: borrows the engine.  Thread-safety: none.
-// Lifecycle: Start -> Step...
-// Limits: Engine::kOthersMax sequences.  They all begin again after Engine::kOtherTokensMax tokens.
+// Lifecycle: Start -> (Restart) -> Step...
+// Limits: Engine::kOthersMax sequences.  They all begin again each time that they have
+// Engine::kOtherTokensMax tokens.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +23,18 @@ class DecodeLoad {
   // REQUIRES: 1 <= sequences <= Engine::kOthersMax.
   DecodeLoad(Engine* engine, uint32_t sequences);
 
-  // Begins each sequence with different tokens of `text`, and decodes several steps to learn how
-  // long a step takes.  REQUIRES: `text` is not empty.
+  // Begins each sequence with 8 tokens of `text`, different ones if the text is long enough, and
+  // decodes five steps to learn how long a step takes.  REQUIRES: `text` is not empty.
   [[nodiscard]] absl::Status Start(std::span<const Token> text);
   [[nodiscard]] absl::Status Step();
-  // Starts the next gap now, so that the time since the last step does not count.
+  // Makes the next entry of gaps_s() count from now, not from the end of the last step.
   void Restart();
 
   [[nodiscard]] uint32_t sequences() const { return static_cast<uint32_t>(next_.size()); }
-  // Seconds of a step right after another one: the slowest of the five that Start tried.
+  // Seconds of a step: the slowest of the five that Start decoded one right after the other.
   [[nodiscard]] double step_s() const { return step_s_; }
-  // Seconds from the end of each step to the end of the next.
+  // Seconds from the end of each step, or from a Restart after it, to the end of the next step.
+  // The steps of Start do not count.
   [[nodiscard]] const std::vector<double>& gaps_s() const { return gaps_s_; }
 
  private:

@@ -1,10 +1,10 @@
 // larder-llama runs a prompt through llama.cpp, and takes the KV of its beginning from Larder if
 // Larder has it.
 //
-// Exit codes: 0 the program printed an answer; 1 the engine or the measurement failed; 2 the
-// command line is wrong.  It is no error if no daemon answers, or if no profile can be measured or
-// no picture written: then the prompt is computed, or the picture left out, and a line on standard
-// error says so.
+// Exit codes: 0 the program printed an answer, help or, with --bench-lengths, figures that are
+// right; 1 it failed; 2 the command line cannot be parsed.  Except with --bench-lengths, it is no
+// error if no daemon answers, or if no profile can be measured or no picture written: then the
+// prompt is computed, or the picture left out, and a line on standard error says so.
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
@@ -169,7 +169,8 @@ int Bench(const Flags& flags, const std::vector<Token>& prompt, Engine* engine) 
 }
 
 // Returns the path of --profile, or the default: one file for each model, weights and number of
-// threads.
+// threads, in the user's cache folder, which is made if it does not exist.  Returns
+// FailedPrecondition if neither HOME nor XDG_CACHE_HOME is set.
 absl::StatusOr<std::string> ProfilePath(const Flags& flags, const Engine& engine) {
   if (!flags.profile_file.empty()) return flags.profile_file;
   const char* cache = std::getenv("XDG_CACHE_HOME");
@@ -188,7 +189,8 @@ absl::StatusOr<std::string> ProfilePath(const Flags& flags, const Engine& engine
 
 // Reads the profile at ProfilePath.  If there is no such file, measures a profile and tries to
 // write it to that path.  Returns FailedPrecondition if no profile could be measured or ProfilePath
-// failed; any other error means that the file is wrong and the user must correct it.
+// failed; any other error means that the file is wrong or cannot be read, which the user must
+// correct.
 absl::StatusOr<Profile> ProfileFor(const Flags& flags, Engine* engine) {
   LARDER_ASSIGN_OR_RETURN(const std::string path, ProfilePath(flags, *engine));
   absl::StatusOr<Profile> profile = ReadProfile(path);
@@ -208,7 +210,9 @@ absl::StatusOr<Profile> ProfileFor(const Flags& flags, Engine* engine) {
   return profile;
 }
 
-// Prepares what only a restore that computes and loads at once needs.
+// Sets in *run the link, and for kBoth and kAuto the profile and the decode budget.  If no profile
+// can be measured, sets the mode to kCompute.  Returns InvalidArgument if --decode-sequences is
+// given with another mode, or the error of a profile that is wrong or cannot be read.
 absl::Status PrepareRestore(const Flags& flags, TokenBucket* link, Engine* engine,
                             RunOptions* run) {
   run->link = link;

@@ -17,9 +17,10 @@
 
 namespace larder::llama {
 
-// Afterwards the engine has a new context.  `cache` names daemon and model; its salt is replaced.
-// Returns FailedPrecondition if the engine's context is too small, ResourceExhausted if the daemon
-// kept no block of the prompt.
+// If it succeeds, the engine has a new context afterwards.  `cache` names daemon and model; its
+// salt is replaced.  Returns FailedPrecondition if the engine's context is smaller than
+// MeasuredText, ResourceExhausted if the daemon kept no block of the prompt; other errors are those
+// of the engine and of PromptCache.
 [[nodiscard]] absl::StatusOr<Profile> MeasureProfile(PromptCacheOptions cache, Engine* engine);
 // The prompt that MeasureProfile computes.
 [[nodiscard]] std::vector<Token> MeasuredText();

@@ -2,14 +2,14 @@
 // into the engine, and blocks that the engine computed into the pool.
 //
 // Blocks have 32 tokens and one segment per layer.  A restore covers whole blocks of the first n-1
-// of n tokens, so that one token is always left to compute, whose logits give the first token of
-// the answer.
+// of n tokens, so that at least one token is left to compute: the logits of the last one give the
+// first token of the answer.
 //
 // What it does not promise: a hit.  A missing, damaged or late block ends the restored prefix; the
-// engine computes from there, and its answer is the same.
+// engine computes the rest, and its answer is the same.
 // Ownership: owns its connection; the caller owns the Engine.
 // Thread-safety: none; one thread may call at a time.
-// Lifecycle: Connect -> [Restore -> Store]...
+// Lifecycle: Connect -> [Restore -> Store]... -> (Clear).
 // Limits: prompts that fit the engine's context.
 #pragma once
 
@@ -51,49 +51,54 @@ class PromptCache {
     return last < Engine::kCutTokens ? blocks - last : blocks;
   }
 
-  // Connects and registers the model.  Returns Unavailable if no daemon answers.
+  // Connects, attaches and registers the model.  Returns Unavailable if no daemon answers; other
+  // errors are those of Client::Connect, Client::Attach and Session::Register.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<PromptCache>> Connect(
       const PromptCacheOptions& options, const StateShape& shape);
 
   struct Restored {
     uint32_t tokens = 0;  // the engine's cache now has positions [0, tokens)
     ByteCount bytes;      // rows that came from Larder
-    // The error that ended the prefix early, if there was one; a missing block is no error.  The
-    // engine is usable in any case.
+    // The error that ended the prefix early, or with which the engine refused the state.  A missing
+    // or damaged block is no error.  The engine is usable in any case.
     absl::Status status;
   };
-  // Puts the longest prefix that the daemon has into the engine, whose cache is empty.  If `link`
-  // is not null, it emulates a link: Restore waits until that link would have carried the bytes.
+  // Loads the longest prefix that the daemon has, up to a position from which the engine may
+  // compute the rest (Engine::CutBelow), and replaces what the engine's cache holds by it.  If it
+  // has no such prefix, the cache stays as it is.  If `link` is not null, it emulates a link:
+  // Restore waits until that link would have carried the bytes.
   [[nodiscard]] Restored Restore(std::span<const Token> prompt, Engine* engine,
                                  TokenBucket* link = nullptr);
 
   struct Stored {
-    uint32_t blocks = 0;  // new in the pool
-    uint32_t known = 0;   // already in the pool
+    uint32_t blocks = 0;  // new
+    uint32_t known = 0;   // already stored
     uint32_t refused = 0;
     ByteCount bytes;  // of the new blocks
   };
-  // Stores the blocks of `prompt` that may be restored and lie behind its first `known_tokens`.
-  // REQUIRES: the engine's cache holds at least the positions of `prompt`.
+  // Stores the blocks of `prompt` that may be restored (RestorableTokens), from the block of token
+  // `known_tokens` on.
+  // REQUIRES: the engine's cache holds positions [0, RestorableTokens(prompt.size())) of `prompt`.
   [[nodiscard]] absl::StatusOr<Stored> Store(std::span<const Token> prompt, uint32_t known_tokens,
                                              Engine* engine);
 
-  // Returns for each whole block of `prompt` the digest of its last step.
+  // Returns for each whole block of `prompt` the digest that names it: that of its last 16 tokens.
   [[nodiscard]] std::vector<Digest> BlockDigests(std::span<const Token> prompt) const;
-  // Returns for each whole block of `prompt` the fastest tier that has it, or nullopt if none has.
-  // Returns DeadlineExceeded after `limit`.
+  // Returns for each whole block of `prompt` HOST if it is there, otherwise DISK if it is there,
+  // otherwise nullopt.  Returns DeadlineExceeded if the daemon does not answer within `limit`;
+  // other errors are those of Client::Lookup, which refuses a `prompt` of less than a block.
   [[nodiscard]] absl::StatusOr<std::vector<std::optional<Tier>>> Tiers(
       std::span<const Token> prompt, std::chrono::milliseconds limit);
-  // Clears all blocks that the daemon stores for this model, revision and salt.  Ends the session,
-  // so nothing can be stored or restored afterwards.
+  // Clears the blocks in HOST and on DISK that the daemon stores for this model, revision and salt,
+  // except pinned ones.  Ends the session, so nothing can be stored or restored afterwards.
   [[nodiscard]] absl::Status Clear();
   // For callers that move blocks themselves.
   [[nodiscard]] Session& session() { return *session_; }
   [[nodiscard]] const VariantHandle& variant() const { return variant_; }
   [[nodiscard]] const StateShape& shape() const { return shape_; }
 
-  // Waits until `blocks` of the stored blocks are on the daemon's disk.  Returns false if they are
-  // not within `limit`.
+  // Waits until at least `blocks` blocks that this session stored are on the daemon's disk.
+  // Returns false if they are not within `limit`.
   [[nodiscard]] bool WaitDurable(uint32_t blocks, std::chrono::milliseconds limit) const;
 
  private:
@@ -102,8 +107,8 @@ class PromptCache {
   static constexpr uint32_t kBatchBlocks = 64;
 
   explicit PromptCache(const StateShape& shape);
-  // Gets blocks [first, first + digests.size()) into the joiner.  Returns how many blocks it got
-  // before the first that is missing.
+  // Gets blocks [first, first + digests.size()), at most kBatchBlocks, into the joiner.  Returns
+  // how many blocks it got before the first that the daemon did not return.
   [[nodiscard]] absl::StatusOr<uint32_t> FetchBatch(std::span<const Digest> digests, uint32_t first,
                                                     StateJoiner* joiner);
   // Puts blocks [first, last) of `prompt`.
@@ -120,7 +125,8 @@ class PromptCache {
   std::string engine_id_;
   Digest seed_;
   const std::unique_ptr<std::byte[]> batch_;  // kBatchBlocks blocks, packed
-  // [block of the batch][layer], within batch_: as spans to write and as spans to read.
+  // Segments of batch_ to write, by block of the batch and by layer.  const_segments_ has the same
+  // ones to read.
   std::vector<std::vector<std::span<std::byte>>> segments_;
   std::vector<std::vector<std::span<const std::byte>>> const_segments_;
 };

@@ -2,10 +2,11 @@
 // the same time.  It connects a PromptCache's session, an Engine and a Restorer.
 //
 // The engine computes chunks of Engine::kBatchTokens tokens at the borders that computing the whole
-// prompt would have, or parts of them that end at multiples of Engine::kCutTokens.  Loaded blocks
-// are appended to what is computed, in ascending order, and both meet at such a border.  So the
-// engine's cache holds the bits that computing the whole prompt would have left.  Channel 1 is the
-// daemon's pool and channel 2 its disk; Lookup says which of them has a block.
+// prompt would have, or parts of them that begin at multiples of Engine::kCutTokens.  Loaded blocks
+// are appended to what is computed, in ascending order, and both meet at the border of a chunk or
+// of such a part.  So the engine's cache holds the bits that computing the whole prompt would have
+// left.  Channel 1 is the daemon's pool and channel 2 its disk; Lookup says which of them has a
+// block.
 //
 // What it does not promise: that anything was loaded.  Blocks that are missing, damaged or late are
 // computed.
@@ -31,9 +32,11 @@ struct PromptRestoreOptions {
   Profile profile = {};
   bool falls_back = true;       // false: compute and load even if one alone would finish sooner
   TokenBucket* link = nullptr;  // an emulated link, which the channels share
-  // Sequences that are decoded during the restore, one token of each between two of its steps.  A
-  // step and the decoding after it together last at most `decode_budget_s`.
+  // Other sequences, of which one token each is decoded before each step of the restore, after each
+  // time that loaded blocks are appended, and repeatedly while there is no step.  null: none.
   DecodeLoad* beside = nullptr;
+  // With `beside`: a step of the restore and the decoding after it are planned to last at most this
+  // long together.  A step may take longer: it has at least Engine::kCutTokens tokens.
   double decode_budget_s = 0;
 };
 
@@ -42,13 +45,14 @@ struct PromptRestored {
   Profile learnt = {};
   uint32_t stored_tokens = 0;  // before the first block that the daemon lacks
   absl::Status lookup = {};    // if Lookup failed, its error; then everything was computed
-  // Where computing and loading met: everything behind this token was loaded.
+  // Returns where computing and loading met: everything behind this token was loaded.
   [[nodiscard]] uint32_t met_at_token() const;
 };
 
-// Afterwards the engine has all tokens that a restore may cover (PromptCache::RestorableTokens).
+// Puts all tokens that a restore may cover (PromptCache::RestorableTokens) into the engine.
 // Returns only errors of the engine; after one, the engine has part of the text.
-// REQUIRES: the engine's text is empty.
+// REQUIRES: the engine's text is empty; options.profile has the engine's number of layers, and
+// kPoolChannel and kDiskChannel.
 [[nodiscard]] absl::StatusOr<PromptRestored> RestorePrompt(std::span<const Token> prompt,
                                                            const PromptRestoreOptions& options,
                                                            PromptCache* cache, Engine* engine);

@@ -1,6 +1,6 @@
 // What larder-llama prints: text for people, and one line of JSON for programs.
 //
-// Units are seconds, bytes and tokens; JSON has unrounded numbers.  Thread-safety: pure functions.
+// JSON has unrounded numbers, in seconds, bytes and tokens.  Thread-safety: pure functions.
 #pragma once
 
 #include <span>

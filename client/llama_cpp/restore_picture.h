@@ -10,8 +10,8 @@
 
 namespace larder::llama {
 
-// The legend lists only what occurs in the restore: it leaves out a channel without loads, and
-// loads that came too late if there were none.
+// The legend lists, of the following, only what occurs in the restore: tokens that were computed,
+// loaded from the pool, loaded from the disk, and loads that were not used.
 [[nodiscard]] Plot PictureOf(const Restorer::Restored& restored, const std::string& title);
 
 }  // namespace larder::llama

@@ -23,7 +23,8 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point start_ = SteadyNow();
 };
 
-// Computes the rest of the prompt, with a cut at the end of the last block that may be restored.
+// Computes prompt[begin, end of the prompt), with a cut at the end of the last block that may be
+// restored, if that is behind `begin`.
 absl::Status ComputeRest(std::span<const Token> prompt, uint32_t begin, Engine* engine) {
   const uint32_t border = PromptCache::RestorableTokens(prompt.size());
   if (begin < border) {
@@ -32,9 +33,9 @@ absl::Status ComputeRest(std::span<const Token> prompt, uint32_t begin, Engine* 
   return engine->Decode(prompt, border, static_cast<uint32_t>(prompt.size()));
 }
 
-// Returns how many of the `known` tokens, which the cache had before the restore, the cache still
-// has.  It may have fewer, because a block that the engine computed may have been requested first
-// and found missing or damaged.
+// Returns how many of the first `known` tokens, which the daemon had before the restore, the daemon
+// still has, up to the first missing block; 0 if it does not answer.  It may have fewer, because a
+// block that the engine computed may have been requested first and found missing or damaged.
 uint32_t StillKnown(std::span<const Token> prompt, uint32_t known, PromptCache* cache) {
   const auto tiers = cache->Tiers(prompt.first(known), kLookupLimit);
   if (!tiers.ok()) return 0;  // then Store puts all blocks, and the pool reports duplicates
@@ -42,7 +43,8 @@ uint32_t StillKnown(std::span<const Token> prompt, uint32_t known, PromptCache* 
   return static_cast<uint32_t>(gone - tiers->begin()) * PromptCache::kBlockTokens;
 }
 
-// Stores the blocks that the cache lacks.  It had the first `known_tokens` when the run began.
+// Stores the blocks that the daemon lacks.  It had those of the first `known_tokens` tokens when
+// the run began.
 void StorePrompt(std::span<const Token> prompt, uint32_t known_tokens, Engine* engine,
                  PromptCache* cache, RunResult* result) {
   const Stopwatch watch;
@@ -59,10 +61,11 @@ void StorePrompt(std::span<const Token> prompt, uint32_t known_tokens, Engine* e
   result->stored_bytes = stored->bytes;
 }
 
-// How many tokens at the beginning of the prompt the engine and the cache have after a restore.
+// How many tokens at the beginning of the prompt the engine has after a restore, and how many the
+// daemon had before it.
 struct Beginning {
   uint32_t tokens = 0;  // in the engine
-  uint32_t known = 0;   // in the cache
+  uint32_t known = 0;   // in the daemon
 };
 
 Beginning Load(std::span<const Token> prompt, const RunOptions& options, Engine* engine,
@@ -146,8 +149,8 @@ absl::StatusOr<RunResult> RunPrompt(std::span<const Token> prompt, const RunOpti
 
   const std::span<const float> logits = engine->Logits();
   result.first_logits.assign(logits.begin(), logits.end());
-  // The answer is not stored with the prompt: blocks behind the end of the prompt would only help a
-  // later prompt that begins with this very answer.
+  // The answer is not stored with the prompt: its blocks would only help a later prompt that begins
+  // with this prompt and this very answer.
   if (cache != nullptr && options.store) StorePrompt(prompt, begun.known, engine, cache, &result);
   LARDER_RETURN_IF_ERROR(Continue(prompt, options.predict, engine, &result));
   result.text = engine->Text(result.answer);

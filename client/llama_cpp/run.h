@@ -3,8 +3,8 @@
 //
 // RestoreMode::kCompute cuts batches at multiples of 256 tokens and at the end of the last block
 // that may be restored.  The other modes also cut them at multiples of 64 between those, unless
-// fewer than 64 tokens would be left before that end (Engine::kCutTokens).  That is why all modes
-// give the same bits.
+// fewer than 64 tokens would be left before that end (Engine::kCutTokens).  Such cuts do not change
+// the bits, so all modes give the same.
 // Thread-safety: none.  Ownership: borrows engine and cache for the call.
 #pragma once
 
@@ -34,15 +34,17 @@ enum class RestoreMode : uint8_t {
 [[nodiscard]] const char* ToString(RestoreMode mode);
 
 struct RunOptions {
-  uint32_t predict = 48;  // tokens of the answer, the first included; fewer if the model ends it
+  // Tokens of the answer, the first included; fewer if the model ends it or the context is full.
+  uint32_t predict = 48;
   RestoreMode mode = RestoreMode::kLoad;
   bool store = true;            // store the blocks that the cache lacks
   bool wait_durable = false;    // wait at the end until the stored blocks are on the daemon's disk
   Profile profile = {};         // for kBoth and kAuto
   TokenBucket* link = nullptr;  // an emulated link that carries all loads
-  // For kBoth and kAuto: how many sequences are decoded during the restore, and the most seconds
-  // between two tokens of a sequence.
+  // For kBoth and kAuto: how many other sequences are decoded during the restore.
   uint32_t decode_sequences = 0;
+  // With decode_sequences: the restore plans its steps so that the time between two tokens of a
+  // sequence is at most this, but a step may take longer.
   double decode_budget_s = 0;
 };
 
@@ -68,9 +70,10 @@ struct RunResult {
   std::string text;
 };
 
-// Runs `prompt` in a new context.  If `cache` is null, everything is computed.  Errors come from
-// the engine only; those of Larder are in cache_status.
-// REQUIRES: `prompt` is not empty.
+// Runs `prompt` in a new context.  If `cache` is null, everything is computed.  Returns errors of
+// the engine only; those of Larder, and of saving the engine's state to store it, are in
+// cache_status.
+// REQUIRES: `prompt` is not empty; for kBoth and kAuto, options.profile fits (RestorePrompt).
 [[nodiscard]] absl::StatusOr<RunResult> RunPrompt(std::span<const Token> prompt,
                                                   const RunOptions& options, Engine* engine,
                                                   PromptCache* cache);

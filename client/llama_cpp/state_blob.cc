@@ -39,8 +39,9 @@ class Reader {
     left_ = left_.subspan(sizeof(T));
     return true;
   }
-  // Skips `count` rows of `bytes_each` bytes.  REQUIRES: both are within the limits of
-  // state_blob.h, so that their product does not overflow.
+  // Skips `count` rows of `bytes_each` bytes, and sets *begin to the first one.  Returns false if
+  // fewer bytes are left.  REQUIRES: both are within the limits of state_blob.h, so that their
+  // product does not overflow.
   [[nodiscard]] bool Skip(uint64_t count, uint64_t bytes_each, const std::byte** begin) {
     if (count * bytes_each > left_.size()) return false;
     *begin = left_.data();
@@ -73,7 +74,7 @@ absl::Status ReadCells(Reader* reader, TokenRange* positions) {
       return Malformed(absl::StrCat("cell ", i, " belongs to ", sequences, " sequences"));
     if (position < 0) return Malformed(absl::StrCat("cell ", i, " has a negative position"));
     if (i == 0) positions->begin = static_cast<uint32_t>(position);
-    // In 64 bits, because the sum overflows 32 bits if the first position is near the largest one.
+    // In 64 bits, because the sum may be above the largest position, an int32_t.
     if (uint64_t{positions->begin} + i != static_cast<uint64_t>(position)) {
       return Malformed(absl::StrCat("cell ", i, " does not continue the positions before it"));
     }

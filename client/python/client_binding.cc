@@ -1,7 +1,7 @@
 // Binds client/client.h: put and get through a running daemon.
 //
-// Calls that wait for the daemon or copy blocks release the GIL.  Bytes are copied once, between
-// the caller's buffers and the pool.
+// Calls that wait for the daemon or copy blocks release the GIL.  The binding makes no copy of
+// them: the client library reads and writes the caller's buffers.
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/unique_ptr.h>
 
@@ -73,14 +73,16 @@ CallOptions Within(double deadline_s) {
 
 std::string BytesOf(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 
-// A Session for Python.  The session ends once close() was called and no call on it is under way.
+// A Session for Python.  The session ends once Close was called (by close(), or by the destructor)
+// and no call on it is under way.
 class PySession {
  public:
   PySession(std::shared_ptr<Client> client, std::unique_ptr<Session> session)
       : client_(std::move(client)), session_(std::move(session)) {}
   ~PySession() { Close(); }
 
-  // Returns the session, which the returned pointer keeps alive during one call.
+  // Returns the session, which the returned pointer keeps alive during one call.  Raises ValueError
+  // if it is closed.
   [[nodiscard]] std::shared_ptr<Session> Open() const {
     if (session_ == nullptr) Raise(absl::InvalidArgumentError("the session is closed"));
     return session_;

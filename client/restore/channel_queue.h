@@ -1,8 +1,7 @@
 // The loads that are under way on one channel, in the order in which they were given to it.
 //
 // The queue assumes that the channel serves loads one after the other: the service of a load begins
-// when the load before it leaves the queue, or, if the queue was empty, when the load is pushed.
-// It knows nothing of requests except their ids.
+// when it becomes the first load of the queue.  It knows nothing of requests except their ids.
 // Ownership: a value inside the scheduler.  Thread-safety: none.
 #pragma once
 
@@ -20,12 +19,13 @@ class ChannelQueue {
   explicit ChannelQueue(ChannelId id) : id_(id) {}
 
   void Push(const Load& load, double now_s);
-  // Removes the load from the queue.  Returns nullopt if the load is not in this queue.
+  // A load that Take has removed.
   struct Taken {
     Load load;
     double service_s = 0;  // since the channel began to serve the first load of the queue
     size_t ahead = 0;      // loads before it in the queue, which are still under way
   };
+  // Removes the load from the queue.  Returns nullopt if the load is not in this queue.
   [[nodiscard]] std::optional<Taken> Take(LoadId id, double now_s);
 
   void SetDeadline(LoadId id, double deadline_s);
@@ -42,14 +42,15 @@ class ChannelQueue {
 
   [[nodiscard]] const std::vector<Load>& loads() const { return loads_; }
   [[nodiscard]] double bytes() const { return bytes_; }
-  // Seconds from now until all loads have arrived, or until load `through` has.
+  // Predicts the seconds until all loads have arrived; 0 if the queue is empty.
   [[nodiscard]] double BacklogSeconds(const CostModel& costs, double now_s) const;
+  // Predicts the seconds until load `through`, which is in the queue, has arrived.
   [[nodiscard]] double BacklogSeconds(const CostModel& costs, double now_s, LoadId through) const;
   // Bytes of the loads from the front of the queue through load `through`.
   [[nodiscard]] double BytesThrough(LoadId through) const;
-  // When the channel began to serve the first load, and how long that load should take.  REQUIRES:
-  // the queue is not empty.
+  // When the channel began to serve the first load.  REQUIRES: the queue is not empty.
   [[nodiscard]] double busy_since_s() const { return busy_since_s_; }
+  // How long the first load should take from its beginning.  REQUIRES: the queue is not empty.
   [[nodiscard]] double FirstSeconds(const CostModel& costs) const {
     return costs.LoadSeconds(id_, loads_.front().bytes);
   }

@@ -11,9 +11,11 @@ namespace larder {
 
 class ChannelQueues {
  public:
-  // Returns the queue of a channel, and makes it if the channel has had no load yet.
+  // Returns the queue of a channel, and makes it if it does not exist yet.  May invalidate
+  // references to other queues.
   [[nodiscard]] ChannelQueue& Of(ChannelId channel);
-  // Returns null if the channel has no queue, because it has had no load yet.
+  // Returns null if the channel has no queue, because neither it nor a channel of a higher id has
+  // had a load yet.
   [[nodiscard]] const ChannelQueue* Find(ChannelId channel) const;
   [[nodiscard]] std::vector<ChannelQueue>& all() { return queues_; }
   [[nodiscard]] const std::vector<ChannelQueue>& all() const { return queues_; }
@@ -23,11 +25,12 @@ class ChannelQueues {
   void SetServed(ChannelId channel, RequestId request) {
     served_[static_cast<size_t>(channel)] = request;
   }
-  // Returns true if loads are under way on the channel, and the last one was given for another
-  // request.
+  // Returns true if loads are under way on the channel, and the load that it was given last (which
+  // may have ended) was one of another request.
   [[nodiscard]] bool ServesAnother(ChannelId channel, RequestId request) const;
   [[nodiscard]] bool HasLoadsOf(RequestId request) const;
-  // Seconds until the channel has finished all loads that it was given.
+  // Predicts the seconds until all loads that are under way on the channel have arrived; 0 if there
+  // are none.
   [[nodiscard]] double BacklogSeconds(ChannelId channel, const CostModel& costs,
                                       double now_s) const;
   // The earliest deadline of a load; kNoDeadline if none is under way.

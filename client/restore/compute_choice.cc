@@ -7,7 +7,8 @@
 namespace larder {
 namespace {
 
-// Seconds of loading that a second of computing must spare, at least.
+// If a step spares fewer seconds of loading than this per second of computing, a sweep begins
+// instead, where a sweep is possible.
 constexpr double kSparesMin = 0.05;
 constexpr double kGuess = 0.01;  // the least relative error of estimates of a sweep
 // The part of the doubt about costs that carries over to estimates of a sweep.
@@ -30,7 +31,7 @@ std::optional<StageWork> WorkWithin(const Forecast& forecast, const StageState& 
 
 // For an engine that cuts chunks: returns how many tokens the step should have so that it ends when
 // the loads of all other tokens end, but at least so many that it includes a cut that no load has
-// claimed.
+// claimed.  Returns chunk_tokens if the step should not wait for loads, or if a load is overdue.
 uint32_t TokensToMeet(const Forecast& forecast, RequestState& request, uint16_t stage,
                       const StageWork& work) {
   const StageState& state = request.stages[stage];
@@ -52,8 +53,9 @@ uint32_t TokensToMeet(const Forecast& forecast, RequestState& request, uint16_t 
 }
 
 // The step may begin with tokens that loads have claimed, because the tokens behind them cannot be
-// computed without them.  Returns true if those loads land before the engine could have computed
-// these tokens.
+// computed without them.  Returns true if those loads arrive before the engine could have computed
+// these tokens.  Returns false if a load of the chunk is overdue, if there are no such tokens, or
+// if SchedulerOptions::falls_back is false.
 bool AwaitsLoads(const Forecast& forecast, const RequestState& request, uint16_t stage,
                  const StageWork& work) {
   if (!request.stages[stage].shape().cuts() || !forecast.options.falls_back) return false;
@@ -64,15 +66,17 @@ bool AwaitsLoads(const Forecast& forecast, const RequestState& request, uint16_t
          forecast.costs.ComputeSeconds(claimed);
 }
 
-// Returns true if the engine loses nothing by computing what may be loaded sooner: it can drop the
-// step, and has no suffix or hole to compute afterwards.
+// Returns true if the engine loses nothing by computing what may be loaded sooner: hedges are
+// allowed, it can drop the step, and it has no suffix or hole to compute afterwards.
 bool LosesNothing(const Forecast& forecast, const RequestState& request, uint16_t stage) {
   return forecast.options.engine.abandons_steps && forecast.options.hedges &&
          request.spec.suffix_tokens == 0 && !request.stages[stage].claims().HasHolesAhead();
 }
 
-// Returns true if computing the work ends before loading alone would have all that is left of the
-// stage, or if there is no reason to compare the two.  Otherwise adds a kHold decision to *trace.
+// Returns false, and adds a kHold decision to *trace, if loading alone would have everything that
+// computing waits for before the work is computed (before the rest of its chunk is, if the engine
+// does not split layers), or if loading activations costs as much as loading the KV.  Returns true
+// otherwise, and where there is no reason to compare the two.
 bool Pays(const Forecast& forecast, const RequestState& request, uint16_t stage,
           const StageWork& work, Trace* trace) {
   if (!forecast.options.falls_back) return true;
@@ -95,7 +99,9 @@ bool Pays(const Forecast& forecast, const RequestState& request, uint16_t stage,
 }
 
 // Begins a sweep (loads the rest bottom-up) if the computing that follows the loads ends sooner
-// that way, or, where a sweep is possible, if `pays` is false.  Returns true if it began one.
+// that way, or if the work is not worth computing (`pays` is false, or it spares almost no
+// loading).  Returns true if it began one.  Returns false where a sweep is not possible or has
+// begun already.
 bool BeginSweepIfSooner(const Forecast& forecast, RequestState& request, uint16_t stage,
                         const StageWork& work, bool pays, Trace* trace) {
   const CostModel& costs = forecast.costs;
@@ -161,7 +167,8 @@ std::optional<SuffixChoice> ChooseSuffix(const Forecast& forecast, const Request
   choice.tokens = suffix;
   choice.layers = {request.suffix_layers, stage.LayersThere()};
   if (!stage.sweeps() || choice.layers.empty()) return std::nullopt;
-  // A suffix that has begun layer by layer can only continue layer by layer.
+  // A suffix that has begun layer by layer can only continue layer by layer, so none begins in a
+  // step with a time limit.
   const bool begins = request.suffix_layers == 0;
   if (!forecast.options.engine.overlaps_suffix || (begins && budget.seconds < kNoDeadline))
     return std::nullopt;
@@ -215,7 +222,8 @@ std::optional<StageWork> ChooseHedge(const Forecast& forecast, const RequestStat
   } else if (work->tokens.end - work->tokens.begin > tokens) {
     return std::nullopt;
   }
-  // A chunk of which some tokens are computed through these layers is computed through all of them.
+  // If some tokens of the chunk are computed through these layers, its other tokens must be
+  // computed through all of these layers as well.
   const bool splits =
       forecast.options.engine.splits_layers && !state.claims().IsPartial(work->chunk);
   StageWork chosen = *work;
@@ -229,8 +237,8 @@ std::optional<StageWork> ChooseHedge(const Forecast& forecast, const RequestStat
   const double doubts = forecast.options.engine.abandons_steps ? 1 : 0;
   const TokenRange chunk = shape.ChunkTokens(work->chunk);
   const double lands_s = forecast.LandsIn(request, stage, chunk, 0, doubts);
-  // Loads bring the top layers first, so computing only the lowest layers may pay even if computing
-  // all of them does not.
+  // Loads bring the top layers first (except in a sweep), so computing only the lowest layers may
+  // pay even if computing all of them does not.
   for (uint16_t top = chosen.layers.end; top <= work->layers.end; ++top) {
     const double compute_s = layer_s * (top - work->layers.begin);
     const double rest_s = forecast.LandsIn(request, stage, chunk, top, doubts);

@@ -8,8 +8,8 @@
 namespace larder {
 namespace {
 
-// An engine waits for an overdue load for at most this part of the time of computing the whole
-// prefix.
+// An engine waits for an overdue load for at most this part of the time in which it would compute
+// the whole prefix on the stage.
 constexpr double kBearable = 0.03;
 
 // Returns the last load of the request that is under way on a channel and whose block is before

@@ -27,7 +27,7 @@ struct Forecast {
   double now_s;
 
   // ---- computing
-  // Seconds until the step that is under way on the stage ends; 0 if there is none.
+  // Seconds until the step of this request that is under way on the stage ends; 0 if there is none.
   [[nodiscard]] double ComputeEnd(const RequestState& request, uint16_t stage, double doubts) const;
   // Returns the most tokens, a multiple of `granule`, that a step can compute from `position` on in
   // `step_s` seconds if it also decodes `decode_tokens`.
@@ -39,29 +39,29 @@ struct Forecast {
   [[nodiscard]] uint16_t LayersPerStep(RequestState& request, uint16_t stage, double whole_s) const;
 
   // ---- loading
-  // Seconds until loading alone would have everything that computing waits for: all of the stage,
-  // or, if holes are ahead and the engine does not split layers, the blocks before the next hole.
-  // kNoDeadline: computing should not wait for loads.
+  // Seconds until loading alone would have everything that computing waits for: all of the stage if
+  // no hole is ahead, otherwise the blocks before the next hole.  kNoDeadline: computing should not
+  // wait for loads.  That is always so if a hole is ahead and the engine splits layers.
   [[nodiscard]] double LoadsAhead(const RequestState& request, const StageState& stage) const;
-  // Seconds until loading alone would have all of the stage, or, if `hole` is not 0, the blocks
-  // before block `hole`.  kNoDeadline: nothing can be loaded, the loads would end after the
-  // request's deadline, or a channel serves another request.
+  // Seconds until loading alone would have what computing has not claimed of the stage, or, if
+  // `hole` is not 0, of the blocks before block `hole`.  kNoDeadline: nothing can be loaded, the
+  // loads would end after the request's deadline, or a channel serves another request.
   [[nodiscard]] double LoadsEnd(const RequestState& request, const StageState& stage,
                                 uint32_t hole) const;
   // Seconds until the loads of these tokens that are under way have arrived, except loads that have
-  // only layers below `from`.
+  // only layers below `from`; 0 if there are no such loads.
   [[nodiscard]] double LandsIn(const RequestState& request, uint16_t stage, TokenRange tokens,
                                uint16_t from, double doubts) const;
   // Returns when a request with loads on this channel stops waiting for the channel's first load.
   // That load may never arrive, and then the engine would have lost the time for which it waited.
   [[nodiscard]] double OverdueFrom(const ChannelQueue& queue, const RequestState& request,
                                    uint16_t stage) const;
-  // Returns true if OverdueFrom has passed on a channel that has loads of the stage (of this chunk,
-  // if `chunk` is given).
+  // Returns true if OverdueFrom has passed on a channel that has loads of this request and stage
+  // (and chunk, if `chunk` is given).
   [[nodiscard]] bool IsOverdue(const RequestState& request, uint16_t stage,
                                std::optional<uint32_t> chunk) const;
   // Returns the deadline of a load that is under way: when SchedulerOptions::patience ends, but at
-  // the latest the request's deadline.
+  // the latest the request's deadline, or now if that has passed.
   [[nodiscard]] double DeadlineOf(const RequestState& request, const Load& load) const;
 
   // ---- both

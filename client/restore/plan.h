@@ -76,11 +76,12 @@ struct DepthCost {
 // REQUIRES: there is a depth per chunk, and none is above the layers.
 [[nodiscard]] DepthCost CostOf(const PlanInput& input, const std::vector<uint16_t>& depths);
 
-// Returns the plan with the earliest first token of those that it tries: plans in which all chunks
-// before some chunk are computed and all behind it are loaded, and, if the engine splits layers,
-// plans with one depth for all chunks or one layer more in the first chunks.  (Below
-// PlanInput::crossover_chunks it tries only one depth for all chunks.)  Another staircase may be
-// faster; BestStaircase finds the fastest.  O(chunks * layers * channels).
+// Returns the plan with the earliest first token of those that it tries.  These are plans in which
+// all chunks before one chunk are computed and all behind it are loaded (the chunk itself is
+// divided between layers only if the engine splits layers); and, if the engine splits layers, plans
+// with one depth for all chunks, or with one layer more in the first chunks.  Below
+// PlanInput::crossover_chunks they are only plans with one depth for all chunks.  Another staircase
+// may be faster; BestStaircase finds the fastest.  O(chunks * layers * channels).
 // REQUIRES: 1 <= input.layers <= kStageLayersMax.
 [[nodiscard]] Plan MakePlan(const PlanInput& input);
 

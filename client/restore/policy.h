@@ -41,7 +41,8 @@ class Policy {
 [[nodiscard]] std::unique_ptr<Policy> AlgorithmOne();
 // The engine and the channels serve first the request that arrived first.
 [[nodiscard]] std::unique_ptr<Policy> OldestFirst();
-// Requests take turns at the engine, and on each channel.
+// The engine serves the request whose last step is longest ago, and a channel serves the request
+// whose last load, on any channel, is longest ago.
 [[nodiscard]] std::unique_ptr<Policy> TakeTurns();
 
 }  // namespace larder

@@ -26,8 +26,8 @@ struct RequestState {
     }
     return true;
   }
-  // Returns what is left of a stage, and estimates it again only if something has changed
-  // (`stale`).
+  // Returns an estimate of what is left of a stage.  It is made again only after a change of this
+  // request (`stale`), not if only the costs have changed.
   [[nodiscard]] const StageOutlook& Outlook(const CostModel& costs, size_t stage) {
     if (stale) {
       for (size_t i = 0; i < stages.size(); ++i) outlooks[i] = Estimate(stages[i].claims(), costs);
@@ -35,7 +35,8 @@ struct RequestState {
     }
     return outlooks[stage];
   }
-  // Seconds that the slowest stage needs if the request has the engine and its channels to itself.
+  // Seconds that the slowest stage needs for what no one has claimed, if the request has the engine
+  // and its channels to itself.
   [[nodiscard]] double RemainingSeconds(const CostModel& costs) {
     double longest = 0;
     for (size_t i = 0; i < stages.size(); ++i) {

@@ -9,8 +9,8 @@
 namespace larder {
 namespace {
 
-// NextWakeup names the times at which a step, or the first load of a channel, has taken kOverdue,
-// kOverdue^2, kOverdue^3, ... times as long as predicted, up to kOverdueMax.
+// NextWakeup considers the times at which a step, or the first load of a channel, has taken
+// kOverdue, kOverdue^2, kOverdue^3, ... times as long as predicted, below kOverdueMax.
 constexpr double kOverdue = 1.1;
 constexpr double kOverdueMax = 1000;
 constexpr double kSure = 2;  // standard deviations that NextStep adds to predicted times
@@ -134,7 +134,7 @@ uint32_t Scheduler::TokenBudget(double step_s, uint32_t decode_tokens, uint32_t 
   return At(/*now_s=*/0).TokenBudget(step_s, decode_tokens, position, granule);
 }
 
-// Tries suffixes first, then work that no one has claimed, then hedges.
+// Tries suffixes first (on stage 0), then work of the prefixes, then hedges.
 std::optional<ComputeStep> Scheduler::ComputeWithin(uint16_t stage, const StepBudget& budget,
                                                     double now_s) {
   if (budget.tokens == 0 || budget.seconds <= 0) return std::nullopt;
@@ -425,7 +425,8 @@ double Scheduler::NextWakeup(double now_s) const {
     const Load* last = nullptr;
     for (const Load& load : queue.loads()) {
       if (load.boundary) continue;
-      // OverdueFrom is the same for successive loads of one request, and most loads are such.
+      // OverdueFrom is the same for all loads of one request and stage in a queue, and such loads
+      // mostly follow one another, so only the first of several in a row is considered.
       if (last != nullptr && last->request == load.request && last->stage == load.stage) continue;
       last = &load;
       const double overdue_s = forecast.OverdueFrom(queue, *Find(load.request), load.stage);

@@ -11,21 +11,20 @@
 //                            ask idle engines and channels again, call OnTime at NextWakeup
 //
 // The scheduler promises: it gives a layer of a block either to the engine or to a channel, and to
-// both only in a hedge, or if the tokens behind the block in its chunk cannot be computed without
-// it; computing never depends on a load that is still under way; if a load is late or has failed,
-// its layers are computed, or loaded again while there is time; on all ranks of a stage, computing
-// and loading meet at the same point.
-// The policy orders requests.  Within a request the rules are those of compute_choice.h and
-// load_choice.h.  This class asks them about one request after the other in that order, claims what
-// they choose, and updates its state after each report.
+// both only in a hedge, or where a step of the engine cannot leave the layer out; computing never
+// depends on a load that is still under way; if a load is late or has failed, its layers are
+// computed or loaded again, or the request ends as lost (Outcome::lost); on all ranks of a stage,
+// computing and loading meet at the same point.
+// The policy orders restores; suffixes come first, in order of arrival.  Within a request the rules
+// are those of compute_choice.h and load_choice.h.  This class asks them about one request after
+// the other in that order, claims what they choose, and updates its state after each report.
 // The scheduler does not move bytes and does not decode: the token budget of NextCompute is what
 // decoding leaves of a step's tokens.  An engine that computes several ranges in one step, together
-// with the tokens that it decodes, calls NextStep.  Prefill behind a prefix comes before any
-// restore.
+// with the tokens that it decodes, calls NextStep.
 // Ownership: a value; owns policy and costs.
 // Thread-safety: none; a driver with several threads holds one lock during every call.
-// Lifecycle: Add -> (steps, loads) -> an Outcome, once.  A driver may still report steps and loads
-// of a request that has ended; OnLoaded returns kDrop for them.
+// Lifecycle: Add -> (steps, loads) -> exactly one Outcome.  A driver may still report steps and
+// loads of a request that has ended, which changes nothing; OnLoaded returns kDrop for such loads.
 // Limits: kStageLayersMax layers in a stage, kRequestsMax requests under way.
 #pragma once
 
@@ -54,9 +53,9 @@ inline constexpr size_t kRequestsMax = 4096;
 struct StepRoom {
   uint32_t tokens = 0;           // in all, decode_tokens included
   uint32_t decode_tokens = 0;    // of these, what the engine decodes itself
-  double seconds = kNoDeadline;  // the step may last this long
-  // If `seconds` limits the tokens of a range, they are a multiple of this, or of the request's
-  // cut_tokens.
+  double seconds = kNoDeadline;  // the step may last this long, as predicted
+  // If `seconds` limits the tokens of a range, they are a multiple of this, or whole cuts if the
+  // request has cut_tokens.
   uint32_t granule = 16;
 };
 
@@ -64,63 +63,72 @@ class Scheduler {
  public:
   Scheduler(SchedulerOptions options, CostModel costs, std::unique_ptr<Policy> policy);
 
-  // Returns InvalidArgument if Validate refuses `spec`, or if it has cut_tokens and the engine
+  // Returns InvalidArgument if Validate refuses `spec`, or if `spec` has cut_tokens and the engine
   // splits layers; AlreadyExists if a request of this id is under way; ResourceExhausted if
-  // kRequestsMax requests are.
+  // kRequestsMax requests are under way.
   [[nodiscard]] absl::Status Add(RequestSpec spec, double now_s);
-  // Cancels the request's loads and steps, and reports its Outcome with `cancelled` set.  Does
+  // Ends the request: its loads and steps are cancelled, and its Outcome has `cancelled` set.  Does
   // nothing if the request is not under way.
   void Cancel(RequestId request, double now_s);
 
-  // Returns the next step of an idle stage, with at most `token_budget` tokens (but see
-  // RequestSpec::cut_tokens), or nullopt if no step would help now.  If a suffix is computed layer
-  // by layer behind the loads, its step has all tokens of the suffix and so few layers that it is
-  // no more work than `token_budget` tokens through all layers, but at least one layer.
+  // Returns the next step of an idle stage, or nullopt if no step would help now.  A step has at
+  // most `token_budget` tokens, with two exceptions: if the prefix ends with less than a cut, its
+  // last step may exceed the budget by less than a cut (RequestSpec::cut_tokens); and if a suffix
+  // is computed layer by layer behind the loads, its step has all tokens of the suffix, and so few
+  // layers that it is no more work than `token_budget` tokens through all layers, but at least one
+  // layer.
   [[nodiscard]] std::optional<ComputeStep> NextCompute(uint16_t stage, uint32_t token_budget,
                                                        double now_s);
-  // Returns the ranges of one step that also decodes: suffixes first, then restores, as much of
-  // each as fits into the limits.  Twice the doubt about costs is added to the predicted time.
-  // Empty: the step should only decode.
+  // Returns the ranges of one step that also decodes, at most one of each request: suffixes first,
+  // then restores, then hedges, while they fit into `room`.  Empty: the step should only decode.
+  // The predicted time of the step, increased by twice the doubt about costs, is at most
+  // room.seconds, except that the last cut of a prefix and a suffix that is computed layer by layer
+  // may exceed it.
   [[nodiscard]] std::vector<ComputeStep> NextStep(uint16_t stage, const StepRoom& room,
                                                   double now_s);
   // Reports that one step of `took_s` seconds computed all of `steps` and decoded `decode_tokens`.
   void OnStepComputed(const std::vector<ComputeStep>& steps, uint32_t decode_tokens, double now_s,
                       double took_s);
-  // Reports that a step is computed.  `took_s` is how long it took, if that is not the time since
-  // the scheduler returned it.  0: the costs learn nothing from the step, for example because
-  // several steps ran as one.
+  // Reports that a step is computed.  `took_s` is how long it took; if it is nullopt, that is the
+  // time since the scheduler returned the step.  0: the costs learn nothing from the step, for
+  // example because several steps ran as one.
   void OnComputed(StepId step, double now_s, std::optional<double> took_s = std::nullopt);
-  // Appends loads for the channel to `loads` until they have `bytes` bytes in all, or until no
-  // further load would help.
+  // Appends loads for the channel to `loads` until the appended ones have at least `bytes` bytes in
+  // all, or until no further load would help.
   void NextLoads(ChannelId channel, double bytes, double now_s, std::vector<Load>* loads);
   [[nodiscard]] Landing OnLoaded(LoadId load, double now_s);
   void OnLoadFailed(LoadId load, LoadFailure why, double now_s);
   void OnRateChange(ChannelId channel, double bytes_per_s) { costs_.SetRate(channel, bytes_per_s); }
-  // Treats loads whose deadline has passed as failed.  If nothing may be computed, also ends as
-  // lost the requests that can no longer be restored.
+  // Treats loads whose deadline has passed as failed.  If nothing may be computed
+  // (SchedulerOptions::computes is false), also ends as lost the requests that have a hole or whose
+  // deadline has passed.
   void OnTime(double now_s);
-  // Returns the next time at which OnTime has something to do, or at which a step or a load is so
-  // overdue that an idle engine or channel should ask again; infinity if there is none.
+  // Returns the earliest deadline of a load that is under way, or, if that is sooner, the next time
+  // after `now_s` at which a step or a load is so overdue that an idle engine or channel should ask
+  // again; infinity if there is none.
   [[nodiscard]] double NextWakeup(double now_s) const;
   // Returns the earliest deadline of a load that is under way; infinity if there is none.
   [[nodiscard]] double NextDeadline() const { return queues_.Deadline(); }
-  // Returns the deadline of this load; infinity if it is not under way.  The deadline is later than
-  // Load::deadline_s if loads ahead of it on its channel took longer than predicted.
+  // Returns the deadline of this load; infinity if it is not under way.  The deadline may differ
+  // from Load::deadline_s, because it changes with the time that the loads ahead of it on its
+  // channel take.
   [[nodiscard]] double DeadlineOf(LoadId load) const { return queues_.DeadlineOf(load); }
 
-  // Return the loads that are no longer needed, and the steps that the engine may drop.  The driver
-  // need not report them.
+  // Returns the loads that the driver may drop, because they are late or no longer needed, since
+  // the last call.  The driver need not report them.
   [[nodiscard]] std::vector<LoadId> TakeCancelledLoads() {
     return std::exchange(cancelled_loads_, {});
   }
+  // Returns the steps that the engine may drop, since the last call.  The driver need not report
+  // them.
   [[nodiscard]] std::vector<StepId> TakeAbandonedSteps() {
     return std::exchange(abandoned_steps_, {});
   }
   [[nodiscard]] std::vector<Outcome> TakeOutcomes() { return std::exchange(outcomes_, {}); }
 
   // For engines that decode in the same step: returns the most tokens, a multiple of `granule`,
-  // that a step can compute from `position` on in `step_s` seconds if it also decodes
-  // `decode_tokens`.
+  // that a step can compute from `position` on in `step_s` seconds, as predicted, if it also
+  // decodes `decode_tokens`.  REQUIRES: `step_s` is finite; `granule` is above 0.
   [[nodiscard]] uint32_t TokenBudget(double step_s, uint32_t decode_tokens, uint32_t position,
                                      uint32_t granule) const;
 
@@ -144,7 +152,8 @@ class Scheduler {
   void Rank(std::optional<ChannelId> channel, double now_s);
   [[nodiscard]] RequestState& Nth(size_t i);
   // Chooses which of the last few cells (layers of chunks) of a request to give out, if anything
-  // has changed since the last choice.
+  // has changed since the last choice.  Only for engines that split layers, and requests with one
+  // stage and neither depths nor a suffix; chooses none while other requests are under way.
   void Aim(RequestState& request, double now_s);
 
   // ---- giving out
@@ -162,14 +171,15 @@ class Scheduler {
   // deadline has passed and of which no load is under way.
   void LoseHopeless(double now_s);
   void Lose(RequestState& request, uint16_t stage, double now_s);
-  // Drops the request's loads whose layers were computed and its steps whose layers were loaded,
-  // and finishes the request if it is complete.
+  // Cancels the request's loads whose layers were computed, and, if the engine can drop steps, its
+  // steps whose layers were loaded.  Cancels all its loads once the prefix is restored, and ends
+  // the request once the suffix is computed as well.
   void Settle(RequestState& request, double now_s);
   void DropOvertaken(RequestState& request, double now_s);
   void DropLoads(RequestId request, double now_s);
   void Finish(RequestState& request, double now_s);
   // Computes the deadline of every load of the queue again, after the removal of a load that had
-  // `ahead` loads in front of it.
+  // `ahead` loads in front of it.  The deadlines of those `ahead` loads do not become later.
   void Postpone(ChannelQueue& queue, size_t ahead, double now_s);
   void Note(DecisionKind kind, const ComputeStep& step, double now_s, double chosen_s);
   void Note(DecisionKind kind, const Load& load, double now_s, double chosen_s);

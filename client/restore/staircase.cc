@@ -118,8 +118,8 @@ struct Cell {
   double load_s = 0, spares_s = 0;
 };
 
-// How much computing a channel can spare the engine in T, fractions allowed: a concave and
-// piecewise linear function.
+// How much computing a channel can spare the engine in a given time, fractions allowed: a concave
+// and piecewise linear function.
 class Spared {
  public:
   explicit Spared(std::vector<Cell> cells) {

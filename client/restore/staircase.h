@@ -18,9 +18,10 @@ struct Optimum {
   std::vector<uint16_t> depths = {};
 };
 
-// Returns the fastest of all profiles of depths that do not increase, by dynamic programming over
-// (chunk, depth), which keeps the sums that no other state beats.  Returns nullopt if it would have
-// to keep more than `states_max` states.  The time is CostOf(...).seconds(), without the suffix.
+// Returns the fastest of all depths that do not increase, whether the engine splits layers or not,
+// by dynamic programming over (chunk, depth), which keeps the sums that no other state beats.
+// Returns nullopt if it would have to keep more than `states_max` states.  The time is
+// CostOf(...).seconds(), without the suffix.
 [[nodiscard]] std::optional<Optimum> BestStaircase(const PlanInput& input,
                                                    size_t states_max = 2'000'000);
 
@@ -34,13 +35,15 @@ struct Optimum {
 // compute, T is too small.  The bound is the least T for which it does not.
 [[nodiscard]] double LowerBound(const PlanInput& input);
 
-// The lower bound if speeds change.  `done` returns how much work the engine and each channel do in
-// `seconds`, in seconds at the speed that the costs of the input are meant for.  No schedule beats
-// the bound, even if it knows all speeds in advance.
+// For a machine whose speeds change: how much work the engine and each channel do in the first
+// `seconds` of a restore, in seconds at the speeds that the costs of the input are meant for.
 struct WorkDone {
   std::function<double(double seconds)> compute;
   std::function<double(ChannelId channel, double seconds)> load;
 };
+// Returns a time that no schedule beats if speeds change as `done` says, even if it knows all
+// speeds in advance.  REQUIRES: neither function of `done` decreases, and done.compute grows
+// without limit.
 [[nodiscard]] double LowerBound(const PlanInput& input, const WorkDone& done);
 
 }  // namespace larder

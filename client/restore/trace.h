@@ -1,7 +1,7 @@
 // The last decisions of a scheduler, one record each.
 //
 // Ownership: a value.  Thread-safety: none.  Limits: keeps the last `capacity` decisions; with 0 it
-// keeps nothing and costs nothing.
+// keeps none.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ enum class DecisionKind : uint8_t {
   kUnspecified = 0,
   kCompute = 1,       // the engine was given a step
   kLoad = 2,          // a channel was given a load
-  kHold = 3,          // the engine was given nothing of this request: loading finishes sooner
-  kLeave = 4,         // the channel was given nothing of this request: computing finishes sooner
+  kHold = 3,          // this work is not worth computing: loading ends sooner
+  kLeave = 4,         // the channel was not given this load: computing ends sooner
   kHedgeCompute = 5,  // the engine computes what a channel is loading
   kHedgeLoad = 6,     // a channel loads what the engine is computing
-  kCancelLoad = 7,    // computing has overtaken the load
+  kCancelLoad = 7,    // the load is not needed: computing overtook it, or its request has ended
   kAbandonStep = 8,   // loading has overtaken the step
   kLate = 9,          // a load passed its deadline
   kFailed = 10,       // a load failed
@@ -28,7 +28,7 @@ enum class DecisionKind : uint8_t {
   kRestored = 12,
   kFinished = 13,
   kCancelRequest = 14,
-  kLost = 15,  // a chunk can be neither loaded nor computed
+  kLost = 15,  // the request ends as lost (Outcome::lost)
 };
 [[nodiscard]] const char* ToString(DecisionKind kind);
 
@@ -40,7 +40,8 @@ struct Decision {
   ChannelId channel = ChannelId::kNowhere;
   TokenRange tokens = {};
   StageLayers layers = {};
-  // What was compared: seconds until the chosen way ends, and until the other way would end.
+  // Seconds until the chosen way ends, and, if it was compared with another way, until that way
+  // would end.  kLate: chosen_s is how long the load was under way.  0 where there is no such time.
   double chosen_s = 0, other_s = 0;
 };
 

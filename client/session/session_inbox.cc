@@ -1,6 +1,5 @@
 #include "client/session/session_inbox.h"
 
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

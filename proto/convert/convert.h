@@ -1,21 +1,23 @@
-// Converts between the messages of proto/larder/v1 and the values of messages.h, both ways, for
-// stubs, services and session sockets.
+// Converts between the generated messages of proto/larder/v1 and the values of messages.h and
+// admin_messages.h, for stubs, services and session sockets.
 //
-// Decode treats its input as hostile, from a client and from a daemon alike.  If a message breaks a
-// limit of the contract (lengths, counts, digests that are not whole, enum values that are zero or
-// unknown, lists that should be equally long), Decode returns InvalidArgument with the field in
-// front: "acquires[2].digests: 17 bytes is not a multiple of 16".  A decoded value has every
-// property that messages.h promises, and takes memory in proportion to the message.  Decode does
-// not know the session: the caller checks whether an id is open, a variant is registered, a digest
-// is right and a hello comes first.
+// Decode treats its input as hostile, from a client and from a daemon alike.  If a field breaks a
+// limit of the contract (a length, a count, a digest that is not whole, an enum value that is
+// unknown, or zero where one is required, lists that should be equally long), Decode returns
+// InvalidArgument with the field in front: "acquires[2].digests: 17 bytes is not a multiple of 16".
+// A decoded value has every property that messages.h promises, and takes memory in proportion to
+// the parsed message.  Decode does not know the session: the caller checks whether an id is open, a
+// variant is registered, a digest is right and a hello comes first.
 //
 // Encode checks nothing; the peer refuses a value that breaks a limit when it decodes it.
-// Sentences for people (`message`, `write_mode_reason`) are cut at 256 bytes.
+// Sentences for people, such as `message` and `write_mode_reason`, are cut at 256 bytes.
 //
 // Ownership: results own what they hold, except the `data` of the byte streams, which lies in the
-// message.  Decode and Encode overwrite all of *out.  A value that is decoded into again keeps its
-// memory, so a loop over messages of one shape stops allocating.  After an error *out is partly
-// overwritten; it may only be destroyed or overwritten.
+// message.  Decode and Encode overwrite *out, but Decode leaves some fields as they are if the
+// message does not have them: `content` of a PublishBlock, `device` of an InstanceSession, `tier`
+// of an UnpinQuery.  A value that is decoded into again reuses most of its memory, so a loop over
+// messages of one shape seldom allocates.  After an error *out is partly overwritten; it may only
+// be destroyed or overwritten.
 // Thread-safety: pure functions.
 #pragma once
 
@@ -64,8 +66,8 @@ class WatchEventsRequest;
 
 namespace larder::wire {
 
-// The session stream.  A deadline of 0 becomes the default; one above the maximum becomes the
-// maximum.
+// The messages of a session.  A deadline above the maximum becomes the maximum; in an Up, a
+// deadline of 0 becomes the default.
 [[nodiscard]] absl::Status Decode(const v1::Up& in, Up* out);
 [[nodiscard]] absl::Status Decode(const v1::Down& in, Down* out);
 void Encode(const Up& in, v1::Up* out);
@@ -73,8 +75,8 @@ void Encode(const Down& in, v1::Down* out);
 
 // Cache.
 [[nodiscard]] absl::Status Decode(const v1::LookupRequest& in, LookupQuery* out);
-// The same, except that `tokens` stays empty: they are many, and the caller reads them in the
-// message.
+// Decodes a LookupRequest except its tokens: out->tokens is empty, because they are many, and the
+// caller reads them in the message.
 [[nodiscard]] absl::Status DecodeInPlace(const v1::LookupRequest& in, LookupQuery* out);
 [[nodiscard]] absl::Status Decode(const v1::LookupReply& in, LookupResult* out);
 // A page size of 0, or above the maximum, becomes the default.
@@ -85,8 +87,8 @@ void Encode(const LookupResult& in, v1::LookupReply* out);
 void Encode(const InstancesQuery& in, v1::ListInstancesRequest* out);
 void Encode(const InstancesPage& in, v1::ListInstancesReply* out);
 
-// A TTL of 0 becomes the default; more than the maximum is refused.  `tokens` of a selection stay
-// empty, as in DecodeInPlace.
+// DecodeInPlace leaves the tokens of a selection empty, because they are many; the caller reads
+// them in the message.  A TTL of 0 becomes the default; more than the maximum is refused.
 [[nodiscard]] absl::Status DecodeInPlace(const v1::PinRequest& in, PinQuery* out);
 [[nodiscard]] absl::Status DecodeInPlace(const v1::UnpinRequest& in, UnpinQuery* out);
 [[nodiscard]] absl::Status DecodeInPlace(const v1::PrefetchRequest& in, PrefetchQuery* out);
@@ -101,7 +103,7 @@ void Encode(const CompressProgress& in, v1::CompressProgress* out);
 [[nodiscard]] absl::Status Decode(const v1::WatchEventsRequest& in, WatchQuery* out);
 void Encode(const WatchReply& in, v1::WatchEventsReply* out);
 
-// The same calls on the caller's side.
+// The caller's side of Pin, Unpin, Prefetch, Clear, Move, Compress and WatchEvents.
 void Encode(const PinQuery& in, v1::PinRequest* out);
 void Encode(const UnpinQuery& in, v1::UnpinRequest* out);
 void Encode(const PrefetchQuery& in, v1::PrefetchRequest* out);

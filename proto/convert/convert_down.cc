@@ -143,7 +143,7 @@ void EncodePublished(const Published& in, v1::Published* out) {
 void DecodeBlockGrant(const Field& at, const v1::BlockGrant& in, BlockGrant* out) {
   DecodeEnum(at("status"), in.status(), &out->status);
   out->tier = BlockGrant{}.tier;
-  // A block that was not found has no tier.
+  // A block that is not held need not have a tier.
   if (in.tier() != v1::TIER_UNSPECIFIED || IsHeld(out->status))
     DecodeEnum(at("tier"), in.tier(), &out->tier);
   out->extent = {};
@@ -185,7 +185,7 @@ void DecodeGrantBlocks(const Field& at, const v1::Grant& in, std::vector<BlockGr
     block = {};
     DecodeEnum(at("status")[i], in.status(i), &block.status);
     const int tier = in.tiers().empty() ? v1::TIER_UNSPECIFIED : in.tiers(i);
-    // A block that was not found has no tier.
+    // A block that is not held need not have a tier.
     if (tier != v1::TIER_UNSPECIFIED || IsHeld(block.status))
       DecodeEnum(at("tiers")[i], tier, &block.tier);
     if (in.slabs().empty()) continue;

@@ -160,7 +160,7 @@ void EncodeDevice(const EngineDevice& in, v1::EngineDevice* out) {
 }
 
 void DecodeVariant(const Field& at, const v1::Variant& in, VariantSpec* out) {
-  // Lengths are checked before anything is copied; VariantSpec::Validate checks the rest.
+  // Each text is copied only after its length was checked; VariantSpec::Validate checks the rest.
   DecodeString(at("dtype"), in.dtype(), {1, kDtypeBytesMax}, &out->dtype);
   DecodeString(at("layout"), in.layout(), {1, kLayoutBytesMax}, &out->layout);
   DecodeString(at("group"), in.group(), {0, 64}, &out->group);
@@ -232,7 +232,8 @@ void Encode(const VariantSpec& in, v1::Variant* out) {
   out->set_first_layer(in.first_layer);
 }
 
-// Leaves out lists that would hold only the default.
+// Leaves out `layers` if each segment has one layer, `codecs` and `raw_bytes` if all segments are
+// IDENTITY, and `xxh3` if the table has no hashes.
 void Encode(const SegmentTable& in, v1::SegmentTable* out) {
   out->Clear();
   const int count = static_cast<int>(in.segments.size());

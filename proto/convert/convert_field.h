@@ -1,5 +1,5 @@
 // What the conversions share: which field of a message is being decoded, and how single fields are
-// checked.  For convert_*.cc only.
+// checked.  Only convert_*.cc and session_codec.cc use it.
 //
 // A Field names a field by a chain of stack objects and points to the one error of the decode.  The
 // first refusal wins; code that runs after it does no harm, and its results are not used.  Building
@@ -85,10 +85,11 @@ void DecodeVariant(const Field& at, const v1::Variant& in, VariantSpec* out);
 void DecodeTable(const Field& at, const v1::SegmentTable& in, SegmentTable* out);
 void DecodeBlockWriter(const Field& at, const v1::BlockWriter& in, BlockWriter* out);
 void DecodeDevice(const Field& at, const v1::EngineDevice& in, EngineDevice* out);
-void EncodeDevice(const EngineDevice& in, v1::EngineDevice* out);  // cuts texts that are too long
+void EncodeDevice(const EngineDevice& in,
+                  v1::EngineDevice* out);  // cuts texts except kind and wish
 
-// Every enum of the contract counts from 1 without a hole, with the same numbers on the wire and in
-// messages.h.  LastOf is its last number.
+// Each of these enums counts from 1 without a hole, with the same numbers on the wire and in C++.
+// LastOf returns its last number.
 [[nodiscard]] constexpr int LastOf(Tier) { return v1::Tier_MAX; }
 [[nodiscard]] constexpr int LastOf(Codec) { return v1::Codec_MAX; }
 [[nodiscard]] constexpr int LastOf(BlockStatus) { return v1::BlockStatus_MAX; }
@@ -146,7 +147,7 @@ void EncodeIds(const std::vector<Id<Tag>>& in, google::protobuf::RepeatedField<u
   for (const Id<Tag> id : in) out->AddAlreadyReserved(id.value);
 }
 
-// Decodes a list of parts, calling `decode` for each with its own field.
+// Decodes a list of parts, calling `decode` for each with its own field, until a field is refused.
 template <class Wire, class Value>
 void DecodeEach(const Field& at, const google::protobuf::RepeatedPtrField<Wire>& in, size_t most,
                 void (*decode)(const Field&, const Wire&, Value*), std::vector<Value>* out) {

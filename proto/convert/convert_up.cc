@@ -175,7 +175,8 @@ void EncodeDirectiveDone(const DirectiveDone& in, v1::DirectiveDone* out) {
   EncodeEnums(in.status, out->mutable_status());
 }
 
-// The tokens are those of the stored blocks: the same number for each block, a multiple of 16.
+// The tokens are those of the stored blocks: the same number for each block, a multiple of 16, or
+// none at all.
 void DecodeDeviceTokens(const Field& at, const v1::DeviceBlocks& in, DeviceBlocks* out) {
   const auto count = static_cast<size_t>(in.tokens_size());
   if (!CheckCount(at, in.tokens_size(), kLookupTokensMax)) return;

@@ -46,7 +46,7 @@ void DecodeAnswers(const Field& at, const v1::BlockAnswers& in, std::vector<Bloc
   for (size_t i = 0; i < digests.size(); ++i) out->push_back({digests[i], statuses[i]});
 }
 
-// Ignores a tier that cannot be asked for.
+// Ignores TIER_REMOTE, which no call clears.
 void DecodeCleared(const Field& at, const v1::TierCleared& in, ClearResult* out) {
   Tier tier{};
   DecodeEnum(at("tier"), in.tier(), &tier);
@@ -74,7 +74,7 @@ void DecodeChain(const Field& at, const v1::Event::Stored& in, BlockEvent* out) 
   if (in.has_writer()) DecodeBlockWriter(at("writer"), in.writer(), &chain.writer);
 }
 
-// `What` is Stored or Removed.
+// `What` is v1::Event::Stored or v1::Event::Removed.
 template <class What>
 void DecodeWhat(const Field& at, const What& in, BlockEvent* out) {
   DecodeDigests(at("digests"), in.digests(), kLookupDigestsMax, &out->digests);

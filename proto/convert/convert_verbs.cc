@@ -6,8 +6,8 @@
 namespace larder::wire {
 namespace {
 
-// Refuses a writer with any other scope than kWriter: the caller wants other blocks than the scope
-// selects.
+// Refuses a writer with any scope except kWriter, because the caller then wants other blocks than
+// the scope selects, and refuses kWriter without a writer.
 void DecodeWriter(const Field& at, SelectionScope scope, const v1::BlockSelection& in,
                   BlockWriter* out) {
   *out = {};
@@ -34,7 +34,8 @@ void DecodeSelection(const Field& at, const v1::BlockSelection& in, BlockSelecti
   DecodeWriter(at, SelectionScope::kBlocks, in, &out->writer);
 }
 
-// Refuses a field that the scope does not use: the caller wants other blocks than the scope
+// Decodes the selection of a call that has a scope.  With a scope other than kBlocks, refuses a
+// field that the scope does not use, because the caller then wants other blocks than the scope
 // selects.
 void DecodeScoped(const Field& at, SelectionScope scope, const v1::BlockSelection& in,
                   BlockSelection* out) {

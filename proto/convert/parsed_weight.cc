@@ -15,8 +15,8 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// Bytes of an object, with the pointer to it and the allocator's overhead; each field that its type
-// declares adds at most a pointer.
+// Estimated bytes of an object, with the pointer to it and the allocator's overhead: kMessage, and
+// kField for each field that its type declares.
 constexpr uint64_t kMessage = 64, kField = 8;
 constexpr uint64_t kString = 48;
 constexpr uint64_t kNumber = 8, kHalf = 4;
@@ -57,7 +57,7 @@ class Scale {
     return weight_ <= most_;
   }
 
-  // Returns false if the weight exceeds the limit or the input is malformed.
+  // Returns false if the weight exceeds the limit or the input ends too early.
   bool WeighContent(const FieldDescriptor* field, int length, CodedInputStream& in) {
     const bool number = field != nullptr && field->is_packable();
     const bool half = number && (field->cpp_type() == FieldDescriptor::CPPTYPE_UINT32 ||

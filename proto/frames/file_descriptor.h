@@ -1,4 +1,5 @@
-// Owns one file descriptor of the kernel; closes it when destroyed.
+// Owns one file descriptor of the kernel, or none.  Closes it when it is destroyed or is given
+// another one.
 //
 // Ownership: it owns the descriptor alone.  Thread-safety: that of an int.
 // Lifecycle: movable; empty after a move.
@@ -24,7 +25,8 @@ class FileDescriptor {
 
   [[nodiscard]] explicit operator bool() const { return fd_ >= 0; }
   [[nodiscard]] int get() const { return fd_; }
-  // Gives up ownership: the caller closes the descriptor.
+  // Gives up ownership: returns the descriptor, which the caller must close, or -1 if there is
+  // none.
   [[nodiscard]] int Release() { return std::exchange(fd_, -1); }
 
  private:

@@ -1,12 +1,13 @@
-// Converts the messages of a session to frames of its socket and back, so that neither end handles
-// generated code or bytes.
+// Converts the messages of a session to frames of a session socket and back, so that code which
+// sends and receives frames needs no generated code.
 //
 // Append checks nothing.  Parse treats its input as hostile; convert.h says what is refused.
-// Ownership: it keeps generated messages and reuses them, so that a busy session stops allocating.
-// Protobuf frees no memory when it clears a message, so the memory of many messages of different
-// shapes adds up: Append frees the kept Down, and Release the kept Up, once it may take more than
-// kKeptBytes.
-// Thread-safety: none; use one object for each direction.
+// Ownership: it keeps generated messages and reuses their memory, so that a busy session seldom
+// allocates.  Clearing a generated message frees little of its memory, so the memory of many
+// messages of different shapes adds up.  So at the daemon's end Append frees the kept Down, and
+// Release the kept Up, once it may take more than kKeptBytes.  At the client's end the messages are
+// kept until this object is destroyed.
+// Thread-safety: none; if one thread sends and another receives, each uses an object of its own.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +25,10 @@ namespace larder {
 // How a session ended.  Over gRPC, the status and trailing metadata of the call say the same.
 struct SessionEnd {
   absl::Status status;
-  uint32_t retry_after_ms = 0;  // with ResourceExhausted: how long to wait before attaching again
+  uint32_t retry_after_ms = 0;  // if there are too many sessions: when to attach again; otherwise 0
 };
 
-// About how many bytes of memory a message takes.
+// Returns about how many bytes of memory `down` takes.
 [[nodiscard]] size_t WeightOf(const wire::Down& down);
 
 class SessionCodec {
@@ -39,17 +40,21 @@ class SessionCodec {
   SessionCodec(const SessionCodec&) = delete;
   SessionCodec& operator=(const SessionCodec&) = delete;
 
-  // Appends a whole frame to *out.  REQUIRES: the serialized message has at most kMessageBytesMax.
+  // Appends a whole frame to *out.  Does not check that its body has at most wire::kMessageBytesMax
+  // bytes; the peer refuses a longer one.
   void Append(const wire::Up& up, std::string* out);
   void Append(const wire::Down& down, std::string* out);
-  // Returns InvalidArgument if `body` is not such a message, or if an Up would take many times its
-  // length in memory, which Parse finds out before it allocates any.  After an error *up or *down
-  // is partly overwritten.
+  // Parses the body of a frame into *up.  Returns InvalidArgument if `body` is not a message that
+  // wire::Decode accepts, or if the parsed message would take more memory than its length allows
+  // (ParsedWeightMax); the latter is found out before memory is allocated for the message.  After
+  // an error *up may be partly overwritten.
   [[nodiscard]] absl::Status Parse(std::span<const std::byte> body, wire::Up* up);
+  // Parses the body of a frame into *down.  Returns InvalidArgument if `body` is not a message that
+  // wire::Decode accepts; *down may then be partly overwritten.
   [[nodiscard]] absl::Status Parse(std::span<const std::byte> body, wire::Down* down);
-  // The caller calls this after it has handled a parsed Up.  Frees the kept Up and what *up holds
-  // once they may take more than kKeptBytes.  REQUIRES: every Parse since the last Release filled
-  // this *up.
+  // To be called when a parsed Up has been handled.  If the Ups that were parsed since memory was
+  // last freed may have taken more than kKeptBytes, frees the kept Up, and empties *up and frees
+  // its memory.  REQUIRES: every Parse since the last Release filled this *up.
   void Release(wire::Up* up);
 
   // Appends the frame that ends a session.  Cuts off text beyond 256 bytes.
@@ -59,7 +64,7 @@ class SessionCodec {
  private:
   struct Messages;
   const std::unique_ptr<Messages> messages_;
-  size_t up_kept_ = 0, down_kept_ = 0;  // upper bounds of the memory of messages_
+  size_t up_kept_ = 0, down_kept_ = 0;  // at the daemon's end: estimated memory of messages_
 };
 
 }  // namespace larder

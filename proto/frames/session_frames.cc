@@ -30,7 +30,9 @@ std::array<char, kSessionFrameHeaderBytes> EncodeSessionFrameHeader(SessionFrame
              .version = kSessionFrameVersion});
 }
 
-// Twice the bytes that wait, so that the bytes of a frame of any length are moved about once.
+// Returns the capacity that the bytes which wait need: twice as many bytes and kRoomBytes more, so
+// that each byte of a frame is moved about once on average, however long the frame is.  Returns
+// kRoomBytes if no byte waits.
 size_t SessionFrameReader::Wanted() const {
   const size_t left = end_ - begin_;
   return left == 0 ? kRoomBytes : 2 * left + kRoomBytes;

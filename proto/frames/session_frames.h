@@ -2,13 +2,15 @@
 // process of this host speaks the protocol of Engine.Attach (docs/format.md, "Session socket").
 //
 // This is only a codec: it knows neither sockets nor what a message contains (session_codec.h
-// does).  It treats its input as hostile: any bytes result in frames or a Status.
+// does).  It treats its input as hostile: any bytes result in frames, in a wait for more bytes, or
+// in an error.
 //
 // Ownership: the reader owns its buffer; the body of a frame lies in it.  Thread-safety: none.
 // Lifecycle of a reader: Room -> (the caller receives) -> Take -> Next until it returns nullopt ->
 // Room.
-// Limits: a body has at most `body_bytes_max`.  The buffer grows with the bytes that arrived, never
-// with the length that a header states, and shrinks after a large frame.
+// Limits: a body that is read has at most `body_bytes_max` bytes.  The buffer grows with the bytes
+// that arrived, never with the length that a header states, and Room and Trim shrink it when little
+// of it is needed.
 #pragma once
 
 #include <array>
@@ -46,13 +48,15 @@ class SessionFrameReader {
 
   // The memory to receive into, at least kRoomBytes.  Invalidates the frames that Next returned.
   [[nodiscard]] std::span<std::byte> Room();
-  // Frees memory that a large frame took.  Invalidates the frames that Next returned.
+  // Shrinks the buffer, for example after a large frame, if it is more than four times as large as
+  // the bytes that wait need.  Invalidates the frames that Next returned.
   void Trim();
-  // `received` bytes were written to the beginning of what Room returned.
+  // Adds `received` bytes, which the caller has written to the beginning of what Room returned.
   void Take(size_t received) { end_ += received; }
-  // The next whole frame.  Returns nullopt if it has not arrived completely, Unimplemented if its
-  // version or type is unknown, InvalidArgument if it is too long.  After an error nothing more can
-  // be read.
+  // Returns the next whole frame, whose body is valid until Room or Trim is called.  Returns
+  // nullopt if no frame has arrived completely, Unimplemented if the version or type is unknown,
+  // InvalidArgument if the body is longer than the limit.  After an error, every later call returns
+  // that error.
   [[nodiscard]] absl::StatusOr<std::optional<SessionFrame>> Next();
 
   // Returns true if bytes of a frame have arrived that Next has not returned.

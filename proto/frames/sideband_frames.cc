@@ -1,4 +1,5 @@
-// Fields describes each body once: the same lines write it and read it.
+// Each frame body has one function, named Fields, that lists its fields in order.  FrameWriter runs
+// it to write the body, FrameReader to read it.
 #include "proto/frames/sideband_frames.h"
 
 #include <algorithm>
@@ -68,7 +69,8 @@ class FrameWriter {
 
 namespace {
 
-// Reads fields and keeps the first error.  What is beyond the end of the bytes reads as zeros.
+// Reads fields and keeps the first error, for example that a field does not lie wholly within the
+// bytes.  After an error, fields may have the values that they had before.
 class FrameReader {
  public:
   template <class T>
@@ -129,7 +131,7 @@ class FrameReader {
     Get(text.data(), size);
   }
 
-  // Returns nullptr if there was no error and no byte is left.
+  // Returns nullptr if there was no error and no byte is left, otherwise the first error.
   [[nodiscard]] const char* Finish() {
     if (!bytes_.empty()) Wrong("the body is too long");
     return wrong_;
@@ -152,7 +154,7 @@ class FrameReader {
   const char* wrong_ = nullptr;
 };
 
-// The bodies, in the order of docs/format.md.
+// One function for each frame body: its fields, in the order of docs/format.md.
 template <class Io>
 void Fields(Io& io, typename Io::template Body<HelloFrame> body) {
   io.Number(body.flags);
@@ -286,7 +288,8 @@ absl::StatusOr<Frame> DecodeBody(std::span<const std::byte> bytes) {
   return Frame(std::move(body));
 }
 
-// The types are 1, 2, ... in the order of the variant, so a type is an index of its decoder.
+// The types are 1, 2, ... in the order of the variant, so a type less 1 is the index of its
+// decoder.
 template <size_t... I>
 absl::StatusOr<Frame> DecodeByType(FrameType type, std::span<const std::byte> bytes,
                                    std::index_sequence<I...>) {

@@ -1,14 +1,13 @@
-// Frames of the sideband, the SOCK_SEQPACKET socket beside gRPC that carries descriptors and
-// identifies processes.  docs/format.md, "Sideband", has the bytes and says which end sends what
-// when.
+// Frames of the sideband, the SOCK_SEQPACKET socket that carries descriptors and identifies
+// processes.  docs/format.md, "Sideband", has the bytes and says which end sends what when.
 //
 // This is only a codec: it opens no socket, passes no descriptor and checks no order of frames.
 // One frame is one packet.  Decoding treats its input as hostile: any bytes result in a frame or a
 // Status, and a decoded frame encodes back to the same bytes.
 //
 // Ownership: values.  Thread-safety: pure functions.  Only the text of an error is allocated.
-// Limits: a packet has at most kFrameBytesMax, and one descriptor beside it where CarriesDescriptor
-// says so.
+// Limits: a packet has at most kFrameBytesMax bytes, and carries one descriptor if
+// CarriesDescriptor returns true for its type, otherwise none.
 #pragma once
 
 #include <array>
@@ -69,153 +68,151 @@ inline constexpr size_t kDeviceHandleBytes = 64;
 using DeviceHandle = std::array<std::byte, kDeviceHandleBytes>;
 using BootId = std::array<char, kBootIdBytes>;  // text without a NUL, printable ASCII
 
-// In the comments below, C>D means that the client sends the frame, D>C that the daemon does, and
-// +fd that one descriptor is beside it.
-
-struct HelloFrame {  // C>D
+struct HelloFrame {  // from the client
   static constexpr FrameType kType = FrameType::kHello;
-  uint32_t flags = 0;  // none defined; a receiver ignores what it does not know
+  uint32_t flags = 0;  // none is defined; the daemon ignores unknown ones
   friend bool operator==(const HelloFrame&, const HelloFrame&) = default;
 };
-struct ChallengeFrame {  // D>C
+struct ChallengeFrame {  // from the daemon
   static constexpr FrameType kType = FrameType::kChallenge;
   Nonce nonce{};
   friend bool operator==(const ChallengeFrame&, const ChallengeFrame&) = default;
 };
-struct ChallengeReplyFrame {  // C>D
+struct ChallengeReplyFrame {  // from the client
   static constexpr FrameType kType = FrameType::kChallengeReply;
   Nonce nonce{};
   friend bool operator==(const ChallengeReplyFrame&, const ChallengeReplyFrame&) = default;
 };
-struct WelcomeFrame {  // D>C
+struct WelcomeFrame {  // from the daemon
   static constexpr FrameType kType = FrameType::kWelcome;
   SidebandToken token{};
   ProcessId process;
   ByteCount slab_bytes;
-  bool writable = false;  // this uid may map slabs writable
+  bool writable = false;  // the process's uid may map slabs writable
   BootId boot_id{};
   friend bool operator==(const WelcomeFrame&, const WelcomeFrame&) = default;
 };
-struct MapSlabFrame {  // C>D
+struct MapSlabFrame {  // from the client
   static constexpr FrameType kType = FrameType::kMapSlab;
   SlabId slab{};
   bool writable = false;
   friend bool operator==(const MapSlabFrame&, const MapSlabFrame&) = default;
 };
-struct SlabFrame {  // D>C +fd
+struct SlabFrame {  // from the daemon, with a descriptor
   static constexpr FrameType kType = FrameType::kSlab;
   SlabId slab{};
   bool writable = false;
   ByteCount bytes;
   friend bool operator==(const SlabFrame&, const SlabFrame&) = default;
 };
-struct MapSessionPageFrame {  // C>D
+struct MapSessionPageFrame {  // from the client
   static constexpr FrameType kType = FrameType::kMapSessionPage;
   SessionId session;
   friend bool operator==(const MapSessionPageFrame&, const MapSessionPageFrame&) = default;
 };
-struct SessionPageFrame {  // D>C +fd
+struct SessionPageFrame {  // from the daemon, with a descriptor
   static constexpr FrameType kType = FrameType::kSessionPage;
   SessionId session;
   ByteCount bytes;
   friend bool operator==(const SessionPageFrame&, const SessionPageFrame&) = default;
 };
-// C>D +fd.  Only older libraries send it.  The daemon refuses it, because the daemon makes staging
-// segments now.
+// From an older client library, with a descriptor.  The daemon refuses the frame, because the
+// daemon makes staging segments itself now.
 struct StagingFrame {
   static constexpr FrameType kType = FrameType::kStaging;
   ByteCount bytes;
   friend bool operator==(const StagingFrame&, const StagingFrame&) = default;
 };
-struct StagingOkFrame {  // D>C; only older daemons send it
+struct StagingOkFrame {  // from the daemon; only older ones send it
   static constexpr FrameType kType = FrameType::kStagingOk;
   uint32_t staging_id = 0;
   friend bool operator==(const StagingOkFrame&, const StagingOkFrame&) = default;
 };
-// C>D.  This process has unmapped all memory of the session named here, and no copy into or out of
+// From the client: its process has unmapped all memory of the session, and no copy into or out of
 // that memory is under way.
 struct CleanFrame {
   static constexpr FrameType kType = FrameType::kClean;
   SessionId session;
   friend bool operator==(const CleanFrame&, const CleanFrame&) = default;
 };
-struct CleanOkFrame {  // D>C
+struct CleanOkFrame {  // from the daemon
   static constexpr FrameType kType = FrameType::kCleanOk;
   ByteCount released;
   friend bool operator==(const CleanOkFrame&, const CleanOkFrame&) = default;
 };
-struct ErrorFrame {  // D>C
+struct ErrorFrame {  // from the daemon
   static constexpr FrameType kType = FrameType::kError;
   absl::StatusCode code = absl::StatusCode::kUnknown;  // 1 to 16, as in gRPC
   std::string text;  // at most 256 bytes, written by the peer: print it escaped
   friend bool operator==(const ErrorFrame&, const ErrorFrame&) = default;
 };
-struct DropStagingFrame {  // C>D
+struct DropStagingFrame {  // from the client
   static constexpr FrameType kType = FrameType::kDropStaging;
   uint32_t staging_id = 0;
   friend bool operator==(const DropStagingFrame&, const DropStagingFrame&) = default;
 };
-struct DropStagingOkFrame {  // D>C
+struct DropStagingOkFrame {  // from the daemon
   static constexpr FrameType kType = FrameType::kDropStagingOk;
   friend bool operator==(const DropStagingOkFrame&, const DropStagingOkFrame&) = default;
 };
-struct OpenSessionFrame {  // C>D
+struct OpenSessionFrame {  // from the client
   static constexpr FrameType kType = FrameType::kOpenSession;
-  uint32_t flags = 0;  // none defined; a receiver ignores what it does not know
+  uint32_t flags = 0;  // none is defined; the daemon ignores unknown ones
   friend bool operator==(const OpenSessionFrame&, const OpenSessionFrame&) = default;
 };
-struct SessionSocketFrame {  // D>C +fd
+struct SessionSocketFrame {  // from the daemon, with a descriptor
   static constexpr FrameType kType = FrameType::kSessionSocket;
   friend bool operator==(const SessionSocketFrame&, const SessionSocketFrame&) = default;
 };
-// C>D +fd.  Shares device memory with every process of the uid that has the ticket.
+// From the client, with a descriptor of device memory.  The answer is a ticket; every process of
+// the same uid that has the ticket may open the memory.
 struct ShareMemoryFrame {
   static constexpr FrameType kType = FrameType::kShareMemory;
   ByteCount bytes;
   friend bool operator==(const ShareMemoryFrame&, const ShareMemoryFrame&) = default;
 };
-struct ShareHandleFrame {  // C>D: as ShareMemoryFrame, by a handle of the driver
+struct ShareHandleFrame {  // from the client: shares device memory by a driver's handle
   static constexpr FrameType kType = FrameType::kShareHandle;
   ByteCount bytes;
   DeviceHandle handle{};
   friend bool operator==(const ShareHandleFrame&, const ShareHandleFrame&) = default;
 };
-struct SharedFrame {  // D>C
+struct SharedFrame {  // from the daemon
   static constexpr FrameType kType = FrameType::kShared;
   ShareTicket ticket{};
   friend bool operator==(const SharedFrame&, const SharedFrame&) = default;
 };
-struct OpenSharedFrame {  // C>D
+struct OpenSharedFrame {  // from the client
   static constexpr FrameType kType = FrameType::kOpenShared;
   ShareTicket ticket{};
   friend bool operator==(const OpenSharedFrame&, const OpenSharedFrame&) = default;
 };
-struct SharedMemoryFrame {  // D>C +fd
+struct SharedMemoryFrame {  // from the daemon, with a descriptor
   static constexpr FrameType kType = FrameType::kSharedMemory;
   ByteCount bytes;
   friend bool operator==(const SharedMemoryFrame&, const SharedMemoryFrame&) = default;
 };
-struct SharedHandleFrame {  // D>C
+struct SharedHandleFrame {  // from the daemon
   static constexpr FrameType kType = FrameType::kSharedHandle;
   ByteCount bytes;
   DeviceHandle handle{};
   friend bool operator==(const SharedHandleFrame&, const SharedHandleFrame&) = default;
 };
-struct DropSharedFrame {  // C>D
+struct DropSharedFrame {  // from the client
   static constexpr FrameType kType = FrameType::kDropShared;
   ShareTicket ticket{};
   friend bool operator==(const DropSharedFrame&, const DropSharedFrame&) = default;
 };
-struct DropSharedOkFrame {  // D>C
+struct DropSharedOkFrame {  // from the daemon
   static constexpr FrameType kType = FrameType::kDropSharedOk;
   friend bool operator==(const DropSharedOkFrame&, const DropSharedOkFrame&) = default;
 };
-struct MakeStagingFrame {  // C>D
+struct MakeStagingFrame {  // from the client
   static constexpr FrameType kType = FrameType::kMakeStaging;
   ByteCount bytes;
   friend bool operator==(const MakeStagingFrame&, const MakeStagingFrame&) = default;
 };
-struct StagingMadeFrame {  // D>C +fd
+struct StagingMadeFrame {  // from the daemon, with a descriptor
   static constexpr FrameType kType = FrameType::kStagingMade;
   uint32_t staging_id = 0;
   ByteCount bytes;
@@ -246,8 +243,8 @@ class EncodedFrame {
   size_t size_ = 0;
 };
 
-// Cuts off the text of an error beyond 256 bytes, and replaces a code that is not an error by
-// UNKNOWN.
+// Encodes a frame.  Cuts off the text of an error beyond 256 bytes, and replaces a code that is not
+// an error by UNKNOWN.
 [[nodiscard]] EncodedFrame EncodeFrame(const Frame& frame);
 
 // The frame that reports `status` to the peer.  REQUIRES: !status.ok().
@@ -256,7 +253,7 @@ class EncodedFrame {
 [[nodiscard]] absl::Status StatusOf(const ErrorFrame& error);
 
 // Returns Unimplemented if the type or version is unknown, InvalidArgument if anything else is
-// wrong.  After either the caller closes the connection.
+// wrong.  After an error the caller must not use the connection any more.
 [[nodiscard]] absl::StatusOr<Frame> DecodeFrame(std::span<const std::byte> packet);
 
 }  // namespace larder

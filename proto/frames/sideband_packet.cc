@@ -9,8 +9,9 @@
 namespace larder {
 namespace {
 
-// The most descriptors that one packet can carry, SCM_MAX_FD.  The buffer holds all of them,
-// because the kernel would close in this thread those that do not fit.
+// The most descriptors that one packet can carry (SCM_MAX_FD).  The buffer for control data has
+// space for all of them, because the kernel would close those that do not fit, in the thread that
+// receives.
 constexpr size_t kDescriptorsMax = 253;
 constexpr size_t kCredentialsBytes = CMSG_SPACE(sizeof(ucred));
 constexpr size_t kControlBytes = kCredentialsBytes + CMSG_SPACE(kDescriptorsMax * sizeof(int));
@@ -19,8 +20,7 @@ void TakeControl(msghdr& message, ReceivedPacket& packet) {
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET) continue;
     if (c->cmsg_type == SCM_RIGHTS) {
-      // The kernel fills padding too, so there may be more descriptors than the buffer was sized
-      // for.
+      // The kernel states by cmsg_len how many descriptors arrived.
       for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
         int fd = -1;
         std::memcpy(&fd, reinterpret_cast<const std::byte*>(c) + at, sizeof fd);

@@ -1,12 +1,12 @@
-// Sends and receives one packet of a SOCK_SEQPACKET socket, together with what the kernel passes
-// beside it: descriptors and the sender's credentials.  Both ends of the sideband use it.
+// Sends and receives one packet of a SOCK_SEQPACKET socket, with the descriptors and the sender's
+// credentials that the kernel passes with it.  Both ends of the sideband use it.
 //
-// This code knows no frames (proto/frames/sideband_frames.h) and never waits: the caller polls.  It
-// expects a hostile peer: it takes ownership of every descriptor that arrives, however many, so
-// that none leaks.
+// This code does not interpret frames and never waits: the caller polls.  It expects a hostile
+// peer: it takes ownership of every descriptor that it receives, so that none leaks.
 //
 // Ownership: a ReceivedPacket owns its descriptors.  Thread-safety: none for a packet; any thread
-// may call the functions.  Limits: a packet has at most kFrameBytesMax.
+// may call the functions.
+// Limits: of a packet that is longer than kFrameBytesMax, only that many bytes are received.
 #pragma once
 
 #include <sys/types.h>
@@ -33,8 +33,8 @@ struct ReceivedPacket {
   std::array<std::byte, kFrameBytesMax> data;
   size_t size = 0;
   bool oversize = false;  // the packet was longer than any frame
-  // Descriptors were sent and did not arrive, because this process may not open more of them or the
-  // caller passed Descriptors::kNone.
+  // Not all descriptors that were sent have arrived, for example because this process may not open
+  // more of them, or because the caller passed Descriptors::kNone.
   bool control_lost = false;
   std::vector<FileDescriptor> descriptors;       // close-on-exec
   std::optional<SenderCredentials> credentials;  // with SO_PASSCRED on the receiving socket
@@ -47,13 +47,16 @@ enum class SendResult : uint8_t { kSent, kFull, kClosed, kRefused };
 // thread that calls ReceivePacket.
 enum class Descriptors : uint8_t { kTake, kNone };
 
-// A packet without bytes counts as a close (kClosed), except on a socket with SO_PASSCRED.
+// Returns kNothingYet if no packet waits, and kClosed if the peer has closed the socket or the
+// socket has failed.  A packet without bytes, descriptors and credentials counts as kClosed,
+// because it looks like the end.
 [[nodiscard]] ReceiveResult ReceivePacket(int socket, ReceivedPacket& packet,
                                           Descriptors descriptors = Descriptors::kTake);
 
 struct SendExtras {
   int descriptor = -1;  // remains the caller's; -1 sends none
-  // Sends the process's pid and effective uid.  Otherwise the kernel adds the pid and the real uid.
+  // Sends this process's pid, effective uid and effective gid.  If it is false, the kernel passes
+  // the pid and the real ids instead.
   bool credentials = false;
 };
 [[nodiscard]] SendResult SendPacket(int socket, std::span<const std::byte> bytes,

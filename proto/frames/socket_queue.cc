@@ -32,8 +32,8 @@ SocketQueue::Flushed SocketQueue::Flush(int socket) {
   return Flushed::kAll;
 }
 
-// Drops sent bytes only when they are at least half of all, so that each byte is moved once on
-// average, however slowly the peer reads.
+// Drops sent bytes only when they are at least half of all, so that each byte is moved at most once
+// on average, however slowly the peer reads.
 void SocketQueue::DropSent() {
   if (sent_ < bytes_.size() / 2) return;
   bytes_.erase(0, sent_);

@@ -2,7 +2,8 @@
 // waits for the peer.
 //
 // Ownership: it owns the bytes and borrows the socket.  Thread-safety: none.
-// Limits: none of its own; the owner checks waiting().  Bytes that were sent are freed.
+// Limits: none of its own; the owner checks waiting().  When nothing waits after a Flush, the queue
+// keeps at most 64 KiB of memory.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +20,8 @@ class SocketQueue {
   [[nodiscard]] std::string* tail() { return &bytes_; }
   [[nodiscard]] size_t waiting() const { return bytes_.size() - sent_; }
   [[nodiscard]] bool empty() const { return waiting() == 0; }
-  // Sends what the socket takes now.  Returns kBroken if the socket will never take anything again;
-  // then the queue is empty.
+  // Sends what the socket takes now.  Returns kAll if nothing waits any more, kSome if bytes still
+  // wait, and kBroken if the socket has failed; the queue is then empty.
   [[nodiscard]] Flushed Flush(int socket);
   void Clear();
 

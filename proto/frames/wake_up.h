@@ -17,7 +17,8 @@ namespace larder {
 
 class WakeUp {
  public:
-  // Returns the status of the errno if the process has no descriptor left.
+  // Returns the kernel's error if it cannot open an eventfd, for example because the process has no
+  // descriptor left.
   [[nodiscard]] static absl::StatusOr<WakeUp> Open() {
     FileDescriptor fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!fd) return absl::ErrnoToStatus(errno, "cannot open an eventfd");

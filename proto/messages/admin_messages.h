@@ -1,7 +1,8 @@
-// The messages of Admin as values: proto/larder/v1/admin.proto with types that cannot be confused.
+// The messages of Admin, except those of Drain, as values: proto/larder/v1/admin.proto with types
+// that cannot be confused.
 //
-// Values only, as in messages.h; the proto states unit, default, limit and error of every field.
-// The limits below are what the client accepts in one answer.
+// Values only: no ownership beyond their members, no threads.  The proto states unit, default,
+// limit and error of every field.  The limits below are what the client accepts in one answer.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 namespace larder::wire {
 
 inline constexpr size_t kTenantsMax = 1024;
-inline constexpr size_t kMetricsMax = 4096;  // of counters; as many gauges
+inline constexpr size_t kMetricsMax = 4096;  // counters, and as many gauges
 inline constexpr size_t kConfigBytesMax = 1 << 20;
 inline constexpr size_t kSharesMax = 256;        // kinds
 inline constexpr size_t kShareHoldersMax = 256;  // of one kind
@@ -30,7 +31,8 @@ struct TenantStats {
   friend bool operator==(const TenantStats&, const TenantStats&) = default;
 };
 
-// How much of one kind of thing each holder holds.  The holders that hold most come first.
+// How much of one kind of thing all callers hold.  `holders` names those that hold most, the
+// largest first.
 struct ShareUse {
   struct Holder {
     std::string who;

@@ -15,7 +15,7 @@ namespace larder {
 
 class CallCancel {
  public:
-  // Ends the call under way, and every call that begins later.
+  // Ends the call under way, and every later call that is given this CallCancel.
   void Cancel() LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     cancelled_ = true;
@@ -27,7 +27,7 @@ class CallCancel {
     return cancelled_;
   }
 
-  // Returns false if Cancel was called before the time was up.
+  // Sleeps for `how_long`, or until Cancel is called.  Returns false if Cancel has been called.
   [[nodiscard]] bool Sleep(std::chrono::milliseconds how_long) LARDER_EXCLUDES(mu_) {
     const auto until = SteadyNow() + how_long;
     MutexLock lock(mu_);
@@ -35,8 +35,10 @@ class CallCancel {
     return !cancelled_;
   }
 
-  // For the code that makes a call: while the Scope lives, Cancel calls `stop`, which ends the
-  // call; the constructor calls it if Cancel was called before.
+  // For the code that makes a call.  While the Scope lives, Cancel calls `stop`, which must end the
+  // call; the constructor calls `stop` if Cancel was called before.  A lock of the CallCancel is
+  // held meanwhile, so `stop` must not use the CallCancel.  If `cancel` is null, the Scope does
+  // nothing.
   class Scope {
    public:
     Scope(CallCancel* cancel, std::function<void()> stop) : cancel_(cancel) {
@@ -70,7 +72,7 @@ struct CallLimits {
   CallLimits(std::chrono::milliseconds the_deadline,  // NOLINT(google-explicit-constructor)
              CallCancel* who_cancels = nullptr)
       : deadline(the_deadline), cancel(who_cancels) {}
-  std::chrono::milliseconds deadline;  // at most wire::kDeadlineMaxMs for a unary call
+  std::chrono::milliseconds deadline;  // a unary call lasts at most wire::kDeadlineMaxMs
   CallCancel* cancel;                  // may be null
 };
 

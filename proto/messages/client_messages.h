@@ -1,4 +1,5 @@
-// The messages that the C++ API shows to engines and routers.  messages.h has all of them.
+// The messages that the C++ API shows to engines and routers.  messages.h includes them and has the
+// other messages.
 //
 // Values only: no ownership beyond their members, no threads.  engine.proto and cache.proto state
 // unit, default, limit and error of every field.
@@ -15,7 +16,7 @@
 
 namespace larder::wire {
 
-inline constexpr size_t kKeysMax = 4096;  // per request of the session stream
+inline constexpr size_t kKeysMax = 4096;  // keys in one request
 
 enum class WriteMode : uint8_t { kMapped = 1, kStaged = 2, kStream = 3 };
 enum class ReadMode : uint8_t { kMapped = 1, kCopied = 2, kStream = 3 };
@@ -69,8 +70,8 @@ struct Directive {
 struct LookupQuery {
   std::string tenant;            // empty means the caller's own
   ContentSpec content;           // without tenant
-  std::vector<uint32_t> tokens;  // either the tokens
-  std::vector<Digest> digests;   // or their chain
+  std::vector<uint32_t> tokens;  // of the prefix; empty if `digests` are given
+  std::vector<Digest> digests;   // the digest chain, instead of `tokens`
   std::string engine_id;         // empty means every engine
   friend bool operator==(const LookupQuery&, const LookupQuery&) = default;
 };
@@ -121,11 +122,11 @@ struct InstanceInfo {
 
 struct BlockSelection {
   std::string engine_id;         // empty means every engine
-  std::vector<Digest> variants;  // ids; empty means those of the engine
-  std::vector<Digest> digests;   // either these blocks
-  ContentSpec content;           // or the blocks of this chain; without tenant
-  std::vector<uint32_t> tokens;
-  BlockWriter writer = {};  // with SelectionScope::kWriter
+  std::vector<Digest> variants;  // ids; empty means those that `engine_id` registered
+  std::vector<Digest> digests;   // names of blocks; empty if `tokens` are given
+  ContentSpec content;           // without tenant
+  std::vector<uint32_t> tokens;  // names the blocks of their chain, instead of `digests`
+  BlockWriter writer = {};       // with SelectionScope::kWriter
   friend bool operator==(const BlockSelection&, const BlockSelection&) = default;
 };
 
@@ -133,7 +134,7 @@ struct ClearQuery {
   std::string tenant;
   SelectionScope scope = SelectionScope::kBlocks;
   BlockSelection blocks;
-  TierSet tiers = 0;  // never empty
+  TierSet tiers = 0;  // 0 is sent as the default, HOST and DISK
   bool pinned = false;
   bool dry_run = false;
   friend bool operator==(const ClearQuery&, const ClearQuery&) = default;

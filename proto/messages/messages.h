@@ -1,10 +1,11 @@
 // The messages of proto/larder/v1/engine.proto and cache.proto as domain values, with types that
-// cannot be confused.  Both ends use these; only proto/convert, proto/frames/session_codec, the
-// stubs and the services see the generated code.
+// cannot be confused.  Both ends use these; only proto/convert, proto/frames/session_codec and the
+// code that uses gRPC see the generated code.
 //
 // Values only: no ownership beyond their members, no threads.  The .proto files state unit,
-// default, limit and error of every field.  Decoding (convert.h) refuses a message that breaks a
-// limit, so code that handles a decoded value may rely on the limits.
+// default, limit and error of every field.  Decoding (convert.h) refuses a message with a length,
+// count, digest or enum value that is not allowed, so code that handles a decoded value may rely on
+// these.  The receiver checks what depends on the session or on the message as a whole.
 #pragma once
 
 #include <chrono>
@@ -37,7 +38,7 @@ inline constexpr size_t kRegisterContentsMax = 1024;
 inline constexpr size_t kAnswersMax = kLookupTokensMax / kStepTokens;  // names in one answer
 inline constexpr size_t kEventsMax = 65'536;                           // in one answer
 inline constexpr size_t kTenantBytesMax = 64;
-inline constexpr size_t kDeviceNameMax = 16;  // bytes of a device's kind and wish
+inline constexpr size_t kDeviceNameMax = 16;  // bytes of a device's kind, and of its wish
 inline constexpr size_t kDeviceLimitsMax = 16;
 inline constexpr size_t kDataBytesMax = 1 << 20;  // in one message of a byte stream
 inline constexpr uint32_t kDeadlineDefaultMs = 30'000;
@@ -98,7 +99,8 @@ struct PublishBlock {
   SegmentTable segments;
   uint64_t staging_offset = 0;
   uint32_t staging_id = 0;
-  // Digest{} means the parent if that is a content id, otherwise the only registered content.
+  // Digest{} means the parent if that is a content id of the session, otherwise the session's
+  // content if it has only one; otherwise the content stays unknown.
   Digest content;
   friend bool operator==(const PublishBlock&, const PublishBlock&) = default;
 };
@@ -126,11 +128,12 @@ struct Acquire {
   uint32_t layers = 0;
   uint32_t deadline_ms = kDeadlineDefaultMs;
   uint64_t remaining_bytes = 0;
-  std::vector<Codec> accepted_codecs;  // never empty
+  std::vector<Codec> accepted_codecs;  // not empty once decoded
   AcquireWhat what = AcquireWhat::kBytes;
   bool want_tables = false;
   LeaseId promised_lease;
-  uint32_t staging_id = 0;  // this and the next two only in a session that reads by copies
+  // Only a session that reads by copies uses staging_id, staging_offset and staging_bytes.
+  uint32_t staging_id = 0;
   uint64_t staging_offset = 0;
   uint64_t staging_bytes = 0;
   friend bool operator==(const Acquire&, const Acquire&) = default;
@@ -328,7 +331,7 @@ struct PinResult {
 };
 
 struct UnpinResult {
-  std::vector<BlockAnswer> blocks;  // empty if all pins of the owner were ended
+  std::vector<BlockAnswer> blocks;  // empty if the query was for all pins of the owner
   uint64_t unpinned = 0;
   uint32_t sessions_unanswered = 0;
   friend bool operator==(const UnpinResult&, const UnpinResult&) = default;
@@ -355,7 +358,7 @@ struct CompressQuery {
   std::string tenant;
   SelectionScope scope = SelectionScope::kBlocks;
   BlockSelection blocks;
-  TierSet tiers = 0;  // never empty
+  TierSet tiers = 0;  // 0 is sent as the default tiers
   Codec codec = Codec::kLossless;
   bool dry_run = false;
   friend bool operator==(const CompressQuery&, const CompressQuery&) = default;
@@ -376,22 +379,23 @@ struct WatchQuery {
   bool snapshot = false;
   std::string boot_id;  // to continue after `after`; empty to begin now, or with the snapshot
   uint64_t after = 0;
-  TierSet tiers = 0;  // never empty
+  TierSet tiers = 0;  // 0 is sent as the default tiers
   bool with_tokens = false;
   friend bool operator==(const WatchQuery&, const WatchQuery&) = default;
 };
 
-// What happened to blocks of one variant in one tier, one after the other.
+// What happened to blocks of one variant in one tier, one after the other, or, if `cleared` is
+// true, to all blocks of an engine in DEVICE.
 struct BlockEvent {
-  uint64_t sequence = 0;  // of the last block; 0 in a snapshot
-  bool stored = false;    // otherwise removed
-  bool cleared = false;   // all that `engine_id` had in `tier` is gone; there are no digests
+  uint64_t sequence = 0;  // of the last block or of the clearing; 0 in a snapshot
+  bool stored = false;    // if neither stored nor cleared, the blocks were removed
+  bool cleared = false;   // what `engine_id` had in `tier` is gone, unless it follows as stored
   Digest variant;
   Tier tier = Tier::kHost;
   std::string engine_id = {};  // only for kDevice
   std::vector<Digest> digests;
-  // Set for stored blocks if their tokens are known and were requested: then `digests` are one
-  // chain.
+  // `chain` is set for stored blocks if their tokens are known and were requested; `digests` are
+  // then one chain.
   struct Chain {
     Digest parent, content;  // parent of the first block; a content of Digest{} is unknown
     uint32_t block_tokens = 0;

@@ -19,7 +19,7 @@ std::string PathOf(int fd) {
       address.sun_family != AF_UNIX || size <= offsetof(sockaddr_un, sun_path)) {
     return "something that is not a socket file";
   }
-  return address.sun_path;  // the kernel terminates it with a NUL
+  return address.sun_path;  // ends with a NUL unless it fills sun_path
 }
 
 }  // namespace

@@ -38,8 +38,9 @@ absl::Status PrepareDirectory(const std::string& dir) {
   return absl::OkStatus();
 }
 
-// Returns an error if another user owns the lock file, and sets the mode of our own file to 0600: a
-// user who can open the file can hold its lock forever, and then no daemon could start.
+// Returns an error if the lock file belongs to neither this user nor the owner of its directory,
+// and makes a file of this user inaccessible to other users (mode 0600): a user who can open the
+// file can hold its lock forever, and then no daemon could start.
 absl::Status KeepForOurselves(int fd, const struct stat& file, const std::string& path) {
   struct stat dir {};
   if (stat(path.substr(0, path.rfind('/')).c_str(), &dir) != 0) {

@@ -32,7 +32,7 @@ std::unique_ptr<spdlog::logger> MakeLogger(spdlog::sink_ptr sink, LogLevel level
   auto logger = std::make_unique<spdlog::logger>("larderd", std::move(sink));
   logger->set_level(SpdlogLevel(level));
   logger->flush_on(spdlog::level::debug);
-  // Without this handler spdlog prints a line of its own for every failed write.
+  // Without this handler spdlog prints lines of its own about failed writes.
   logger->set_error_handler([](const std::string&) {});
   logger->set_formatter(std::make_unique<spdlog::pattern_formatter>(
       format == LogFormat::kText ? "%Y-%m-%dT%H:%M:%S.%eZ %l %v"

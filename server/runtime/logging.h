@@ -5,15 +5,16 @@
 //
 // An event is a name in snake_case that never changes, so that alerts can rely on it; everything
 // that varies is a field.  Values may come from clients: whatever bytes a value contains, the event
-// stays on one line, and a long value is cut.  An event that hostile input can cause any number of
-// times must go through a LogLimiter, and an event that recurs until an operator repairs its cause
-// must go through a LogRepeats; neither may be written to the log directly.
+// stays on one line, and a long value is cut.  An event that clients can cause any number of times,
+// or that recurs until an operator repairs its cause, should go through a LogRepeats or a
+// LogLimiter, so that it cannot fill the log.
 //
 // A line is not guaranteed to be written: a full disk or a closed pipe loses lines, but it never
 // fails the work that logs them.
-// Ownership: server/main creates the log and passes it to every part that logs.
+// Ownership: server/main.cc creates the log.  Other parts of the daemon report through functions
+// that it passes to them.
 // Thread-safety: all methods of Log, LogLimiter and LogRepeats may be called from any thread.
-// Limits: kLogValueBytesMax bytes of each value are logged.
+// Limits: at most kLogValueBytesMax bytes of each value are logged.
 #pragma once
 
 #include <concepts>
@@ -41,7 +42,7 @@ enum class LogFormat : uint8_t { kText, kJson };
 
 inline constexpr size_t kLogValueBytesMax = 512;
 
-// A key and a value.  Both must stay alive until the line is written.
+// A key and a value.  The texts that they refer to must stay alive until the line is written.
 struct LogField {
   LogField(std::string_view k, std::string_view v) : key(k), value(v) {}
   LogField(std::string_view k, const std::string& v) : key(k), value(std::string_view(v)) {}
@@ -91,15 +92,16 @@ class Log {
   const std::unique_ptr<spdlog::logger> logger_;
 };
 
-// Lets at most `lines_per_s` lines of one kind per second into the log, and reports how many it
-// suppressed.  Every place that hostile input can reach has a limiter of its own.
+// Lets at most `lines_per_s` lines of one kind into the log in each window of one second, and
+// reports how many it suppressed.  A window begins with the first line after the end of the window
+// before.  Each kind of line needs a limiter of its own.
 //
 //   if (const auto pass = limiter.Pass()) {
 //     log.Warning("frame_refused", {{"why", why}, {"suppressed", pass->suppressed}});
 //   }
 //
 // The lines that were suppressed at the very end of a flood are reported with the next line of this
-// kind, or never; the daemon's counters have the true number.
+// kind, or never.
 class LogLimiter {
  public:
   struct Line {
@@ -119,9 +121,9 @@ class LogLimiter {
   uint64_t suppressed_ LARDER_GUARDED_BY(mu_) = 0;
 };
 
-// Lets a text into the log only if the same text was not logged within the last `quiet`.  It is for
-// a condition that the daemon finds again at every retry, such as a part of the disk that stays
-// unavailable.
+// Lets a text into the log only if the same text was not logged within the last `quiet`, as far as
+// it remembers (kTextsMax).  It is for a condition that the daemon finds again at every retry, such
+// as a part of the disk that stays unavailable.
 class LogRepeats {
  public:
   // How many texts are remembered.  One more text replaces the text that was logged longest ago; a

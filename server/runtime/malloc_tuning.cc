@@ -19,8 +19,8 @@ size_t AnonymousBytes() {
   return (resident - shared) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Returns the bytes that are resident but not allocated: free memory in the arenas, stacks, and
-// other mappings.
+// Returns about how many bytes are resident but not allocated: free memory in the arenas, stacks,
+// and other mappings.
 size_t UnallocatedBytes() {
   const struct mallinfo2 heap = mallinfo2();
   const size_t allocated = heap.uordblks + heap.hblkhd;

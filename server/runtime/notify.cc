@@ -21,7 +21,8 @@ std::string OneLine(std::string text) {
   return text;
 }
 
-// Returns false if the queue at `path` is full.  sd_notify would wait for a free slot instead.
+// Returns false if the queue of the socket at `path` is full, and true otherwise, even if the text
+// could not be sent.  sd_notify would wait for a free slot instead.
 bool SendNow(const FileDescriptor& socket, std::string_view path, std::string_view text) {
   sockaddr_un address{};
   if (path.size() >= sizeof address.sun_path) return true;

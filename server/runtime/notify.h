@@ -2,11 +2,12 @@
 // WATCHDOG.
 //
 // The methods that report are no-ops without $NOTIFY_SOCKET, and none of them fails.  None of them
-// waits either, because a manager that does not listen must not stop the daemon; only an address
-// that is neither a path nor abstract may wait (sd_notify).  If the manager's queue is full, the
-// report is kept and sent with the next one, usually with the StillAlive of the next pulse
-// (signals.h); of several statuses only the newest is kept.
-// Ownership: this object owns a socket, from the first report on.
+// waits for the manager either, because a manager that does not listen must not stop the daemon;
+// only an address that is neither a path nor abstract may make them wait (sd_notify).  If the
+// manager's queue is full, a report other than StillAlive is kept and sent with the next one,
+// usually with the StillAlive of the next pulse (signals.h); of several statuses only the newest is
+// kept.
+// Ownership: this object owns a socket once it has reported to a path or an abstract address.
 // Thread-safety: all methods may be called from any thread, as long as no thread changes the
 // environment.
 // Lifecycle: outlives the threads that report through it.
@@ -25,8 +26,8 @@ class ServiceManager {
  public:
   void Ready(const std::string& status);   // the daemon serves; called once
   void Status(const std::string& status);  // a sentence for `systemctl status`
-  // The daemon drains.  The manager does not kill it within `limit`, even if TimeoutStopSec is
-  // less.
+  // Reports that the daemon drains, and asks the manager not to kill it within `limit`, even if
+  // TimeoutStopSec is less.
   void Stopping(const std::string& status, Duration limit);
   void StillAlive();  // WATCHDOG=1
 

@@ -77,7 +77,7 @@ ShareHolder UnattachedOf(uid_t uid) {
 
 Shares::Limits Shares::LimitsOf(const Sizes& sizes) {
   constexpr ByteCount kStream = MiB(4);    // about what the messages of a stream take, both ways
-  constexpr ByteCount kMessage = MiB(32);  // the longest message and what it decodes to
+  constexpr ByteCount kMessage = MiB(32);  // the longest message, and as much decoded
   constexpr ByteCount kWaiting = MiB(16);  // the longest message
   constexpr ByteCount kUnread = MiB(16), kUnreadFloor = MiB(1);
   Limits limits;
@@ -88,8 +88,7 @@ Shares::Limits Shares::LimitsOf(const Sizes& sizes) {
   of(ShareKind::kByteStreams) = {
       .all = std::max<uint64_t>(1, sizes.memory_limit.value() / kStream.value())};
   // Messages that are still arriving (incoming_messages.h), messages that wait (kWaitingBytes) and
-  // answers that are not read yet (kUnreadBytes) have limits of their own, in addition to this
-  // half.
+  // answers that are not read yet (kUnreadBytes) have limits of their own, in addition to this one.
   of(ShareKind::kMessageBytes) = {.all = std::max(sizes.memory_limit.value() / 2,
                                                   std::min(sizes.memory_limit, kMessage).value()),
                                   .floor = kMessage.value()};
@@ -105,7 +104,8 @@ Shares::Limits Shares::LimitsOf(const Sizes& sizes) {
   of(ShareKind::kRegistrationBytes) = {.all = sizes.registrations.value()};
   of(ShareKind::kLeases) = {.all = 131'072};  // about 300 B each
   of(ShareKind::kDevicePlaces) = {.all = 1 << 20};
-  // Caps instead of the rule: a block counts for every lease on it, so there is no total to divide.
+  // Caps instead of the rule: a leased block counts for every lease on it, so there is no total to
+  // divide.
   const uint64_t share =
       sizes.pool == ByteCount(0) ? UINT64_MAX : Times(sizes.pool, sizes.lease_share).value();
   const uint64_t three =
@@ -300,7 +300,8 @@ Shares::Answer Shares::Refuse(ShareKind kind, uint64_t amount, const Book* full,
   uint64_t most = limit.all;
   if (full != nullptr)
     most = std::min(most, full->uid != nullptr ? limit.process_max : UidMax(limit, *full));
-  // Spread over 1x to 2x of the pause, so that callers refused together do not retry together.
+  // Spread from 1x to almost 2x of the pause, so that callers refused together do not retry
+  // together.
   constexpr uint64_t kSteps = 16;
   const Duration pause = TextOf(kind).pause;
   if (amount <= most) answer.retry_after = pause + pause * (nth % kSteps) / kSteps;

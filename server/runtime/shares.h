@@ -4,16 +4,16 @@
 //
 // The rule: a process is granted more of a kind if it then holds no more than stays free.  The
 // processes of a uid together are granted more if they then hold no more than three times what
-// stays free.  So one process alone gets half of a kind and one uid three quarters; the more
-// holders there are, the less each of them gets; and there is always something left for a new
-// holder.  Up to the floor of a kind (1; 1 MiB to 32 MiB for the bytes of messages) the rule does
-// not apply.  Kinds that count bytes of the pool have fixed caps instead.
+// stays free.  So one process alone gets half of a kind and one uid three quarters, and the more
+// holders there are, the less each of them gets.  Up to the floor of a kind (1; 1 MiB to 32 MiB for
+// the bytes of messages and answers) the rule does not limit a holder.  Kinds that count bytes of
+// the pool have fixed caps instead.
 //
-// The total limit of a kind is exact: it is never exceeded, even when many threads take at once.
-// The limits of processes and uids may be exceeded a little, because what is free may change
+// The total limit and the caps of a kind are exact: they are never exceeded, even when many threads
+// take at once.  What the rule allows may be exceeded a little, because what is free may change
 // between the check and the grant.  A refused request does not wait in Shares, and Shares never
-// takes back what it granted.  Shares does not know gRPC: a service turns a refusal into
-// RESOURCE_EXHAUSTED.
+// takes back what it granted.  Shares does not know gRPC: its caller turns a refusal into an
+// answer.
 // Ownership: the daemon creates it; it outlives every account and ticket.
 // Thread-safety: Shares and Account may be used from any thread; a ticket from one thread at a
 // time.
@@ -45,22 +45,22 @@ namespace larder {
 
 // The name of each kind, and the advice that a refusal gives, are in shares.cc.
 enum class ShareKind : uint8_t {
-  kCalls,              // calls under way, except the streams of sessions
+  kCalls,              // calls of Cache under way, except WatchEvents
   kSessions,           // attached sessions
-  kProcesses,          // processes the sideband knows: connected, with a session, or in quarantine
+  kProcesses,          // processes with a sideband connection, a session or a quarantine
   kByteStreams,        // StoreBlocks and FetchBlocks calls under way
-  kMessageBytes,       // bytes of messages under way
+  kMessageBytes,       // bytes of messages under way, and of reads by copies that wait
   kWaitingBytes,       // bytes of messages that have arrived and wait for capacity in kMessageBytes
   kUnreadBytes,        // bytes of answers that their callers have not read
   kWatchers,           // WatchEvents calls under way
   kEngines,            // known engine ids
   kVariants,           // variants of all registrations
-  kNumbers,            // numbers of variants, which are never released
+  kNumbers,            // numbers of variants, released only by a restart
   kContents,           // contents of all registrations
-  kRegistrationBytes,  // bytes of names and numbers in registrations, in memory; as many on disk
+  kRegistrationBytes,  // bytes of names and numbers in registrations
   kLeases,             // leases, including revoked ones until they are acknowledged
   kLeasedBytes,        // bytes of leased blocks; a block under two leases counts twice
-  kReservedBytes,      // bytes of the pool that are reserved for writers
+  kReservedBytes,      // bytes of the pool that are reserved, by writers or to decode a block
   kDevicePlaces,       // blocks that sessions report in device memory
 };
 inline constexpr size_t kShareKinds = 17;
@@ -91,14 +91,14 @@ class Shares {
     uint64_t process_max = UINT64_MAX, uid_max = UINT64_MAX;
   };
   using Limits = std::array<Limit, kShareKinds>;  // by kind
-  // The sizes that an operator chooses; all other limits are fixed.
+  // The sizes that depend on the configuration; all other limits are fixed.
   struct Sizes {
     uint64_t calls_max = 256;
     uint64_t sessions_max = 1024;
     ByteCount memory_limit = MiB(256);  // of messages and byte streams under way
     ByteCount pool;                     // 0 disables the limits of pool bytes
     double lease_share = 0.25;          // of the pool, for one process
-    ByteCount registrations = MiB(64);  // the limit of registrations, on disk if there is one
+    ByteCount registrations = MiB(64);  // of registrations; with a disk, its limit for them
   };
   [[nodiscard]] static Limits LimitsOf(const Sizes& sizes);
 
@@ -112,7 +112,7 @@ class Shares {
 
  public:
   // An amount of a kind, held until the ticket is destroyed.  A ticket is empty when it is
-  // default-constructed or moved from.
+  // default-constructed, moved from or reset.
   class Ticket {
    public:
     Ticket() = default;
@@ -123,7 +123,8 @@ class Shares {
     [[nodiscard]] uint64_t amount() const { return amount_; }
     // Releases everything beyond `amount`; a no-op if the ticket holds no more than that.
     void ShrinkTo(uint64_t amount);
-    // REQUIRES: `other` is of the same account and kind, or one of the two tickets is empty.
+    // Adds what `other` holds to this ticket.  REQUIRES: both tickets are of the same account and
+    // kind, or one of them is empty.
     void Merge(Ticket other);
     void Reset();
 
@@ -139,7 +140,7 @@ class Shares {
 
   struct Answer {
     Ticket ticket;           // empty if the request was refused
-    Duration retry_after{};  // if refused; 0 if the limit itself is smaller: a retry cannot succeed
+    Duration retry_after{};  // if refused; 0 if a retry cannot succeed, as the limit is smaller
     bool own = false;        // if refused: the holder's own share was full, not the total
     std::string why;         // if refused: which share, whose, the limit and what to do
     [[nodiscard]] bool admitted() const { return static_cast<bool>(ticket); }
@@ -177,16 +178,17 @@ class Shares {
     std::shared_ptr<Book> book_;
   };
 
-  // Called for each refusal, on the thread that asked, possibly often.  `what` is the kind and the
-  // uid, so that one uid cannot cause many different texts; `why` is the text of the answer.
+  // Called for each refusal, on the thread that asked, possibly often, and under locks of the
+  // caller.  `what` is the kind and the uid, so that one uid cannot cause many different texts;
+  // `why` names the holder and says why it was refused.
   using OnRefused = std::function<void(const std::string& what, const std::string& why)>;
   explicit Shares(const Limits& limits, OnRefused on_refused = {});
   Shares(const Shares&) = delete;
   Shares& operator=(const Shares&) = delete;
 
   [[nodiscard]] Account Of(const ShareHolder& holder) LARDER_EXCLUDES(mu_);
-  // Returns the account for what an earlier daemon left on disk.  What is taken from it is charged
-  // to no holder and counts only toward the total.
+  // Returns an account whose tickets count only toward the total and are charged to no holder.  It
+  // is for what an earlier daemon left on disk.  Only Take and OfUid may be called on it.
   [[nodiscard]] Account OfDaemon() { return {this, nullptr}; }
 
   [[nodiscard]] uint64_t held(ShareKind kind) const { return StateOf(kind).held.load(); }
@@ -202,7 +204,7 @@ class Shares {
     };
     std::vector<Holder> holders;  // processes and uids, the largest holder first
   };
-  // Returns one entry for each kind, each with its `most` largest holders.
+  // Returns one entry for each kind, each with at most `most` holders: those that hold most.
   [[nodiscard]] std::vector<Use> Uses(size_t most) const LARDER_EXCLUDES(mu_);
 
  private:
@@ -218,7 +220,7 @@ class Shares {
   [[nodiscard]] Answer Refuse(ShareKind kind, uint64_t amount, const Book* full, const Book* asker);
   void CountRefused(ShareKind kind, const Book& asker);
   // Returns the text of a refusal: which share, how much is held, the limit and what to do.  `full`
-  // is as in Refuse.
+  // is the book whose share is full, or null if the total is.
   [[nodiscard]] std::string Text(ShareKind kind, const Book* full,
                                  std::optional<uint64_t> wanted) const;
   [[nodiscard]] uint64_t Free(ShareKind kind) const;

@@ -1,10 +1,10 @@
 // Turns signals into calls on a dedicated thread, where the handlers may do anything.
 //
-// The first SIGTERM or SIGINT calls `on_end`; the second one ends the process at once.  SIGHUP
-// calls `on_hangup`.  SIGPIPE is ignored: a write to a peer that has closed its connection returns
-// an error instead.
-// The thread also calls `on_pulse` periodically, for the watchdog of a service manager.  While a
-// handler runs, the thread does not call `on_pulse`.
+// The first SIGTERM or SIGINT calls `on_end`; the second one ends the process, at once or when the
+// handler that runs returns.  SIGHUP calls `on_hangup`.  SIGPIPE is ignored: a write to a peer that
+// has closed its connection returns an error instead.
+// The thread also calls `on_pulse` periodically, for the watchdog of a service manager, and before
+// it handles a signal.  While a handler runs, the thread does not call `on_pulse`.
 //
 // Ownership: this object owns its thread.  Thread-safety: one thread creates and destroys it.
 // Lifecycle: BlockSignals before any thread of the process is started -> SignalThread -> destroyed
@@ -23,8 +23,8 @@
 
 namespace larder {
 
-// Blocks the signals in the calling thread and in all threads that it starts from now on, and
-// ignores SIGPIPE in the process.
+// Blocks SIGTERM, SIGINT and SIGHUP in the calling thread and in all threads that it starts from
+// now on, and ignores SIGPIPE in the process.
 void BlockSignals();
 
 class SignalThread {
@@ -33,11 +33,11 @@ class SignalThread {
     std::function<void(int signal)> on_end;
     std::function<void()> on_hangup;
     std::function<void()> on_pulse;
-    std::optional<Duration> pulse;  // how often on_pulse is called; nullopt: never
+    std::optional<Duration> pulse;  // between calls of on_pulse, 1 ms to 1 h; nullopt: none
     int second_signal_exit_code = 1;
   };
 
-  // Returns the kernel's error if no descriptor is left.
+  // Returns the kernel's error if a descriptor cannot be opened.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SignalThread>> Start(Handlers handlers);
   ~SignalThread();
   SignalThread(const SignalThread&) = delete;

@@ -3,6 +3,6 @@
 
 namespace larder {
 
-[[nodiscard]] const char* Version();  // "0.1.0"
+[[nodiscard]] const char* Version();  // such as "0.1.0"
 
 }  // namespace larder

@@ -1,17 +1,17 @@
-// A few threads for work that would delay other requests on the thread where it arrived: copies of
-// staged blocks, long messages and long requests.
+// A few threads for work that would delay other requests on the thread where it arrived, such as
+// copies of staged blocks, long messages and calls on many blocks.
 //
-// Users take turns, and the processes of a user share the turns of that user: a user's next job
-// waits for at most one job of each other user, however many jobs and processes those have.  The
-// queue is shared as well: a process that has waiting jobs may queue another one only if all of
-// them together then take no more slots than stay free.  So a process gets at most half of the
-// queue, and other processes always find free slots.
-// Ownership: the daemon creates it.  Its destructor joins the threads, after they have run all
-// accepted jobs.
+// Users take turns, and the processes of a user share the turns of that user: at most one waiting
+// job of each other user is taken before a user's next job, however many jobs and processes the
+// other users have.  The queue is shared as well: a process that has waiting jobs may queue another
+// one only if its waiting jobs together then take no more slots, and no more bytes, than stay free.
+// So a process gets at most half of the queue, and a process without waiting jobs may always queue
+// one.
+// Ownership: the destructor joins the threads, after they have run all accepted jobs.
 // Thread-safety: Submit and Help may be called from any thread.
-// Limits: at most `jobs_max` jobs wait, with at most `bytes_max` declared bytes.  Beyond either
-// limit Submit returns false.  One job of a process that has no waiting job is accepted even then.
-// Memory: an accepted job reuses the memory of a finished one.
+// Limits: Submit returns false beyond `jobs_max` waiting jobs or `bytes_max` declared bytes, except
+// for a process that has no waiting job.
+// Memory: list nodes of finished jobs are reused.
 #pragma once
 
 #include <atomic>
@@ -44,17 +44,17 @@ class WorkerPool {
 
   [[nodiscard]] size_t threads() const { return threads_.size(); }
   // Queues a job of the holder `who`; `bytes` is the memory that the job takes while it waits.
-  // Returns false if the pool is being destroyed, or if jobs of the holder's process wait already
-  // and the queue, or the process's part of it, is full; the caller then answers "full, retry
-  // after".
+  // Returns false if the pool is being destroyed, or if other jobs of the holder's process wait and
+  // this one does not fit the queue or the part of it that the process may take.
   [[nodiscard]] bool Submit(const ShareHolder& who, size_t bytes, std::function<void()> job)
       LARDER_EXCLUDES(mu_);
-  // Queues a job in a pool whose queue is not divided among holders.  Returns false if `jobs_max`
-  // jobs wait, or if the pool is being destroyed.
+  // Queues a job in a pool whose queue is not divided among holders.  Returns false if the pool is
+  // being destroyed, or if `jobs_max` jobs wait; one job may wait even if `jobs_max` is 0.
   [[nodiscard]] bool Submit(std::function<void()> job) LARDER_EXCLUDES(mu_);
 
-  // Queues a job that is worth running only if a thread has nothing else to do.  Drops the job
-  // unless more than twice as many slots are free as jobs of the holder's process wait.
+  // Queues a job that is worth running only if a thread has nothing else to do.  Drops the job if
+  // the pool is being destroyed, and unless more than twice as many slots stay free as jobs of the
+  // holder's process wait already.
   void Help(const ShareHolder& who, std::function<void()> job) LARDER_EXCLUDES(mu_);
 
  private:

@@ -1,4 +1,4 @@
-// Admin: Stats, Drain, Verify and Config, at the operator's socket file only.
+// Admin: Stats, Drain, Verify and Config, at admin.sock only.
 //
 // Ownership: Daemon owns it; what it is constructed with outlives it.
 // Thread-safety: any thread, as gRPC's callback API requires.

@@ -34,9 +34,9 @@ void AttachStream::Refuse(const absl::Status& status) { Finish(status); }
 
 void AttachStream::OnReadDone(bool ok) {
   if (!ok) {
-    // The stream was half-closed or broke; the session knows which by whether it received `bye`.
-    // The session ends before its stream, so that when a client sees the end of the stream, the
-    // daemon has ended the session already.
+    // The client has half-closed the stream, or the stream broke: the session ended well only if it
+    // received `bye`.  The session ends before its stream, so that when a client sees the end of
+    // the stream, the daemon has ended the session already.
     EndSession();
     MutexLock lock(mu_);
     if (!finish_) finish_ = absl::OkStatus();
@@ -45,7 +45,8 @@ void AttachStream::OnReadDone(bool ok) {
   }
   {
     MutexLock lock(mu_);
-    // The stream has finished already, so this object may be deleted while the message is handled.
+    // If the stream has finished, this object may be deleted at any time, also while the message
+    // would be handled.
     if (finished_) return;
     handling_ = true;
   }

@@ -2,15 +2,17 @@
 //
 // Ownership: deletes itself in OnDone, as gRPC's callback API requires.
 // Thread-safety: Send, Finish and Abort from any thread.  gRPC calls the reactor's methods.
-// Locks: mu_ is held while gRPC is asked to read, write or finish, and while a share is taken.  The
-// session is called without it, and calls this object under the session's locks.
-// Limits: reading stops while more than kQueuedMax bytes of answers wait to be written, so that a
-// client which does not read cannot make the daemon's memory grow.
-// Memory: gRPC delivers a message as bytes.  A message longer than kSmallBytes is charged to its
-// process's share before it is parsed, until it has been handled.  If the share is full, the
-// message waits unparsed, and its bytes are charged to kWaitingBytes; if that is full too, the
-// session ends.  Answers that wait are charged (ChargeAnswers).  Between two messages the stream
-// keeps about SessionCodec::kKeptBytes of memory for each direction, to reuse it.
+// Locks: mu_ may be held while gRPC is asked to read, write or finish, and while a share is taken.
+// The session is called without it, and calls this object under the session's locks.
+// Limits: while more than kQueuedMax bytes of answers wait to be written, no further message is
+// read, so that a client which sends requests and does not read cannot make the daemon's memory
+// grow.
+// Memory: gRPC delivers a message as bytes.  A message longer than kSmallBytes is charged to the
+// session's account before it is parsed, until it has been handled.  If the share is full, the
+// message waits unparsed, and its bytes are charged to kWaitingBytes; if that is full too, or the
+// message has waited for too long (kWaitMax), the session ends.  Answers that wait are charged
+// (ChargeAnswers).  Between two messages the stream keeps at most about SessionCodec::kKeptBytes of
+// memory for each direction, to reuse it.
 #pragma once
 
 #include <chrono>
@@ -48,9 +50,9 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void Abort() override { context_.TryCancel(); }
 
  private:
-  static constexpr size_t kSmallBytes = 32 << 10;         // a longer message is charged
-  static constexpr std::chrono::seconds kWaitMax{60};     // for capacity, if its process HasItsPart
-  static constexpr std::chrono::seconds kAskAgain{1};     // between two calls of HasItsPart
+  static constexpr size_t kSmallBytes = 32 << 10;      // a longer message is charged
+  static constexpr std::chrono::seconds kWaitMax{60};  // wait for capacity; then HasItsPart decides
+  static constexpr std::chrono::seconds kAskAgain{1};  // least time between calls of HasItsPart
   static constexpr std::chrono::milliseconds kRetry{10};  // pause if no capacity or worker is free
 
   void OnReadDone(bool ok) override;
@@ -59,18 +61,20 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void OnDone() override;
   void EndSession();  // idempotent
   // The steps of handling up_: it waits for capacity; a long message goes to a worker, because
-  // gRPC's few threads serve all calls; it is handled; then the next read begins, or the stream
-  // ends.
+  // gRPC's few threads serve all calls; it is handled; then the stream ends, or the next read
+  // begins, at once or when fewer answers wait.
   void AwaitRoom() LARDER_EXCLUDES(mu_);
   void HandToWorker() LARDER_EXCLUDES(mu_);
   void HandleRead() LARDER_EXCLUDES(mu_);
-  // Ends the session if the status is not OK.
+  // Ends the session if the status is not OK; otherwise begins the next read, unless too many
+  // answers wait.
   void EndRead(absl::Status status) LARDER_EXCLUDES(mu_);
   void RetryLater(std::function<void()> again) LARDER_REQUIRES(mu_);
   // Parses up_ into message_.
   [[nodiscard]] absl::Status Parse();
-  // Charges the message in up_.  Returns nullopt if there is no capacity yet, ResourceExhausted if
-  // there never is, or was not in time.
+  // Charges the message in up_ if it is long.  Returns nullopt if it must wait for capacity, and
+  // ResourceExhausted if it must not: there can never be enough, kWaitingBytes is full, or it has
+  // waited for kWaitMax and the account HasItsPart.
   [[nodiscard]] std::optional<absl::StatusOr<Shares::Ticket>> TakeRoom();
   void WriteNext() LARDER_REQUIRES(mu_);
   // Returns true if nothing is left to do except to call gRPC's Finish, which the caller must then
@@ -78,7 +82,8 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   [[nodiscard]] bool TakeEnd() LARDER_REQUIRES(mu_);
   void FinishIfDone() LARDER_REQUIRES(mu_);
   void DropQueue() LARDER_REQUIRES(mu_);
-  // Charges the answers in queue_ and the one that is being written, or ends the stream.
+  // Charges the answers in queue_ and the one that is being written.  If the share does not allow
+  // that, drops the answers in queue_; the stream ends.
   void ChargeQueue() LARDER_REQUIRES(mu_);
 
   grpc::CallbackServerContext& context_;
@@ -102,11 +107,12 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   size_t queued_ LARDER_GUARDED_BY(mu_) = 0;  // the weight of queue_
   bool writing_ LARDER_GUARDED_BY(mu_) = false;
   size_t written_weight_ LARDER_GUARDED_BY(mu_) = 0;  // of down_, while it is being written
-  size_t kept_ LARDER_GUARDED_BY(mu_) = 0;            // the most bytes of memory that down_ keeps
+  size_t kept_ LARDER_GUARDED_BY(mu_) = 0;            // about how much memory down_ keeps
   Shares::Ticket answers_ LARDER_GUARDED_BY(mu_);     // charges queued_ and written_weight_
   bool read_paused_ LARDER_GUARDED_BY(mu_) = false;
-  // A message is being handled, possibly by a callback of retry_, which gRPC does not count as part
-  // of the call.  The stream must not finish meanwhile, because that deletes this object.
+  // A message is being handled, possibly by a worker or a callback of retry_, which gRPC does not
+  // count as part of the call.  The stream must not finish meanwhile, because that deletes this
+  // object.
   bool handling_ LARDER_GUARDED_BY(mu_) = false;
   bool finished_ LARDER_GUARDED_BY(mu_) = false;  // gRPC's Finish was called, or is about to be
   std::optional<absl::Status> finish_ LARDER_GUARDED_BY(mu_);

@@ -13,10 +13,10 @@
 namespace larder {
 namespace {
 
-// Charged for a stream between messages, and for what gRPC keeps of it until OnDone, in addition to
-// what its client has not read.  A call of gRPC is assumed to take several KiB; this was not
-// measured.  With a charge of 64 KiB, callers that had their answers were refused: OnDone may come
-// 50 ms late, and in that time a thousand small streams end.
+// Charged for a stream until OnDone, in addition to its messages, for what the daemon and gRPC keep
+// of it.  A call of gRPC is assumed to take several KiB; this was not measured.  With a charge of
+// 64 KiB, callers that had their answers were refused: OnDone may come 50 ms late, and in that time
+// a thousand small streams end.
 constexpr ByteCount kBaseBytes = KiB(16);
 constexpr Duration kRetry = std::chrono::milliseconds(10);  // if a message cannot be charged
 

@@ -1,17 +1,17 @@
 // The gRPC side of StoreBlocks and FetchBlocks: reactors that pass messages between the wire and
 // server/sessions/byte_stream.h.
 //
-// What a stream holds (its kByteStreams share, leases, a reservation, messages) is released before
-// its answer is sent, because gRPC may call OnDone late, and a caller that has its answer and opens
-// the next stream must not be counted twice.  What gRPC itself may keep of the call stays charged
-// until OnDone.
+// What a stream holds (its kByteStreams share, leases, a reservation) is released before its answer
+// is complete, because gRPC may call OnDone late, and a caller that has its answer and opens the
+// next stream must not be counted twice.  What gRPC itself may keep of the call, which includes the
+// last message of FetchBlocks, stays charged until OnDone.
 // Ownership: each reactor deletes itself in OnDone.
 // Thread-safety: none; gRPC and the retry alarm call a stream one at a time.
 // Memory: one message at a time.  Its bytes and the parsed message are charged to the caller's
 // share while the message is under way.  If the share is full, the message waits; a received
 // message waits unparsed.  An idle stream takes little beyond its base charge.
-// Limits: an idle stream ends after 30 s.  Every stream ends at the deadline that its caller sets,
-// at most one hour after it began, or after 30 s if the caller sets none.
+// Limits: a stream on which nothing moves for 30 s ends.  Every stream ends at the deadline that
+// its caller sets, at most one hour after it began, or after 30 s if the caller sets none.
 #pragma once
 
 #include <optional>
@@ -30,11 +30,12 @@ namespace larder {
 // What a byte stream holds of its caller's shares, besides those of the pool.
 class StreamShare {
  public:
-  // Returns ResourceExhausted, with the retry hint in the trailing metadata, if a share is full.
+  // Takes a place in kByteStreams and the base charge.  Returns ResourceExhausted if a share is
+  // full, with a retry hint in the trailing metadata if a retry can succeed.
   [[nodiscard]] static absl::StatusOr<StreamShare> Enter(grpc::CallbackServerContext& context,
                                                          const Shares::Account& account);
-  // Charges `memory` bytes for a message, in place of the charge for the previous one.  Returns
-  // false if the share does not allow them now.
+  // Releases the charge for the previous message, and charges `memory` bytes for the next one.
+  // Returns false if the share does not allow them now.
   [[nodiscard]] bool ChargeMessage(size_t memory);
   void EndMessage() { message_.Reset(); }
   // Releases the stream's place in kByteStreams.  The base charge, for what gRPC may keep until
@@ -55,7 +56,7 @@ class StoreStream final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
 
  private:
   void OnReadDone(bool ok) override;
-  void HandleMessage(size_t memory);  // waits until `memory` bytes can be charged
+  void HandleMessage(size_t memory);  // once `memory` bytes can be charged
   void OnDone() override { delete this; }
   [[nodiscard]] absl::Status OnMessage(const v1::StoreBlocksRequest& request);
   void End(const absl::Status& status);

@@ -11,12 +11,12 @@
 namespace larder {
 namespace {
 
-// How long a caller should wait if long calls occupy all threads: about the duration of a few of
-// them.
+// The retry hint of a call that is refused because too many calls of its verb wait.
 constexpr Duration kRetryAfterLongCalls = std::chrono::seconds(1);
 constexpr size_t kPageBytesMax = 1 << 20;  // of instances; the first of a page may be larger
 
-// A salt keeps users apart: it is part of the names of the blocks of the users that know it.
+// Removes the salts of contents.  A salt keeps users apart: only a user that knows it can name the
+// blocks that were stored with it.
 void HideSalts(std::vector<wire::InstanceInfo>* instances) {
   for (wire::InstanceInfo& instance : *instances) {
     for (ContentSpec& content : instance.contents) content.salt.clear();

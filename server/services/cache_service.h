@@ -3,8 +3,8 @@
 // (watch_call.cc).
 //
 // Short requests are answered from memory on gRPC's thread, long ones on threads for long requests
-// (charged_request.h), and the verbs of many blocks on threads of their own (LongCalls).  Pin and
-// Unpin answer when the change is on disk.
+// (charged_request.h), and the verbs of many blocks on threads of their own (LongCalls).  If there
+// is a disk, Pin and Unpin of HOST and DISK answer when the change is on disk.
 //
 // There is one CacheService at each socket that serves a method of Cache (method_table.h).  The one
 // at data.sock does not reveal the salts of contents, and keeps pins apart by user.
@@ -45,8 +45,8 @@ namespace larder {
 
 class CacheService final : public ChargedAt<CacheMethods> {
  public:
-  // The verbs of many blocks and the threads that they run on.  Each verb has threads of its own,
-  // because a Move may take hours.
+  // The verbs of many blocks and the threads that they run on.  Clear, Move and Compress have
+  // threads of their own, because a Move may take hours.
   struct LongCalls {
     WorkerPool& answering;  // for long requests of the other methods
     WorkerPool& clearing;
@@ -61,7 +61,8 @@ class CacheService final : public ChargedAt<CacheMethods> {
   CacheService(Socket socket, SessionDeps& deps, const SessionTable& sessions, PinVerb& pins,
                LongCalls long_calls, EventStreams& events);
 
-  // The unary calls.  Each method finishes `call`, now or later.
+  // The unary calls.  Each of these methods finishes `call` exactly once, before or after it
+  // returns.
   void AnswerLookup(UnaryCall& call, const v1::LookupRequest& request, v1::LookupReply* reply);
   void AnswerListInstances(UnaryCall& call, const v1::ListInstancesRequest& request,
                            v1::ListInstancesReply* reply);
@@ -80,22 +81,25 @@ class CacheService final : public ChargedAt<CacheMethods> {
                                      const v1::WatchEventsRequest* request) override;
 
  private:
-  // What happens to a call while the daemon drains.
+  // What happens to a call that begins while the daemon drains.  kRefused refuses it once
+  // SessionTable::RefusesCalls returns true.
   enum class Draining : uint8_t { kServed, kRefused };
-  // Takes a share of kCalls for the time of the call.  Returns ResourceExhausted if there is none,
-  // Unavailable if the daemon drains.
+  // Takes a place in kCalls for a call.  Returns ResourceExhausted if the share is full, and
+  // Unavailable if the daemon drains and refuses the call (Draining).
   [[nodiscard]] absl::StatusOr<Shares::Ticket> Admit(grpc::CallbackServerContext& context,
                                                      const Shares::Account& account,
                                                      Draining draining = Draining::kRefused);
   // Counts a call and returns ResourceExhausted for it, because too many calls of its verb wait.
   [[nodiscard]] absl::Status TooManyLongCalls(grpc::CallbackServerContext* context);
-  // Admits a unary call, as Admit does.  Returns false if it was refused, and therefore finished.
+  // Admits a unary call: takes its place in kCalls (Admit).  Returns false if the call was refused;
+  // Begin has then finished it.
   [[nodiscard]] bool Begin(UnaryCall& call, Draining draining = Draining::kRefused);
   void RunClear(const ClearVerb::What& what, v1::ClearReply* reply,
                 std::function<void(const absl::Status&)> done);
   void RunCompress(const CompressVerb::What& what, ProgressStream<v1::CompressProgress>* stream);
-  // The beginning that the streaming verbs share: admits the call for as long as `stream` lives,
+  // The beginning that Move and Compress share: takes a place in kCalls until `stream` ends,
   // decodes `request` into *query, calls `check()`, and returns the blocks that the call is about.
+  // Returns an error if one of these steps fails.
   template <class Message, class Request, class Query, class Check>
   [[nodiscard]] absl::StatusOr<BlockScope> BeginLongCall(grpc::CallbackServerContext& context,
                                                          const Request& request,
@@ -110,30 +114,36 @@ class CacheService final : public ChargedAt<CacheMethods> {
     if (!scope.ok()) ++deps_.counters.invalid_messages;
     return scope;
   }
-  // Returns an error if the work has not begun; the caller must then end the stream.
+  // Checks the request and queues the work.  Returns an error if the work was not queued; the
+  // caller must then end the stream.
   [[nodiscard]] absl::Status BeginMove(grpc::CallbackServerContext* context,
                                        const v1::MoveRequest& request,
                                        ProgressStream<v1::MoveProgress>* stream);
   [[nodiscard]] absl::Status BeginCompress(grpc::CallbackServerContext* context,
                                            const v1::CompressRequest& request,
                                            ProgressStream<v1::CompressProgress>* stream);
-  // Completes the owner of the pins: at data.sock it gets a prefix for the caller's user, elsewhere
-  // it stays as it is.  Returns PermissionDenied if the call has no token that proves its user,
-  // Unauthenticated if the token is not valid, InvalidArgument if the owner becomes too long.
+  // Completes the owner of the pins.  At data.sock the owner gets a prefix for the caller's user;
+  // returns PermissionDenied if the call has no token that proves its user, Unauthenticated if the
+  // token is not valid, InvalidArgument if the owner becomes too long.  At other sockets the owner
+  // stays as it is.
   [[nodiscard]] absl::Status BindOwner(const grpc::CallbackServerContext& context,
                                        std::string* owner) const;
   // Returns PermissionDenied for DEVICE at data.sock, where no caller may direct engines, and
   // Unimplemented for a tier that this daemon cannot pin.
   [[nodiscard]] absl::Status CheckPinnedTier(Tier tier) const;
-  // Runs `work`, which finishes the call: on this thread if the selection has few blocks, otherwise
-  // by OnLongThread, so that gRPC's few threads serve other calls meanwhile.
   using Selected = std::shared_ptr<const SelectedBlocks>;
   static constexpr size_t kInlineBlocks = 2'048;  // pinning or prefetching them takes about 1 ms
+  // Runs `work`, which must finish the call: on the calling thread if the selection has at most
+  // kInlineBlocks blocks, otherwise by OnLongThread, so that gRPC's few threads serve other calls
+  // meanwhile.
   void InTurn(UnaryCall& call, SelectedBlocks selected, std::function<void(const Selected&)> work);
-  // Ends all pins of the order's owner, in all tiers; at data.sock an owner has none in DEVICE.
+  // Ends all pins of the order's owner: those that the daemon keeps, and, except at data.sock,
+  // those of DEVICE, which the engines are asked to end.
   void UnpinAll(const DirectiveQueue::Order& order, v1::UnpinReply* reply,
                 std::function<void(const absl::Status&)> done);
-  // `selection` is the decoded `request`, except the tokens, which are read from `request`.
+  // Returns the blocks that a selection names.  `selection` is the decoded `request`, except the
+  // tokens, which are read from `request`.  Returns PermissionDenied for another tenant,
+  // InvalidArgument for too many blocks.
   [[nodiscard]] absl::StatusOr<SelectedBlocks> SelectBlocks(
       const std::string& tenant, wire::BlockSelection& selection,
       const v1::BlockSelection& request) const;
@@ -141,7 +151,7 @@ class CacheService final : public ChargedAt<CacheMethods> {
                                                    wire::SelectionScope scope,
                                                    wire::BlockSelection& selection,
                                                    const v1::BlockSelection& request) const;
-  // Returns the tokens within the request; they may be many, so they are not copied.
+  // Returns a view of the tokens in the request; they may be many, so they are not copied.
   [[nodiscard]] static std::span<const uint32_t> TokensOf(const v1::BlockSelection& request) {
     return {request.tokens().data(), static_cast<size_t>(request.tokens_size())};
   }

@@ -1,9 +1,10 @@
 // Ends a call that takes too long: what a stalled call holds (a lease, a reservation, a share) must
 // be released without the caller's help.
 //
-// A call for which the caller sets no deadline ends kDefault after it began.  A deadline that the
-// caller sets is limited to Limits::most.  With an idle limit, a call also ends if Moved was not
-// called for that long.
+// A call for which the caller sets no deadline may last kDefault from the construction of the
+// CallDeadline, another call until the caller's deadline, and no call longer than Limits::most;
+// then it is cancelled.  With an idle limit, a call is also cancelled if Moved was not called for
+// that long.
 // Ownership: a member of the call's reactor; the context outlives it.
 // Thread-safety: constructed and destroyed on any thread; Moved from any thread.  It may cancel the
 // call on a thread of gRPC meanwhile.
@@ -29,7 +30,7 @@ class CallDeadline {
   static constexpr std::chrono::seconds kDefault{30};  // as in proto/larder/v1/types.proto
 
   struct Limits {
-    std::chrono::seconds most;  // the longest deadline that a caller gets
+    std::chrono::seconds most;  // the longest time that a call gets
     std::chrono::seconds idle;  // 0 disables the idle limit
   };
   static constexpr Limits kWork{.most = std::chrono::hours(24),
@@ -73,12 +74,13 @@ class CallDeadline {
 
     std::atomic<TimePoint> moved;
     Mutex mu;
-    grpc::CallbackServerContext* context LARDER_GUARDED_BY(mu) = nullptr;  // null after its end
+    // Null once the CallDeadline is destroyed.
+    grpc::CallbackServerContext* context LARDER_GUARDED_BY(mu) = nullptr;
     TimePoint end LARDER_GUARDED_BY(mu);
     std::chrono::seconds idle LARDER_GUARDED_BY(mu);
     std::shared_ptr<grpc::Alarm> alarm LARDER_GUARDED_BY(mu);
   };
-  // Ends the call if its time is up, otherwise checks again at the earliest time when it may be.
+  // Cancels the call if its time is up, otherwise checks again at the earliest time when it may be.
   static void Check(const std::shared_ptr<Call>& call, TimePoint now) {
     // A new alarm each time, because an alarm cannot be set again while its callback runs.
     const auto alarm = std::make_shared<grpc::Alarm>();

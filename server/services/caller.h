@@ -33,29 +33,31 @@ inline constexpr char kRetryMetadata[] =
 [[nodiscard]] absl::StatusOr<std::optional<AttachedProcess>> CallerOf(
     const grpc::ServerContextBase& context, const ProcessTable& processes);
 
-// Returns the account that a call is charged to: that of the process of its token.  Calls without
-// a token are charged to one account per user, which counts as one process of that user; if the
-// kernel names no user, they share one account.
+// Returns the account that a call is charged to.  `caller` is the process of its token, whose
+// account it is.  Calls without a token are charged to one account for each user, which counts as
+// one process of that user; calls of which the user is not known share one account.
 [[nodiscard]] Shares::Account AccountOf(const grpc::ServerContextBase& context,
                                         const std::optional<AttachedProcess>& caller,
                                         const SessionDeps& deps);
-// The same, except that a call whose token is not valid counts as a call without one.
+// Returns the account that a call is charged to, by its token; a call whose token is not valid
+// counts as a call without a token.
 [[nodiscard]] Shares::Account AccountOf(const grpc::ServerContextBase& context,
                                         const SessionDeps& deps);
 
 // Returns PermissionDenied unless `named` is empty or the caller's own tenant.
 [[nodiscard]] absl::Status CheckTenant(std::string_view named, std::string_view own);
 
-// Returns RESOURCE_EXHAUSTED and puts the retry hint into the trailing metadata.  There is no hint
-// if `retry_after` is 0, because a retry cannot succeed then.
+// Returns ResourceExhausted, and puts the retry hint into the trailing metadata, unless
+// `retry_after` is 0, which means that a retry cannot succeed.
 [[nodiscard]] absl::Status Overloaded(grpc::ServerContextBase& context, Duration retry_after,
                                       std::string_view what);
 
-// The reactor of a unary call, with the call's share of kCalls.  The share is released before the
-// answer is sent, so that a caller that makes one call at a time never finds its own share in use.
-// The answer is charged to the caller until the caller has read it, which must happen within 30 s
-// for a long answer.  A short answer that cannot be charged is sent nevertheless; the call then
-// keeps its share of kCalls until the answer is read, which must happen within 30 s too.
+// The reactor of a unary call, with the call's place in kCalls.  Unless the answer cannot be
+// charged, the place is released before the answer is sent, so that a caller that makes one call at
+// a time never finds its own place taken.  The answer is charged to the caller until the caller has
+// read it.  An answer of at most 16 KiB that cannot be charged is sent nevertheless, and the call
+// keeps its place until the answer is read.  Such a call, and one with an answer of more than 32
+// KiB, is cancelled if its answer is not read within 30 s.
 // Ownership: deletes itself when gRPC is done with it, which is after Finish.
 // Thread-safety: one thread at a time.
 class UnaryCall final : public grpc::ServerUnaryReactor {
@@ -65,16 +67,20 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
             const SessionDeps& deps)
       : context_(context), reply_(reply), deps_(deps), account_(AccountOf(context, deps)) {}
   [[nodiscard]] grpc::CallbackServerContext& context() const { return context_; }
-  // The caller's account when the call began; its token may become invalid meanwhile.
+  // Returns the caller's account as it was when the call began; the caller's token may have become
+  // invalid since.
   [[nodiscard]] const Shares::Account& account() const { return account_; }
   void Hold(Shares::Ticket place) { place_ = std::move(place); }
   // Charges an answer of about `bytes` bytes in advance, so that no work is done whose answer
   // cannot be sent.  Returns ResourceExhausted, with which the caller must finish the call, if the
   // share does not allow it.
   [[nodiscard]] absl::Status ReserveAnswer(size_t bytes);
-  // Either Finish or Refuse must be called, exactly once.
+  // Ends the call with `status`, and with the reply if `status` is OK.  If the reply cannot be
+  // charged, may end the call with ResourceExhausted instead.  Either Finish or Refuse must be
+  // called, exactly once.
   void Finish(const absl::Status& status);
-  // As Finish, for a request that violates the contract; it is counted.
+  // Ends the call with the error `status`, because its request violates the contract, and counts
+  // it.
   void Refuse(const absl::Status& status);
 
  private:

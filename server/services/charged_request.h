@@ -2,13 +2,15 @@
 //
 // By default gRPC parses a request before it calls the service, and keeps the message until the
 // caller has read the answer: 16 MiB can become half a GiB, for as long as the caller likes.  So
-// the methods of data.sock and control.sock get bytes from gRPC, and each request is parsed here.
-// The parsed request lives while its method runs; the method copies what the call needs later.
+// the methods of Cache and Engine get bytes from gRPC.  Requests of unary calls, and of calls with
+// a stream of answers, are parsed here.  Such a request lives while its method runs; the method
+// copies what the call needs later.
 //
-// A request beyond kSmallRequestBytes is charged for its bytes, once all have arrived, and for the
-// parsed message, before it is parsed.  A unary call with a request beyond kInlineRequestBytes is
-// answered on separate threads, which take callers in turn: weighing, parsing and answering the
-// longest requests takes 20 ms and more, and gRPC's few threads serve all calls.
+// A request longer than kSmallRequestBytes is charged for its bytes, once all have arrived, and for
+// the parsed message, before it is parsed.  A unary call with a request longer than
+// kInlineRequestBytes is answered on separate threads, which take callers in turn: weighing,
+// parsing and answering the longest requests takes 20 ms and more, and gRPC's few threads serve all
+// calls.
 //
 // Ownership: none.  Thread-safety: any thread.
 #pragma once
@@ -35,8 +37,9 @@ namespace larder {
 inline constexpr size_t kSmallRequestBytes = 32 << 10;
 inline constexpr size_t kInlineRequestBytes = 128 << 10;
 
-// Returns how much memory the bytes and the parsed message take together.  Returns InvalidArgument
-// if the parsed message would take more than a message of this length may (ParsedWeightMax).
+// Returns about how much memory, in bytes, the serialized and the parsed message take together.
+// Returns InvalidArgument if the parsed message would take more than a message of this length may
+// (ParsedWeightMax).
 [[nodiscard]] absl::StatusOr<size_t> MemoryOf(const grpc::ByteBuffer& bytes,
                                               const google::protobuf::Descriptor& type);
 // Parses the bytes into *message and frees them.  Returns InvalidArgument if they are not a valid
@@ -44,26 +47,28 @@ inline constexpr size_t kInlineRequestBytes = 128 << 10;
 [[nodiscard]] absl::Status Parse(grpc::ByteBuffer* bytes, google::protobuf::Message* message);
 
 // Weighs, charges and parses a request.  The ticket is empty if the request is at most
-// kSmallRequestBytes long.  Returns ResourceExhausted, with the retry hint in the trailing
-// metadata, if the share is full.  Returns InvalidArgument, and counts it, if the bytes are not a
-// valid message of this type, or are longer than `length_max`.
+// kSmallRequestBytes long.  Returns ResourceExhausted if the share is full, with a retry hint in
+// the trailing metadata if a retry can succeed.  Returns InvalidArgument, and counts it, if the
+// bytes are longer than `length_max`, would take too much memory when parsed (MemoryOf), or are not
+// a valid message of this type.
 [[nodiscard]] absl::StatusOr<Shares::Ticket> ParseCharged(grpc::CallbackServerContext& context,
                                                           const SessionDeps& deps,
                                                           grpc::ByteBuffer bytes, size_t length_max,
                                                           google::protobuf::Message* request);
 
-// Weighs and charges a request, then calls `answer`, which parses the bytes and finishes `call`: on
-// this thread, or for a long request on a thread of `long_requests`.  If the request is refused,
-// finishes `call`.  If the bytes are not a valid message, `answer` returns InvalidArgument and must
-// not have finished the call.
+// Parses the bytes of a request and has its call finished, now or later.  Returns InvalidArgument
+// if the bytes are not a valid message; the call must then not have been finished.
 using AnswerBytes = std::function<absl::Status(grpc::ByteBuffer)>;
+// Weighs and charges a request, then calls `answer`: on this thread, or for a request longer than
+// kInlineRequestBytes on a thread of `long_requests`.  If the request is refused, finishes `call`
+// with an error instead.
 void AnswerCharged(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_requests,
                    grpc::ByteBuffer bytes, const google::protobuf::Descriptor& type,
                    AnswerBytes answer);
 
-// Runs `work`, which finishes `call`, on a thread of `long_requests` when it is the caller's turn.
-// `bytes` says how much memory the work takes while it waits.  If too many requests wait, or the
-// caller has ended the call by the time of its turn, finishes `call` with an error instead.
+// Runs `work`, which must finish `call`, on a thread of `long_requests` when it is the caller's
+// turn.  `bytes` says how much memory the work takes while it waits.  If too many requests wait, or
+// the caller has ended the call by the time of its turn, finishes `call` with an error instead.
 void OnLongThread(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_requests, size_t bytes,
                   std::function<void()> work);
 
@@ -75,7 +80,7 @@ class ChargedAt : public ServedAt<Table> {
   ChargedAt(Socket socket, const SessionDeps& deps, WorkerPool& long_requests)
       : ServedAt<Table>(socket), socket_(socket), deps_(deps), long_requests_(long_requests) {}
 
-  // For a unary call, which the method finishes, now or later.
+  // Serves a unary method by `method`, which must finish its call, now or later.
   template <template <class> class Method, class Service, class Request, class Reply>
   void Charge(void (Service::*method)(UnaryCall&, const Request&, Reply*)) {
     auto* const service = static_cast<Service*>(this);
@@ -93,7 +98,8 @@ class ChargedAt : public ServedAt<Table> {
           return call;
         }));
   }
-  // For a call with a stream of answers, whose request has at most `length_max` bytes.
+  // Serves a method with a stream of answers by `method`; its request has at most `length_max`
+  // bytes.
   template <template <class> class Method, class Service, class Request, class Reply>
   void Charge(grpc::ServerWriteReactor<Reply>* (Service::*method)(grpc::CallbackServerContext*,
                                                                   const Request*),

@@ -1,5 +1,5 @@
-// Engine: Attach and the byte streams.  Identifies the caller, takes a share, and creates the
-// reactor that handles the call.
+// Engine: Attach and the byte streams.  Identifies the caller and creates the reactor that handles
+// the call; for a byte stream it takes the shares first.
 //
 // Ownership: Daemon owns it; what it is constructed with outlives it.
 // Thread-safety: any thread, as gRPC's callback API requires.
@@ -25,8 +25,8 @@ class EngineService final : public ChargedAt<EngineMethods> {
       grpc::CallbackServerContext* context, const v1::FetchBlocksRequest* request) override;
 
  private:
-  // Attach and StoreBlocks get their messages as bytes, which the stream parses once they are
-  // charged.
+  // Attach and StoreBlocks get their messages as bytes, so that their streams can charge a message
+  // before they parse it.
   [[nodiscard]] grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AttachRaw(
       grpc::CallbackServerContext* context);
   [[nodiscard]] grpc::ServerReadReactor<grpc::ByteBuffer>* StoreRaw(
@@ -35,7 +35,7 @@ class EngineService final : public ChargedAt<EngineMethods> {
   SessionDeps& deps_;
   SessionTable& sessions_;
   // Takes the shares of a byte stream.  Returns ResourceExhausted if one is full, Unavailable if
-  // the daemon drains.
+  // the daemon drains and refuses calls (SessionTable::RefusesCalls).
   [[nodiscard]] absl::StatusOr<StreamShare> EnterStream(
       grpc::CallbackServerContext& context, const std::optional<AttachedProcess>& caller);
 };

@@ -14,7 +14,7 @@
 namespace larder {
 namespace {
 
-// How long an event may wait before it is sent.
+// How often the thread looks for events while there are watchers.
 constexpr Duration kPollEvery = std::chrono::milliseconds(10);
 constexpr Duration kRetryAfterWatchers = std::chrono::seconds(10);
 // After this many events of tiers that a watcher does not watch, it gets a message with the number
@@ -28,7 +28,8 @@ absl::Status Ending() {
 }  // namespace
 
 // The thread of EventStreams uses the feed and finishes the stream; gRPC's threads only set
-// `writing_` and `cancelled_` and wake it.
+// `writing_` and `cancelled_` and wake that thread.  Watch finishes a stream that begins after
+// EndAll.
 class EventStreams::Stream final : public Reactor {
  public:
   enum class Told { kNothing, kMore, kEnded };
@@ -37,8 +38,8 @@ class EventStreams::Stream final : public Reactor {
          Shares::Ticket place)
       : context_(context), feed_(std::move(feed)), streams_(streams), place_(std::move(place)) {}
 
-  // Sends the next events if the watcher can take more.  After kEnded the stream has finished and
-  // must not be used any more.
+  // Sends the next events if the watcher can take more.  Returns kMore if there may be more to send
+  // at once.  After kEnded the stream has finished and must not be used any more.
   [[nodiscard]] Told Tell() {
     if (cancelled_) return End(absl::CancelledError("the watcher has ended the call"));
     if (feed_.lost()) return CutOff();

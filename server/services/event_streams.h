@@ -40,7 +40,7 @@ class EventStreams {
   // Returns a stream of the events that `query` selects, or one that ends at once with an error.
   [[nodiscard]] Reactor* Watch(grpc::CallbackServerContext& context, const Shares::Account& account,
                                const wire::WatchQuery& query) LARDER_EXCLUDES(mu_);
-  // Ends all streams and refuses new ones.
+  // Makes the thread end all streams soon.  A stream that begins later ends at once.
   void EndAll() LARDER_EXCLUDES(mu_);
   // Returns a stream that ends with `why`.
   [[nodiscard]] static Reactor* Refuse(const absl::Status& why);

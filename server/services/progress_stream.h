@@ -29,13 +29,14 @@ class ProgressStream final : public grpc::ServerWriteReactor<Message> {
   explicit ProgressStream(grpc::CallbackServerContext& context)
       : deadline_(context, CallDeadline::kWork) {}
 
-  // Keeps the ticket until the call is finished.  REQUIRES: the work has not begun.
+  // Keeps the ticket until just before the call is finished.  REQUIRES: the work has not begun.
   void Hold(Shares::Ticket ticket) LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     ticket_ = std::move(ticket);
   }
 
-  // Returns false if the caller has ended the call.
+  // Sends the message, or keeps it as the next one if an earlier one is being written.  Returns
+  // false if the caller has ended the call.
   [[nodiscard]] bool Report(Message message) LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     if (cancelled_) return false;
@@ -43,7 +44,8 @@ class ProgressStream final : public grpc::ServerWriteReactor<Message> {
     WriteNext();
     return true;
   }
-  // Reports what `progress` encodes to (proto/convert).
+  // Reports what `progress` encodes to (proto/convert).  Returns false if the caller has ended the
+  // call.
   template <class Progress>
   [[nodiscard]] bool ReportEncoded(const Progress& progress) {
     Message message;

@@ -11,11 +11,11 @@
 
 namespace larder::cli {
 
-// Parses "30s", "500ms", "2min" or "1h".  Returns InvalidArgument unless the duration is above 0
-// and at most 365 days.
+// Parses a duration such as "30s", "500ms", "2min" or "1h".  Less than 1 ms counts as 1 ms.
+// Returns InvalidArgument unless the duration is above 0 and at most 365 days.
 [[nodiscard]] absl::StatusOr<std::chrono::milliseconds> ParseDuration(std::string_view text);
-// Parses "8GiB", "64MiB" or "4096" (bytes).  Returns InvalidArgument unless the number is whole and
-// the size is from 1 byte to 4 EiB.
+// Parses a size such as "8GiB", "64MiB" or "4096" (bytes).  Returns InvalidArgument unless the
+// number is whole and the size is from 1 byte to 4 EiB.
 [[nodiscard]] absl::StatusOr<uint64_t> ParseBytes(std::string_view text);
 
 }  // namespace larder::cli

@@ -1,7 +1,8 @@
 // Shows on standard error how far a long operation is.  Prints nothing if standard error is no
 // terminal.
 //
-// It redraws one line at most ten times per second, and erases it at the end.
+// It redraws one line at most ten times per second (but always after a Hide), and erases it when it
+// is destroyed.
 // Thread-safety: none.
 #pragma once
 

@@ -43,28 +43,34 @@ class Shell {
   [[nodiscard]] Interrupt& interrupt() { return interrupt_; }
   // The name of the verb that runs, for messages.
   void SetVerb(std::string verb) { verb_ = std::move(verb); }
-  // The folder of Cache's socket file.
+  // Returns the folder of --socket if that names one, otherwise that of --socket-dir or its
+  // default.
   [[nodiscard]] std::string SocketFolder() const;
 
-  // Connect at the first call.  Return Unavailable if no daemon listens, PermissionDenied if this
-  // user may not open the socket file, DeadlineExceeded if the daemon listens but does not answer,
+  // Connects to the socket file of the daemon's Cache at the first call.  Returns Unavailable if no
+  // daemon listens, PermissionDenied if this user may not open the file, InvalidArgument if its
+  // path is too long, DeadlineExceeded if the daemon listens but does not answer in time (Limits),
   // Cancelled after a signal.
   [[nodiscard]] absl::StatusOr<RpcStub*> Cache();
+  // Connects to the socket file of the daemon's Admin at the first call.  Returns the errors of
+  // Cache.
   [[nodiscard]] absl::StatusOr<AdminStub*> Admin();
-  // Returns OK if a process listens at the socket file of Admin.
+  // Returns OK if a process listens at the socket file of Admin, even if it does not answer.
   [[nodiscard]] absl::Status ProbeAdmin();
   // Returns the limits of a call: its deadline is --timeout if that is given, otherwise `usual`,
   // and a signal cancels it.
   [[nodiscard]] CallLimits Limits(std::chrono::milliseconds usual = std::chrono::seconds(30));
 
   void Print(std::string_view text);  // to standard output
-  // The same, with each line cut to the width of the terminal; a pipe gets the text unchanged.
+  // Prints to standard output, on a terminal with unprintable characters replaced and each line cut
+  // to the width of the terminal; elsewhere the text is unchanged.
   void PrintLines(std::string_view text);
   void PrintJson(const Json& value, bool one_line = false);
   void Say(std::string_view sentence);     // to standard error
   void SayNext(std::string_view command);  // the command to run next, to standard error
-  // Prints what went wrong and what to run next: `next`, or what follows from the status.  Returns
-  // the exit code.
+  // Prints what went wrong and what to run next: `next`; if that is empty, what a failed connect or
+  // Confirm suggested, or what follows from the status.  Returns the exit code: 128 plus the signal
+  // if a signal cancelled the call, otherwise ExitCodeOf(status).
   [[nodiscard]] ExitCode Fail(const absl::Status& status, std::string_view next = "");
   // Returns OK if the user confirms, or has done so with --yes; InvalidArgument if the user
   // declines or there is no terminal to ask at; Cancelled if a signal or the end of input comes

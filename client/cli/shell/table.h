@@ -1,5 +1,6 @@
-// Rows under headings, no wider than the terminal: the widest column that may be cut is shortened
-// until a row fits.
+// Rows under headings, no wider than a given width: the widest columns that may be cut are
+// shortened, to 8 characters at least, until a row fits.  If it still does not fit, each line is
+// cut.
 //
 // Ownership: values.  Thread-safety: none.  Limits: cells are printable ASCII (storage/text.h).
 #pragma once
@@ -32,12 +33,13 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// Lines such as "pool   1 GiB".  A value that does not fit continues on the next line, below its
-// beginning.
+// Returns lines such as "pool   1 GiB".  A value that does not fit into `width` continues on the
+// next line, below its beginning.  A `width` of 0 is no limit.
 [[nodiscard]] std::string FormatFacts(const std::vector<std::pair<std::string, std::string>>& facts,
                                       size_t width);
 
-// Shortens text that is wider than `width`, and ends it with "..".
+// Returns `text`, shortened to `width` characters if it has more.  Shortened text ends with ".." if
+// `width` is above 2.  A `width` of 0 is no limit.
 [[nodiscard]] std::string Cut(const std::string& text, size_t width);
 
 }  // namespace larder::cli

@@ -24,7 +24,7 @@ namespace {
 constexpr size_t kKeysAtOnce = 4096;
 constexpr size_t kInputBytesMax = 256 << 20;
 
-// Reads all of a file ("@FILE") or of standard input ("-").
+// Reads all of a file ("@FILE") or of standard input ("-"), at most 256 MiB.
 absl::StatusOr<std::string> ReadInput(const std::string& from, Interrupt& interrupt) {
   FileDescriptor file;
   int fd = STDIN_FILENO;
@@ -51,8 +51,8 @@ absl::StatusOr<std::string> ReadInput(const std::string& from, Interrupt& interr
 
 bool IsInput(const std::string& text) { return text == "-" || text.starts_with("@"); }
 
-// The first word of each line is a key.  Lines that begin with "#" and the heading of a table are
-// skipped.
+// The first word of each line is a key.  Lines are skipped if it begins with "#" or is "KEY", the
+// heading of a table.
 absl::Status AppendKeys(const std::string& from, Interrupt& interrupt,
                         std::vector<std::string>* keys) {
   LARDER_ASSIGN_OR_RETURN(const std::string text, ReadInput(from, interrupt));

@@ -9,7 +9,8 @@
 //   --writer-uid UID  every block that processes of this user stored; with --writer-engine ID only
 //                     those that they stored for this engine
 //
-// Ownership: must live as long as the App that it was added to.  Thread-safety: none.
+// Ownership: a ContentOptions or BlockOptions must live as long as the App that it was added to.
+// Thread-safety: none.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -26,16 +27,18 @@ namespace larder::cli {
 
 struct ContentOptions {
   void AddTo(CLI::App& app);
-  // Returns InvalidArgument if --model is missing, or if --salt or --multimodal begins with "hex:"
-  // and is not pairs of hexadecimal digits.
+  // Returns InvalidArgument if --model is missing, or if in --salt or --multimodal "hex:" is not
+  // followed by pairs of hexadecimal digits.
   [[nodiscard]] absl::StatusOr<ContentSpec> Content() const;
   [[nodiscard]] bool any() const;
 
   std::string model, revision, salt, lora, multimodal;
 };
 
-// Reads token ids that are separated by commas or blanks.  "@FILE" reads them from a file, "-" from
-// standard input.
+// Reads token ids that are separated by commas, white space or brackets.  "@FILE" reads them from a
+// file, "-" from standard input.  Returns InvalidArgument if a word is not a token id, or if there
+// are none or more than wire::kLookupTokensMax; Cancelled if a signal arrives before standard input
+// ends; or the error of reading the file.
 [[nodiscard]] absl::StatusOr<std::vector<uint32_t>> ReadTokens(const std::string& text,
                                                                Interrupt& interrupt);
 // A digest is 32 hexadecimal digits.
@@ -43,7 +46,8 @@ struct ContentOptions {
 
 // REQUIRES: `word` is "device", "host" or "disk", as AddWord has checked.
 [[nodiscard]] Tier TierNamed(std::string_view word);
-// Takes "all" as well, and returns the empty set for it: the daemon then takes its default tiers.
+// Returns the set with the tier of the word, or, for "all", the empty set: the daemon then takes
+// its default tiers.
 [[nodiscard]] TierSet TiersNamed(std::string_view word);
 
 class BlockOptions {
@@ -58,8 +62,11 @@ class BlockOptions {
     wire::SelectionScope scope = wire::SelectionScope::kBlocks;
     wire::BlockSelection blocks;
   };
-  // Puts the keys of one variant together, at most 4,096 in a part.  Returns InvalidArgument if no
-  // blocks are named, or if they are named in more than one way.
+  // Returns what the command line names, in one part for each call of the daemon.  Keys of the same
+  // variant, and those that name none, share a part, at most 4,096 in each; every other way to name
+  // blocks makes one part.  Returns InvalidArgument if no blocks are named, if they are named in
+  // more than one way, or if an option is wrong; Cancelled if a signal arrives before standard
+  // input ends; or the error of reading a file.
   [[nodiscard]] absl::StatusOr<std::vector<Part>> Parts(Interrupt& interrupt) const;
 
  private:

@@ -25,7 +25,7 @@ Pending PendingOf(Tier tier) {
   return tier == Tier::kDevice ? Pending::kUnanswered : Pending::kComes;
 }
 
-// Calls `ask` for one part after the other, and gathers the answers.
+// Calls `ask` for one part after the other, and gathers the answers.  Returns the first error.
 template <class Ask>
 absl::StatusOr<std::vector<wire::BlockAnswer>> AskParts(const PinOptions& options, Shell& shell,
                                                         const Ask& ask) {

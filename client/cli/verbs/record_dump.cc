@@ -113,8 +113,8 @@ const char* ToString(Codec codec) {
   return "?";
 }
 
-// A header that cannot be decoded becomes part of the report.  Returns an error only if the file
-// cannot be read.
+// Reads the header at report->offset.  If it cannot be decoded, report->error says why.  Returns an
+// error only if the file cannot be read.
 absl::Status ReadHeader(const RecordFile& file, RecordReport* report) {
   std::vector<std::byte> bytes;
   absl::Status status = file.Read(report->offset, kRecordPrefixBytes, &bytes);
@@ -164,9 +164,9 @@ absl::Status CheckSegments(const RecordFile& file, const Form& form, RecordRepor
   return absl::OkStatus();
 }
 
-// After a damaged header it is unknown where the next record begins, so the list ends there.  In a
-// file with gaps a record may begin at any page, also within the space of an erased record, so only
-// a whole record is skipped in one step.
+// In a file without gaps, the list ends at a damaged header, because it is unknown where the next
+// record begins.  In a file with gaps a record may begin at any page, also within the space of an
+// erased record, so only a whole record is skipped in one step.
 absl::StatusOr<std::vector<RecordReport>> ReadRecords(const RecordFile& file, const Form& form) {
   std::vector<RecordReport> reports;
   uint64_t offset = 0;

@@ -5,7 +5,7 @@
 // Only the catalog knows which records of a .kv file are in use.  So a record of a .kv file that is
 // not whole may be damaged, or erased and partly overwritten; a whole record may be erased, too;
 // and a page whose header is damaged looks like a free page.
-// DumpRecords has at most one segment in memory at a time, and needs no daemon.
+// DumpRecords has the payload of at most one segment in memory at a time, and needs no daemon.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,8 @@ struct RecordDump {
   size_t records = 0, not_whole = 0;
 };
 
-// Returns an error only if the file cannot be read; damaged records are part of the dump.
+// Returns an error only if the file cannot be opened or read, or is not a regular file; damaged
+// records are part of the dump.
 [[nodiscard]] absl::StatusOr<RecordDump> DumpRecords(const std::string& path);
 
 }  // namespace larder::cli

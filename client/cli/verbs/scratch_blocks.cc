@@ -121,7 +121,8 @@ absl::Status ScratchBlocks::Get(const std::string& what, std::vector<Batch>* bat
     for (size_t i = 0; i < count; ++i) {
       if ((*statuses)[i] != BlockStatus::kOk) continue;
       ++batch.blocks;
-      // Comparing one layer of each block, another one each time, is enough to check the path.
+      // Comparing one layer of each block, a different one for each block of a batch, is enough to
+      // check the path.
       const auto layer = static_cast<uint32_t>(i % kLayers);
       const bool right = layers[i * kLayers + layer] == LayerOf(blocks_[first + i], layer);
       batch.wrong += right ? 0 : 1;

@@ -25,10 +25,10 @@ struct ScratchSize {
 
 class ScratchBlocks {
  public:
-  // `verb` becomes part of the name of their model, "larderctl-VERB".
+  // `verb` becomes part of the name of the blocks' model, "larderctl-VERB".
   ScratchBlocks(const std::string& verb, const ScratchSize& size, Shell& shell, RpcStub& cache);
 
-  // Attaches, registers the content, and computes the names of the blocks.
+  // Connects, attaches, registers the content, and computes the names of the blocks.
   [[nodiscard]] absl::Status Begin();
 
   // How long a batch of blocks took, and what became of them.
@@ -37,9 +37,16 @@ class ScratchBlocks {
     double seconds = 0;
     uint64_t wrong = 0;  // of them, those that Get returned with wrong bytes
   };
-  // `what` is the label of the progress bar.  Return Cancelled after a signal.
+  // Puts all blocks, and appends one entry for each call of the client library to `batches`.
+  // `what` is the label of the progress bar.  Returns Cancelled after a signal; other errors are
+  // those of Session::Put.
   [[nodiscard]] absl::Status Put(const std::string& what, std::vector<Batch>* batches);
+  // Gets all blocks, checks one layer of each, and appends one entry for each call of the client
+  // library to `batches`.  `what` is the label of the progress bar.  Returns Cancelled after a
+  // signal; other errors are those of Session::Get.
   [[nodiscard]] absl::Status Get(const std::string& what, std::vector<Batch>* batches);
+  // Ends the session and clears the blocks, within at most one minute.  A signal does not interrupt
+  // it.
   [[nodiscard]] absl::Status Clear();
 
   [[nodiscard]] const ContentSpec& content() const { return content_; }
@@ -51,7 +58,7 @@ class ScratchBlocks {
     Digest digest, parent;
     std::vector<uint32_t> tokens;
   };
-  // The bytes of a layer are derived from the block's digest.
+  // Returns the bytes of a layer, which are derived from the block's digest and the layer.
   [[nodiscard]] std::vector<std::byte> LayerOf(const Block& block, uint32_t layer) const;
   [[nodiscard]] absl::Status CheckInterrupt() const;
 

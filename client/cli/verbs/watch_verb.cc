@@ -21,7 +21,8 @@ const char* KindOf(const wire::BlockEvent& event) {
   return event.cleared ? "cleared" : event.stored ? "stored" : "removed";
 }
 
-// The uid of the writer, which stored events have if tokens were asked for.
+// Returns the uid of the writer as text, or "" if it is not known: only stored events have it, and
+// only with --with-tokens.
 std::string WriterText(const wire::BlockEvent& event) {
   if (!event.chain || event.chain->writer.uid == BlockWriter::kUnknownUid) return "";
   return absl::StrCat(" uid ", event.chain->writer.uid);
@@ -67,7 +68,8 @@ void PrintJson(const wire::WatchReply& reply, Shell& shell) {
   }
 }
 
-// Returns the command line of this watch, with `from` as the options that say where it starts.
+// Returns a command that watches the same tiers, with `from` as the options that say where it
+// starts.  Options that every verb has are left out.
 std::string Again(const WatchOptions& options, absl::string_view from) {
   return absl::StrCat("larderctl watch ", from,
                       options.tier == "all" ? "" : absl::StrCat(" --tier ", options.tier),

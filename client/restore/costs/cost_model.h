@@ -30,8 +30,9 @@ class CostModel {
   [[nodiscard]] double ComputeSeconds(TokenRange tokens) const;
   // `layers` count within the model, not within a stage.
   [[nodiscard]] double ComputeSeconds(TokenRange tokens, StageLayers layers) const;
-  // As above, but in steps of `chunk` tokens, each with the fixed cost.  The number of steps is at
-  // least 1 and not rounded.
+  // Returns the seconds of computing `tokens` through `layers`, which count within the model, in
+  // steps of `chunk` tokens, each of which has the fixed cost.  The number of steps is not rounded,
+  // but at least 1.
   [[nodiscard]] double ComputeSeconds(TokenRange tokens, StageLayers layers, uint32_t chunk) const;
   [[nodiscard]] double LoadSeconds(ChannelId channel, double bytes) const;
   [[nodiscard]] double Share(StageLayers layers) const;
@@ -41,11 +42,13 @@ class CostModel {
   // `decode_tokens`.
   void ObserveStep(std::span<const TokenRange> ranges, uint32_t decode_tokens, double seconds);
   void ObserveLoad(ChannelId channel, double bytes, double seconds);
-  // Sets the channel's rate, and forgets what was observed of it before.
+  // Sets the channel's rate, and forgets what was observed of the channel before.  Does nothing if
+  // the rate is not above 0.
   void SetRate(ChannelId channel, double bytes_per_s);
 
-  // Relative standard deviation of ComputeSeconds and of LoadSeconds.
+  // Relative standard deviation of ComputeSeconds(tokens).
   [[nodiscard]] double ComputeDoubt(TokenRange tokens) const;
+  // Relative standard deviation of LoadSeconds; 1 for a channel that is not known.
   [[nodiscard]] double LoadDoubt(ChannelId channel) const;
 
   [[nodiscard]] ComputeCost compute() const;  // as learnt so far

@@ -1,7 +1,7 @@
 // A range and a set of the layers of a stage.
 //
 // Ownership: values.
-// Limits: kStageLayersMax layers; a model with more layers is restored in groups of layers.
+// Limits: layers below kStageLayersMax.
 #pragma once
 
 #include <array>
@@ -12,7 +12,8 @@ namespace larder {
 
 inline constexpr uint16_t kStageLayersMax = 128;
 
-// Layers [begin, end), counted inside their stage.
+// Layers [begin, end), counted inside their stage unless a user says that they are counted within
+// the model.
 struct StageLayers {
   uint16_t begin = 0;
   uint16_t end = 0;

@@ -65,7 +65,8 @@ class Table {
       out->push_back(*value);
     }
   }
-  // Returns the first error; a key that was never read is one, too.
+  // Returns the first error, or OK.  A key of the table that no call has asked for is an error,
+  // too.
   absl::Status Finish() {
     for (const auto& [key, node] : table_) {
       if (known_.count(std::string(key.str())) == 0) {

@@ -41,7 +41,8 @@ struct ChannelCost {
   double bytes_per_s = 0;
 };
 
-// What an offline measurement found for a machine and a model.
+// What computing and loading cost for a model on a machine: as measured before any restore, or as
+// learnt from restores (CostModel::Learnt).
 struct Profile {
   std::string model = {};
   uint16_t layers = 1;
@@ -49,19 +50,22 @@ struct Profile {
   std::vector<double> layer_shares = {};   // each layer's share of a step's time; empty: all equal
   std::vector<ChannelCost> channels = {};  // ChannelId 1, 2, ...
   uint32_t crossover_tokens = 0;           // for shorter prefixes layer-wise plans were faster
-  // Relative standard deviation of the costs: 0.05 to 0.1 if they were measured on this machine,
-  // 0.3 if on another one of the same kind.
+  // Relative standard deviation of the costs.  Use 0.05 to 0.1 if they were measured on this
+  // machine, 0.3 if on another one of the same kind.
   double doubt = 0.15;
 };
 
-// Errors begin with `path` and the line: "profile.toml:7: layers is missing; ...".
+// Returns InvalidArgument for a malformed profile; the message begins with `path`, which is not
+// read, and the line: "profile.toml:7: layers is missing; ...".
 [[nodiscard]] absl::StatusOr<Profile> ParseProfile(std::string_view text, const std::string& path);
 [[nodiscard]] std::string FormatProfile(const Profile& profile);
 
-// Returns NotFound if the file does not exist or cannot be accessed, InvalidArgument if it is
-// malformed, Unavailable if reading fails.
+// Returns NotFound if the size of the file cannot be determined, for example because the file does
+// not exist; InvalidArgument if the file is malformed or larger than 1 MiB; Unavailable if it
+// cannot be opened or read.
 [[nodiscard]] absl::StatusOr<Profile> ReadProfile(const std::string& path);
-// Writes `path`.new and renames it, so `path` is replaced as a whole or not at all.
+// Writes `path`.new and renames it to `path`, so that no reader sees a part of the profile; the
+// file is not synced.  Returns Unavailable, and leaves `path` as it was, if one of these fails.
 [[nodiscard]] absl::Status WriteProfile(const Profile& profile, const std::string& path);
 
 }  // namespace larder

@@ -3,8 +3,8 @@
 //
 // Everything is relative: all factors begin at 1, and most of their variance is common to all
 // (because a machine that is slower than its profile is slower at everything).  An observation that
-// is unlikely under the current fit counts little.  A second one in a row on the same side means
-// that the machine has changed, and counts in full.
+// is unlikely under the current fit counts little.  A second or later one in a row on the same side
+// means that the machine has changed, and counts in full.
 // The fit does not know what the factors multiply; cost_model.h does.
 // Ownership: a value.  Thread-safety: none.
 #pragma once
@@ -21,7 +21,8 @@ class RecursiveFit {
  public:
   using Vector = std::array<double, N>;
 
-  // `doubt` is the relative standard deviation of the factors at the beginning.
+  // `doubt` is the relative standard deviation of the factors at the beginning; less than 0.01
+  // counts as 0.01.
   explicit RecursiveFit(double doubt) : doubt_(std::max(doubt, kDoubtMin)) {
     factors_.fill(1);
     const double variance = doubt_ * doubt_;
@@ -101,8 +102,8 @@ class RecursiveFit {
     }
     Bound();
   }
-  // Bounds the doubt about factors that are never observed, which forgetting would increase without
-  // limit.
+  // Keeps the doubt about each factor below a limit.  Without it, forgetting would increase the
+  // doubt about a factor that is never observed without end.
   void Bound() {
     const double most = 4 * std::max(doubt_ * doubt_, 0.01);
     for (size_t i = 0; i < N; ++i) {

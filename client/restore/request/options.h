@@ -31,8 +31,9 @@ struct SchedulerOptions {
   // at least `patience_s_min` seconds, or when the deadline of its request has passed.
   double patience = 4;
   double patience_s_min = 0.05;
-  // If a step or a load would take more than this part of the time that remains for its stage, it
-  // gets fewer layers, but at least one.  Only for engines that split layers.
+  // A step or a load that would take more than this part of the time that remains for its stage
+  // gets fewer layers where that is possible, but at least one.  Only for engines that split
+  // layers.
   double finest = 1.0 / 16;
   size_t trace_capacity = 0;
 };

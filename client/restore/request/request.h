@@ -48,8 +48,8 @@ struct RequestSpec {
   // Only for engines that do not split layers, with one stage and without `depths`.
   uint32_t cut_tokens = 0;
   uint32_t suffix_tokens = 0;  // to prefill behind the prefix; see overlaps_suffix
-  // Loads end at the deadline at the latest.  A load of KV that is predicted to end later is not
-  // begun, unless it is a hedge.
+  // From then on, OnTime treats loads of the request as failed.  A load of KV that is predicted to
+  // end later is not begun, unless it is a hedge.
   double deadline_s = kNoDeadline;
   std::vector<StageSpec> stages = {};
   // Per chunk (or per block, if blocks are larger), at first: the engine computes layers [0,

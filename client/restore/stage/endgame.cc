@@ -131,8 +131,8 @@ class Chooser {
   }
 
  private:
-  // Whether the best staircases of `any` or `all` of the guesses compute the next layer, or load
-  // the next piece.
+  // Whether the best staircases of `any` or `all` of the guesses compute the next layer of a chunk
+  // (Computes), or load its next piece (Loads).
   struct Votes {
     bool any = false, all = true;
   };

@@ -6,10 +6,11 @@
 // cells that are given out first should be right whatever the costs turn out to be.  So the search
 // finds the fastest staircase for the predicted costs, and for two other guesses: computing is
 // slower than predicted relative to loading, and faster.  If the three disagree about the next
-// cell, the search chooses the cell that costs least time in the guess for which it is wrong.
+// cell, the search chooses the cell that costs the smallest part of the best time in the guess for
+// which that part is largest.
 // It does not know the requests, and knows the work under way only by `busy_s`.
 // Thread-safety: functions without state.
-// Limits: kStaircasesMax staircases; O(chunks * lanes * staircases) if the guesses disagree.
+// Limits: kStaircasesMax staircases; at most 3 + 3 * chunks * (1 + lanes) searches through them.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +29,10 @@ struct Endgame {
     double layer_s = 0;               // seconds to compute one layer
     // Seconds to load the layers from a depth on, at index (depth - low) * lanes + lane.
     std::vector<double> loads_s = {};
-    // Per lane: one above the layer of the lane's next piece (0 if it has none), and the piece's
-    // seconds.
+    // Per lane: one above the layer of the lane's next piece, which is one layer of a block; 0 if
+    // it has none.
     std::vector<uint16_t> piece_top = {};
-    std::vector<double> piece_s = {};
+    std::vector<double> piece_s = {};  // per lane: seconds to load one layer of a block
     [[nodiscard]] double LoadSeconds(uint16_t depth, size_t lane, size_t lanes) const {
       return loads_s[static_cast<size_t>(depth - low) * lanes + lane];
     }
@@ -52,7 +53,8 @@ struct EndgameAim {
   std::vector<bool> waits = {};
 };
 
-// Returns true if there are few enough staircases to try them all.
+// Returns true if there is a chunk, and at most kStaircasesMax staircases, few enough to try them
+// all.
 [[nodiscard]] bool IsEndgame(size_t chunks, uint16_t layers);
 
 // REQUIRES: IsEndgame(game.chunks.size(), game.layers).

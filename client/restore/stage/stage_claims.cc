@@ -162,8 +162,8 @@ double StageClaims::OpenBlocks(const Region& region, size_t lane, uint32_t from)
   const int64_t next = region.next[lane];
   if (next < begin) return 0;
   const StageLane& of = lanes_[lane];
-  // Loads may have claimed part of the last chunk, and computing part of the first.  No one has
-  // claimed the chunks between.
+  // Loads may have claimed part of the last chunk, and computing part of the first.  The chunks
+  // between are counted as unclaimed, although after a failed load some of them may be claimed.
   const uint32_t last =
       std::max(shape_.ChunkBegin(shape_.ChunkOf(static_cast<uint32_t>(next))), begin);
   const uint32_t first = std::min(shape_.ChunkEnd(shape_.ChunkOf(begin)), last);

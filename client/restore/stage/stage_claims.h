@@ -1,12 +1,13 @@
 // Records which layers of which blocks of one stage are present, and which of the others computing
 // or a load has claimed.
 //
-// A layer of a block is claimed by computing or by a load; in a hedge, by both.  Computing begins
-// with the first chunk, and claims the layers of a chunk from the lowest up; loads claim the other
-// layers.  A layer of a block is present if it was computed, or loaded on every rank.  The head is
-// the first block of which not all layers are present.
-// A hole is a block that is stored nowhere, or could not be loaded.  Its chunk, or only its cut if
-// chunks are cut, must be computed.  Holes divide the blocks that can be loaded into regions.
+// A layer of a block is claimed by computing or by a load; by both in a hedge, or where a step
+// cannot leave the layer out.  Computing claims the layers of a chunk from the lowest up; loads
+// claim the others.  A layer of a block is present if it was computed, or loaded on every rank.
+// The head is the first block of which not all layers are present.
+// A hole is a block that, on some rank, is stored nowhere or could not be loaded.  Its chunk, or
+// only its cut if chunks are cut, must be computed.  Holes divide the blocks that can be loaded
+// into regions.
 //
 // Invariants (CheckInvariants): no layer is asked for on a rank on which it has landed; a layer is
 // in here_ exactly if it has landed on all ranks; all layers of the blocks before the head are
@@ -39,8 +40,9 @@ struct StageWork {
   StageLayers layers = {};
   bool hedge = false;               // a load of the same layers is under way
   bool waits_for_boundary = false;  // its input activations have not arrived
-  // Loads have claimed the tokens of this work that are before this one.  The step computes them
-  // too, because the tokens behind them cannot be computed without them.
+  // A position: loads have claimed the tokens of this work that are before it.  The step computes
+  // them too, because the tokens behind them cannot be computed without them.  There are none if it
+  // is not above tokens.begin.
   uint32_t unclaimed_from = 0;
 };
 
@@ -62,11 +64,11 @@ class StageClaims {
     // move it down.
     std::vector<int64_t> next = {};
   };
-  // A chunk that takes several steps: the engine has claimed layers [0, layers_end) of the chunk,
-  // and has computed its first `tokens` through these layers.
+  // A chunk that takes several steps although chunks are not cut: the engine has claimed layers [0,
+  // layers_end) of the chunk, and has computed its first `tokens` tokens through these layers.
   struct Partial {
     uint32_t tokens = 0;
-    uint16_t layers_end = 0;  // 0: no step of the chunk has begun, or one step has all of it
+    uint16_t layers_end = 0;  // 0: the chunk is not in the middle of several steps
   };
   enum class Boundary : uint8_t { kNotAsked, kAsked, kHere, kGone };
 
@@ -87,11 +89,11 @@ class StageClaims {
   [[nodiscard]] bool IsComputed(uint32_t block, StageLayers layers) const {
     return computed_[block] >= layers.end;
   }
-  // Returns n if layers [0, n) of the chunk are present.
+  // Returns the largest n for which layers [0, n) of the chunk are present.
   [[nodiscard]] uint16_t PresentTo(uint32_t chunk) const;
   [[nodiscard]] bool HasHole(uint32_t chunk) const { return hole_[chunk]; }
   [[nodiscard]] bool HasHolesAhead() const;
-  // Returns true if a hole lies behind blocks that can be loaded and are not all present yet.
+  // Returns true if a hole lies behind a region that the head has not passed.
   [[nodiscard]] bool HolesFollowLoads() const;
   // Returns the chunk's depth: the engine has computed its activations up to this layer.
   [[nodiscard]] uint16_t DepthOf(uint32_t chunk) const { return depth_[chunk]; }
@@ -110,21 +112,21 @@ class StageClaims {
   // Returns n if the engine has computed or claimed layers [0, n) of the block.
   [[nodiscard]] uint16_t ComputeClaim(uint32_t block) const;
   // Returns the layers of a lane's block that neither computing nor a load of the lane's rank has
-  // claimed.
+  // claimed, and that have not arrived.
   [[nodiscard]] LayerSet Loadable(size_t lane, uint32_t block) const;
   // Returns the layers in [ComputedTo(block), claim) that the lane's rank has neither asked for nor
   // received.
   [[nodiscard]] LayerSet Hedgeable(size_t lane, uint32_t block, uint16_t claim) const;
-  // Returns true if some layer of the block is not present, is not claimed by computing, and is not
-  // claimed by a load on some rank.
+  // Returns true if some layer of the block is not present and not claimed by computing, and on
+  // some rank has neither arrived nor been claimed by a load.
   [[nodiscard]] bool IsOpen(uint32_t block) const;
-  // Returns one above the highest layer of the chunk that is not present and that no load has
-  // claimed on some rank; 0 if there is none.
+  // Returns one above the highest layer that some block of the chunk lacks and that on some rank
+  // has neither arrived nor been claimed by a load; 0 if there is none.
   [[nodiscard]] uint16_t OpenTop(uint32_t chunk) const;
   // Returns n so that all blocks from n on are claimed or present.  A smaller n may exist.
   [[nodiscard]] uint32_t OpenEnd() const;
-  // Returns how many blocks of a lane in a region, from block `from` on, no one has claimed; part
-  // of a block counts as that part.
+  // Returns about how many blocks of a lane in a region, from block `from` on, no one has claimed;
+  // part of a block counts as that part.
   [[nodiscard]] double OpenBlocks(const Region& region, size_t lane, uint32_t from) const;
 
   // ---- computing
@@ -133,15 +135,18 @@ class StageClaims {
   StageWork Computed();
   void Abandoned() { work_.reset(); }  // the engine dropped the work
   // Returns true if loads have brought all of the work given to Begin, and every layer above it and
-  // below `target` is claimed by loads, so that its activations are not needed either.
+  // below `target` is present or claimed by loads, so that the work's activations are not needed
+  // either.
   [[nodiscard]] bool Overtaken(uint16_t target) const;
 
   // ---- loading
   void Ask(size_t lane, const StagePiece& piece);
   void Unask(uint16_t rank, uint32_t block, StageLayers layers);
-  // Returns false if the bytes are of no use, because the engine has computed these layers.
+  // Records that these layers have arrived.  Returns false if the bytes are of no use, because the
+  // engine has computed these layers.
   bool Landed(uint16_t rank, uint32_t block, StageLayers layers);
-  // Returns true if the block became a hole, because it is gone or has failed too often.
+  // Records that a load of these layers failed.  Returns true if the block became a hole, because
+  // it is gone or has failed too often in a row.
   [[nodiscard]] bool Failed(uint16_t rank, uint32_t block, StageLayers layers, bool gone);
   // Records that no block of the region behind block `next` is unclaimed on this lane.
   void PassTo(size_t region, size_t lane, int64_t next) { regions_[region].next[lane] = next; }
@@ -163,11 +168,12 @@ class StageClaims {
   [[nodiscard]] double BoundaryPerLoad() const;
   [[nodiscard]] bool BoundaryCostsMore() const { return BoundaryPerLoad() >= 1; }
   void AskBoundary(uint32_t chunk) { boundary_[chunk] = Boundary::kAsked; }
-  // Records that the chunk's activations were loaded or handed over.  Returns true if they had not
-  // arrived before.
+  // Records that the chunk's activations were loaded or handed over.  Returns false if they had
+  // arrived before, or if the stage needs none.
   bool BoundaryIsHere(uint32_t chunk);
   // Records that a load of the chunk's activations failed.  If `gone`, no load is tried again:
-  // unless they are handed over, the chunk's KV can only be loaded.
+  // unless they are handed over, the chunk's KV can only be loaded.  Does nothing if they have
+  // arrived meanwhile.
   void BoundaryFailed(uint32_t chunk, bool gone);
   // Returns true if a chunk can be neither loaded nor computed.
   [[nodiscard]] bool Lost() const;

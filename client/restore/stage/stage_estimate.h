@@ -15,7 +15,7 @@ struct StageOutlook {
   // Of everything that no one has claimed:
   double compute_s = 0;  // by computing alone
   double lanes_s = 0;    // by loading alone, without holes
-  double both_s = 0;     // by both at once; 0 if one of them has nothing to do
+  double both_s = 0;     // by both at once; without lanes compute_s; 0 if one has nothing to do
 };
 [[nodiscard]] StageOutlook Estimate(const StageClaims& claims, const CostModel& costs);
 
@@ -25,21 +25,25 @@ struct StageOutlook {
 // of `work` on; if chunks are cut, the seconds of `work` alone.
 [[nodiscard]] double ChunkSeconds(const StageClaims& claims, const CostModel& costs,
                                   const StageWork& work);
-// Returns the seconds of computing the chunks (or cuts) with holes, which loads cannot spare.
+// Returns the seconds of computing what is left of the chunks (or cuts) with holes, which loads
+// cannot spare.
 [[nodiscard]] double HoleSeconds(const StageClaims& claims, const CostModel& costs);
-// Returns the seconds of loading what no one has claimed behind the last hole.
+// Returns the seconds of loading what no one has claimed behind the last hole, or, if there is no
+// hole, in the whole stage.
 [[nodiscard]] double TailSeconds(const StageClaims& claims, const CostModel& costs);
 // Returns the seconds in which a channel loads what no one has claimed, or, if `to_hole`, only what
-// no one has claimed before the first hole.
+// no one has claimed before the hole that follows the head.
 [[nodiscard]] double LaneSeconds(const StageClaims& claims, const CostModel& costs,
                                  ChannelId channel, bool to_hole);
-// Returns the seconds in which a channel loads its activations for all chunks that no one has
-// claimed, as if computing needed all of them.
+// Returns the seconds in which a channel loads its activations for all chunks with layers that no
+// one has claimed, as if computing needed all of them.  Activations that were asked for do not
+// count.
 [[nodiscard]] double BoundarySeconds(const StageClaims& claims, const CostModel& costs,
                                      ChannelId channel);
 
-// Returns the index of the region to load first: the last region that computing reaches before it
-// and all regions behind it are loaded.  0 if there are no regions.
+// Returns the index of the region to load first.  From the last region backwards, that is the first
+// one that computing reaches before this region and all behind it are loaded, or before which there
+// is no time to load anything of the region in front of it.  0 if there are no regions.
 [[nodiscard]] size_t UrgentRegion(const StageClaims& claims, const CostModel& costs);
 // Returns the first block of the chunk (or cut) with the next hole, if the blocks between the head
 // and that hole are loaded first; otherwise 0.

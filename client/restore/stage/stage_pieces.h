@@ -18,13 +18,14 @@ struct PieceCut {
   uint16_t floor = 0;      // no piece has layers below this
 };
 
-// Returns a piece of the block in [first, last] with the highest unclaimed layer (of several, the
-// last block), from that layer down.
+// Returns a piece of the lane's block in [first, last] that has the highest unclaimed layer (of
+// several, the last block): from that layer down, unclaimed layers as `cut` allows.  Returns
+// nullopt if there is none.
 [[nodiscard]] std::optional<StagePiece> TopPiece(const StageClaims& claims, size_t lane,
                                                  uint32_t first, uint32_t last,
                                                  const PieceCut& cut);
-// Returns a piece of the last block in [first, last] that has an unclaimed layer, from its lowest
-// such layer up.
+// Returns a piece of the lane's last block in [first, last] that has an unclaimed layer: from its
+// lowest such layer up, unclaimed layers as `cut` allows.  Returns nullopt if there is none.
 [[nodiscard]] std::optional<StagePiece> BottomPiece(const StageClaims& claims, size_t lane,
                                                     uint32_t first, uint32_t last,
                                                     const PieceCut& cut);

@@ -41,8 +41,8 @@ struct StageShape {
   // them.
   [[nodiscard]] TokenRange CutOf(uint32_t block) const;
   // Returns as many whole cuts from the beginning of `tokens` on as `tokens_max` allows.  The last
-  // cut of a chunk may be longer than the others.  If chunks are not cut, returns the first
-  // `tokens_max` tokens.
+  // cut of the prefix may be longer than cut_tokens, but counts as cut_tokens.  If chunks are not
+  // cut, returns the first `tokens_max` tokens.
   [[nodiscard]] TokenRange Within(TokenRange tokens, uint32_t tokens_max) const;
   // Returns layers of the stage as layers of the model.
   [[nodiscard]] StageLayers ModelLayers(StageLayers of_stage) const {

@@ -28,7 +28,7 @@ std::optional<StageWork> StageState::WorkIn(uint32_t chunk, uint16_t limit, uint
   work.tokens = Trimmed(claims_, shape().Within(UpToHole(claims_, work.tokens), tokens_max));
   if (work.tokens.begin == work.tokens.end) return std::nullopt;
   const bool whole = work.tokens.end == end && !goes_on;
-  // Work that may not be divided between layers is computed through all of them, even if loads have
+  // Work that is not divided between layers has all layers up to `reach`, even if loads have
   // claimed the upper ones.
   const bool splits = whole && layers_max < shape().layers;
   const uint16_t reach = std::min(limit, past_depth ? shape().layers : wanted);
@@ -107,9 +107,8 @@ std::optional<StagePiece> StageState::NextPiece(const CostModel& costs, size_t l
   return std::nullopt;
 }
 
-// Searches the region from its last block backwards.  If computing follows the loads layer by
-// layer, pieces come bottom-up, except in the chunk of the head and in chunks that are being
-// computed.
+// Searches the region from its last block backwards.  If cut.bottom_up, pieces come bottom-up,
+// except in the chunk of the head and in a chunk that is being computed.
 std::optional<StagePiece> StageState::PieceIn(size_t region, size_t lane, PieceCut cut,
                                               bool past_depth) {
   const StageClaims::Region& of = claims_.regions()[region];
@@ -127,7 +126,8 @@ std::optional<StagePiece> StageState::PieceIn(size_t region, size_t lane, PieceC
     auto piece = bottom_up ? BottomPiece(claims_, lane, first, last, cut)
                            : TopPiece(claims_, lane, first, last, cut);
     if (piece.has_value()) return piece;
-    // The engine may drop its step, and then loads may have to bring the chunk.
+    // The lane does not pass a chunk that is being computed: the engine may drop its step, and then
+    // loads may have to bring the chunk.
     passes = passes && past_depth && !computing;
     next = int64_t{shape().ChunkBegin(chunk)} - 1;
     if (passes) claims_.PassTo(region, lane, next);
@@ -141,7 +141,8 @@ std::optional<StagePiece> StageState::AimedPiece(size_t lane, PieceCut cut) cons
   const uint32_t begin = shape().ChunkBegin(chunk), last = shape().ChunkEnd(chunk) - 1;
   const auto one = TopPiece(claims_, lane, begin, last, {.layers_max = 1});
   if (!one.has_value()) return std::nullopt;
-  // The piece ends at the depth that is best for the predicted costs, and has at least one layer.
+  // The piece has no layers below the depth that is best for the predicted costs, but at least one
+  // layer.
   cut.floor = std::min(aim_.depths[chunk], static_cast<uint16_t>(one->layers.end - 1));
   return TopPiece(claims_, lane, begin, last, cut);
 }

@@ -1,17 +1,18 @@
 // How far the restore of one request has come on one stage, and what to compute and load next.
 //
-// Computing goes up from the head, chunk by chunk; loading comes down from the tail, each lane
-// through its own blocks, until they meet.  When few chunks are left, both may divide a chunk
-// between its layers: computing takes them from the bottom, loading from the top.  Holes divide the
-// blocks into regions.  Computing must compute each hole, so the region before a hole is loaded
-// before the regions behind it, unless computing would reach those regions before they are loaded.
+// Computing goes up from the head, chunk by chunk; loading comes down from the tail, each lane (the
+// blocks of one rank on one channel) through its own blocks, until they meet.  If the engine splits
+// layers, both may divide a chunk between its layers when little is left: computing takes them from
+// the bottom, loading from the top.  Holes divide the blocks into regions.  Computing must compute
+// each hole, so the region before a hole is loaded before the regions behind it, unless computing
+// would reach those regions before they are loaded.
 //
 // The parts: which layers are present or claimed (StageClaims), loading bottom-up while computing
 // follows the loads (StageSweep), and which cells, each a layer of a chunk, are given out when few
 // are left (StageAim).  Estimates in seconds are in stage_estimate.h.
 // This class knows no policy, no channel queue and no other request.
 // Ownership: a value inside a RequestState.  Thread-safety: none.
-// Limits: those of StageClaims.
+// Limits: kStageLayersMax layers.
 #pragma once
 
 #include <optional>
@@ -42,12 +43,19 @@ class StageState {
   // that loads have claimed (StageWork::unclaimed_from), and the last cut of the prefix may exceed
   // `tokens_max` by less than a cut.  Work that is a whole chunk has at most `layers_max` layers.
   [[nodiscard]] std::optional<StageWork> NextWork(uint16_t layers_max, uint32_t tokens_max) const;
-  // Returns the first work that is being loaded; if chunks are cut, as much of it as fits.
+  // Returns work in the chunk of the head (the first block of which not all layers are present), if
+  // loads have claimed all that is left of that chunk.  If chunks are cut, it is as many whole cuts
+  // as `tokens_max` allows; otherwise it is all tokens that are left.  It has at most `layers_max`
+  // layers, unless steps have computed a part of the chunk's tokens.  Returns nullopt if there is
+  // no such work, if it does not fit into `tokens_max`, while a step is under way, and while the
+  // chunk waits for activations.
   [[nodiscard]] std::optional<StageWork> NextHedge(uint16_t layers_max, uint32_t tokens_max) const;
-  // Returns the next piece of a lane that no one has claimed.
+  // Returns the next piece of a lane that no one has claimed; nullopt if there is none, or if the
+  // aim (StageAim) has none for the lane now.  During a sweep `cut` has no effect, and a piece is
+  // one layer.
   [[nodiscard]] std::optional<StagePiece> NextPiece(const CostModel& costs, size_t lane,
                                                     const PieceCut& cut);
-  // Returns a piece that is being computed and could be loaded as well.
+  // Returns a piece that is being computed and could be loaded as well; nullopt if there is none.
   [[nodiscard]] std::optional<StagePiece> NextHedgePiece(size_t lane) const;
   // Returns the activations that computing needs next on this channel, for one of the next `ahead`
   // chunks that are left to compute.
@@ -55,7 +63,8 @@ class StageState {
 
   // ---- what was given out, and what became of it (StageClaims)
   void Begin(const StageWork& work) { claims_.Begin(work); }
-  // Returns how many tokens of the work loads had already brought.
+  // Records that the work given to Begin is computed.  Returns how many of its tokens were present
+  // before, in all layers of the work.
   uint32_t Computed();
   void Abandoned() { claims_.Abandoned(); }
   [[nodiscard]] bool Overtaken() const;
@@ -63,7 +72,8 @@ class StageState {
   void Unask(uint16_t rank, uint32_t block, StageLayers layers) {
     claims_.Unask(rank, block, layers);
   }
-  // Returns false if the bytes are of no use, because the engine has computed these layers.
+  // Records that these layers have arrived.  Returns false if the bytes are of no use, because the
+  // engine has computed these layers.
   bool Landed(uint16_t rank, uint32_t block, StageLayers layers);
   void Failed(uint16_t rank, uint32_t block, StageLayers layers, bool gone);
   void AskBoundary(const StagePiece& piece) { claims_.AskBoundary(shape().ChunkOf(piece.block)); }
@@ -74,10 +84,12 @@ class StageState {
   void BeginSweep(bool for_suffix) { sweep_.Begin(claims_, for_suffix); }
   [[nodiscard]] bool sweeps() const { return sweep_.goes_on(claims_); }
   [[nodiscard]] uint16_t LayersThere() const { return sweep_.LayersThere(claims_); }
-  // Returns the layers from the lowest to the highest that loads still have to bring.
+  // Returns the layers from the lowest to the highest that a block lacks, of all blocks whose chunk
+  // has no hole; empty if none lacks any.
   [[nodiscard]] StageLayers Missing() const;
-  // Like LaneSeconds of stage_estimate.h.  During a sweep, `to_hole` is ignored: the seconds are
-  // those of all blocks that the sweep has left.
+  // Returns the seconds in which the channel loads what no one has claimed, or, if `to_hole`, only
+  // what no one has claimed before the hole that follows the head.  During a sweep `to_hole` is
+  // ignored, and the seconds are those of all blocks that the sweep has left.
   [[nodiscard]] double LaneSeconds(const CostModel& costs, ChannelId channel,
                                    bool to_hole = false) const;
 

@@ -2,8 +2,8 @@
 // can follow them layer by layer: the suffix, or chunks with holes.  In this file, a cell is a
 // layer of a block.
 //
-// Blocks before the last hole are loaded first, then those behind it; within a layer, from the
-// first block on.
+// The last region (StageClaims::Region) is loaded after all others; in each of these two parts,
+// within a layer, from the first block on.
 // The sweep keeps what the claims do not: for each lane, where the next unclaimed cell can be and
 // how many cells are unclaimed; for each layer, how many blocks lack it.
 // Ownership: a value inside a StageState, which reports every change of the claims to it.
@@ -20,28 +20,30 @@ namespace larder {
 
 class StageSweep {
  public:
-  // Makes loads come bottom-up from now on, to the end if `for_suffix`, otherwise until no hole
-  // lies behind blocks that are still to be loaded.
+  // Makes loads come bottom-up from now on, to the end if `for_suffix`, otherwise until the head
+  // has passed the last region in front of a hole.
   void Begin(const StageClaims& claims, bool for_suffix);
   [[nodiscard]] bool begun() const { return begun_; }
   // Returns true if loads come bottom-up now.
   [[nodiscard]] bool goes_on(const StageClaims& claims) const {
     return begun_ && (for_suffix_ || claims.HolesFollowLoads());
   }
-  // Returns n if layers [0, n) of the whole prefix are present; 0 before a sweep has begun, unless
-  // the prefix is complete.
+  // Returns the largest n for which layers [0, n) of the whole prefix are present; 0 before a sweep
+  // has begun, unless the prefix is complete.
   [[nodiscard]] uint16_t LayersThere(const StageClaims& claims) const;
-  // Returns how many blocks of a lane loads have not asked for since the sweep began; part of a
-  // block counts as that part, and what computing has claimed since then is not subtracted.
+  // Returns how many blocks of a lane were unclaimed when the sweep began, or when a block last
+  // became a hole, and have not been asked for since.  Part of a block counts as that part; what
+  // computing has claimed since is not subtracted.
   // REQUIRES: begun().
   [[nodiscard]] double OpenBlocks(const StageClaims& claims, size_t lane) const;
-  // Returns the next piece of a lane that no one has claimed, and moves the lane's position past
-  // cells that will never have to be loaded.
+  // Returns the next piece of a lane that no one has claimed, one layer of a block, and moves the
+  // lane's position past cells that need no load unless one of the lane fails.  Returns nullopt if
+  // there is none.
   // REQUIRES: begun().
   [[nodiscard]] std::optional<StagePiece> Next(const StageClaims& claims, size_t lane);
 
-  // Reports of changes.  The caller reports each after the claims have changed, but OnFailed
-  // before, while the lane still has the block.  Reports before Begin do nothing.
+  // Reports of changes, which do nothing before Begin.  OnAsked, OnHole and OnPresent are called
+  // after the claims have changed; OnFailed is called before, while the lane still has the block.
   void OnAsked(size_t lane, StageLayers layers);
   void OnFailed(size_t lane, StageLayers layers);
   void OnHole(const StageClaims& claims);
