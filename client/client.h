@@ -1,7 +1,6 @@
-// liblarder_client, the library that an engine links.  It connects to the daemon of its node, names
-// blocks, and stores and reads them: in place in the daemon's slabs where this process may map
-// them, otherwise through a staging segment, which the daemon shares only with this process, or
-// through gRPC byte streams.
+// liblarder_client, the library that an engine links.  It connects to the daemon of its node, and
+// stores and reads blocks: in the daemon's slabs, if this process may map them, through a staging
+// segment that the daemon shares only with this process, or through gRPC byte streams.
 //
 //   auto client  = Client::Connect({});                       // the socket files of this host
 //   auto session = (*client)->Attach({.engine_id = "llama-0"});
@@ -12,35 +11,30 @@
 //
 // The library does not promise that a block is still stored a moment later (hold it by a Lease),
 // nor that a block that was Put is kept (the daemon may evict it under memory pressure).  Get never
-// reports a block as kOk if its bytes failed a hash check.  Every block that comes encoded or by a
-// byte stream is checked; of the other reads from HOST, one in Attached::check_one_in is checked on
-// average, or none if that is 0.
+// reports a block as kOk if its bytes failed a hash check, but not every read from HOST is checked
+// (Attached::check_one_in).
 // Ownership: The caller destroys Leases and Reservations before their Session, and Sessions before
 // their Client.  Each of these objects releases what it holds in the daemon when it is destroyed.
 // Thread-safety: Client and Session may be used from any thread, a Lease or a Reservation from one
 // thread at a time.
-// Errors: Unavailable (there is no daemon, or it is draining or was restarted: Attach again),
-// DeadlineExceeded, ResourceExhausted (a limit or the memory of the daemon is used up),
-// InvalidArgument, FailedPrecondition, Unauthenticated, Internal; the message says why.  A batch
-// call that does not fail returns a BlockStatus for each block.  Once a Session has noticed that
-// the daemon was restarted, its requests return Unavailable and none of its Leases is Valid.
-// Attach first waits, for at most connect_deadline, until no slab and no session page of this
-// Client's ended sessions is mapped, so that copies under way can end.  If one still is, which is
-// the case while a Lease or Reservation keeps it mapped, Attach returns FailedPrecondition.
+// Errors: Unavailable usually means that there is no daemon, or that it is draining or was
+// restarted: Attach again.  ResourceExhausted means that a limit or some memory is used up.  The
+// message says why.  Once a Session has noticed that the daemon was restarted, its requests fail
+// and none of its Leases is Valid.  Attach waits for copies under way to end: it returns
+// FailedPrecondition if slabs of this Client's ended sessions are still mapped after
+// connect_deadline, for example because a Lease or Reservation keeps them mapped.
 // Fork: Client, Session, Lease and Reservation belong to the process that connected.  In a forked
-// child, calls that need the daemon return FailedPrecondition, no Lease is Valid, views must not be
-// touched, and destruction does nothing.  The child connects for itself.
+// child, calls that need the daemon fail, no Lease is Valid, views must not be touched, and
+// destruction does not affect the parent.  The child connects for itself.
 // Waiting: A thread that waits for an answer on a session's stream may spin for up to 80 us,
 // yielding the core between checks, before it sleeps.
-// Hanging daemon: A call of a Session whose answer does not come ends at its deadline, whether its
-// request was sent or is still queued; if it has to map a slab, it may take connect_deadline
-// longer.  The Session is lost when the daemon accepts none of the queued data for 10 s, or when
-// more than 32 MiB of requests are queued.  ~Session waits for an on_directive that is running, at
-// most connect_deadline for the daemon to drop the staging segment, and at most 2 s for it to end
-// the stream.
-// Limits: A call takes at most 4,096 blocks (see also CallOptions.tables).  A block fits in one
-// slab.  A deadline of more than 10 minutes counts as 10 minutes.  See proto/larder/v1 for the
-// other limits.
+// Hanging daemon: A call of a Session to which no answer comes ends at about its deadline, or
+// later, for example if it maps slabs.  The Session is lost when data is queued and the daemon
+// accepts none of it for about 10 s, or when more than 32 MiB are queued.  ~Session waits for an
+// on_directive that is running, and then for at most about connect_deadline plus 2 s.
+// Limits: Put, Get, Acquire, Reserve and Publish take at most 4,096 blocks (see also
+// CallOptions.tables).  A block fits in one slab.  A deadline of more than 10 minutes counts as 10
+// minutes.  See proto/larder/v1 for other limits.
 #pragma once
 
 #include <chrono>
@@ -75,10 +69,10 @@ struct ClientOptions {
   std::string socket_dir = {};
   std::string tenant = {};  // "": the caller's own tenant
   std::chrono::milliseconds connect_deadline{5'000};
-  // Lookup, ListInstances and Clear are retried if they fail with Unavailable or ResourceExhausted,
-  // each at most `retries_max` times.  There is a budget for each socket file, which begins with 10
-  // retries: a retry takes one, and each call adds `retry_budget` of one, up to 10.  If
-  // `retry_budget` is 0, there are no retries.  Calls of a Session are not retried.
+  // Lookup, ListInstances and Clear are retried if they fail with Unavailable or ResourceExhausted:
+  // each request at most `retries_max` times, within its deadline, and only while a budget lasts,
+  // which begins full, with 10 retries; each call adds `retry_budget` to it.  Clear has a budget of
+  // its own.  If `retry_budget` is 0, there are no retries.  Calls of a Session are not retried.
   double retry_budget = 0.1;
   int retries_max = 3;
 };
@@ -92,29 +86,25 @@ struct SessionOptions {
   uint32_t rank = 0;
   WriteMode write_mode = WriteMode::kMapped;  // requested; write_mode() says what was granted
   uint32_t copy_threads = 1;  // threads that copy one large batch, including the caller's
-  // Size of the staging segment of a session that writes staged or reads by copies, in which it
-  // must not be 0.  If the daemon refuses a segment of this size with ResourceExhausted, the client
-  // requests half of it, a quarter, and so on down to 4 MiB.  (For a segment of more than 4 MiB,
-  // the daemon grants at most half of what its limits leave.)  If the daemon refuses the smallest
-  // of these too, the session reads and writes by byte streams, and write_mode_reason() says so.
+  // Size of the staging segment of a session that writes staged or reads by copies; it must not be
+  // 0 there.  If the daemon refuses a segment of this size for lack of capacity, the client
+  // requests smaller ones, down to 4 MiB.  If the daemon refuses these too, Attach makes a session
+  // that reads and writes by byte streams, and write_mode_reason() says so.
   ByteCount staging_bytes = MiB(64);
-  // If set, the slabs that the session maps are registered with this device in the background, for
-  // PagedCache.  The device must outlive the session and its Leases and Reservations.
+  // If set, the slabs that the session maps are registered with this device, for PagedCache.  The
+  // device must outlive the session and its Leases and Reservations.
   Device* device = nullptr;
-  // For Get in a session that does not read by byte streams.  If true, blocks that are encoded in
-  // HOST (Cache.Compress) come in their encoded form, and the copying threads of this process
-  // decode them.  If false, the daemon decodes them, again for every lease on them.
+  // If true, blocks that are encoded in HOST (Cache.Compress) may come to Get in their encoded
+  // form, and this process decodes them.  If false, the daemon decodes them.  Byte streams do not
+  // use it.
   bool accept_encoded = false;
-  // Called for directives: requests of other callers of the daemon to pin, unpin, drop or compress
-  // blocks that this session has in device memory (ReportDevice).  `variant` in the directive is
-  // the index of a VariantHandle.  The function returns a status for each key, as DirectiveDone in
-  // engine.proto defines them; if there are no keys, it returns none.  The daemon waits for the
-  // answer for 5 s after it has sent the directive; the function is not called for a directive
-  // whose turn comes later than that.  It reports blocks that it drops as removed (ReportDevice)
-  // before it returns, so that Lookup no longer shows them when the caller that requested the drop
-  // gets its answer.  It runs on a thread of the session, one call at a time, and must not end the
-  // session.  It is not called for the directive to drain, which draining() reports.  If it is
-  // empty, the daemon sends this session no other directives than that.
+  // Called for directives: requests to pin, unpin, drop or compress blocks that this session has in
+  // device memory (ReportDevice).  `variant` in a directive with keys is the index of their
+  // VariantHandle.  The function returns a status for each key, as DirectiveDone in engine.proto
+  // defines them; if there are no keys, it returns none.  It should return within a few seconds:
+  // the daemon waits about 5 s.  It reports blocks that it drops as removed (ReportDevice) before
+  // it returns.  It runs on a thread of the session, one call at a time, and must not end the
+  // session.  It is not called for the directive to drain, which draining() reports.
   std::function<std::vector<BlockStatus>(const wire::Directive&)> on_directive = {};
 };
 
@@ -136,9 +126,8 @@ struct CallOptions {
   // Acquire wants the tables of more, the daemon ends the session.
   bool tables = false;
   // Get, Acquire: how many bytes the engine's request, for which this call is made, will still read
-  // after this call.  The daemon reads from disk first for the call with the fewest bytes left,
-  // these included; the longer a call has waited, the less its bytes count.  Byte streams do not
-  // use it.
+  // after this call.  The daemon prefers to read from disk for requests with few bytes left.  Byte
+  // streams do not use it.
   ByteCount remaining = ByteCount(0);
   // Get, Acquire: soon after a stop is requested, the call ends as if its deadline had passed.  A
   // call that waits for free memory in the staging segment, or for a slab to be mapped, does not
@@ -153,8 +142,7 @@ struct PutBlock {
   std::span<const uint32_t> tokens;  // block_tokens tokens
   std::span<const std::span<const std::byte>> segments;  // one per layer
   // The content whose chain the block is in (Session::Seed).  Set it if the session registered
-  // several contents: otherwise clearing another content may remove the block, or clearing its own
-  // may miss it.
+  // several contents: otherwise the block may count as one of another content.
   Digest content = {};
 };
 
@@ -171,7 +159,7 @@ struct VariantHandle {
   uint32_t index = 0;
   Digest id;
   VariantSpec spec;
-  SessionId session = {};  // only this session may use the handle; others return InvalidArgument
+  SessionId session = {};  // only this session may use the handle
 };
 
 namespace wire {
@@ -184,11 +172,10 @@ class SessionCore;   // client/session/session_core.h
 struct SessionImpl;  // client/api/session_impl.h
 
 // Blocks that the daemon holds for reading in place (Session::Acquire).  The daemon revokes the
-// lease when the CallOptions.deadline of the Acquire has passed, which counts as 1 s if it is less
-// and as 600 s if it is more.  In a session whose read_mode() is kCopied, the blocks are copies in
-// its staging segment instead: they are not revoked, they occupy the segment until the Lease ends,
-// and a block for which the segment has no free memory has status kFull.  Movable.  Releases the
-// blocks when it is destroyed.
+// lease soon after the CallOptions.deadline of the Acquire, which counts as 1 s if it is less and
+// as 600 s if it is more.  In a session whose read_mode() is kCopied, the blocks are copies in its
+// staging segment instead: they are not revoked, but occupy the segment until the Lease ends.
+// Movable.  Releases the blocks when it is destroyed.
 class Lease {
  public:
   Lease() = default;
@@ -206,9 +193,9 @@ class Lease {
   [[nodiscard]] const SegmentTable* Table(size_t i) const {
     return blocks_[i].table ? &*blocks_[i].table : nullptr;
   }
-  // Returns true while the daemon still promises the bytes, or, if the blocks are copies, while
-  // their session lives.  Returns false after Release.  Check it after the last read of a view: if
-  // Valid returns false, discard what was read.
+  // Returns true only while the daemon promises the bytes or, if the blocks are copies, while their
+  // session lives.  Check it after the last read of a view: if it returns false, discard what was
+  // read.
   [[nodiscard]] bool Valid() const;
   // Releases the blocks now instead of at destruction.
   void Release();
@@ -239,9 +226,9 @@ class Lease {
 };
 
 // Extents of the pool that are reserved for this writer to fill.  Only a session whose write mode
-// is kMapped can have a Reservation.  The reservation ends at the CallOptions.deadline of the
-// Reserve, which counts as 1 s if it is less and as 600 s if it is more.  Movable.  Extents that
-// were not published are returned to the pool when the Reservation is destroyed.
+// is kMapped can have a Reservation.  The daemon revokes it soon after the CallOptions.deadline of
+// the Reserve, which counts as 1 s if it is less and as 600 s if it is more.  Movable.  Extents
+// that were not published are returned to the daemon when the Reservation is destroyed.
 class Reservation {
  public:
   Reservation() = default;
@@ -262,9 +249,8 @@ class Reservation {
   };
   // Makes the blocks visible.  Padding between segments must be zero.  A block of status kInvalid
   // keeps its extent, and may be corrected and published again; any other status ends the block's
-  // extent, for which Bytes then returns an empty span.  If the daemon's answer does not come
-  // (DeadlineExceeded, Unavailable) or is invalid (Internal), the daemon may or may not have
-  // published the blocks, and their extents end too.
+  // extent, for which Bytes then returns an empty span.  After an error such as DeadlineExceeded,
+  // the blocks may be visible, and their extents may have ended too.
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Publish(const VariantHandle& variant,
                                                                  std::span<const Block> blocks,
                                                                  const CallOptions& options = {});
@@ -315,24 +301,22 @@ class Session {
   [[nodiscard]] absl::StatusOr<Lease> Acquire(const VariantHandle& variant,
                                               std::span<const Digest> digests,
                                               const CallOptions& options = {});
-  // Reserves extents of these sizes, which the caller fills in place.  Returns Unavailable unless
-  // the write mode is kMapped, ResourceExhausted if the pool is full or this process or its user
+  // Reserves extents of these sizes, which the caller fills in place.  Returns an error unless the
+  // write mode is kMapped, and ResourceExhausted if the pool is full or this process or its user
   // has used up its share of it.
   [[nodiscard]] absl::StatusOr<Reservation> Reserve(std::span<const ByteCount> bytes,
                                                     const CallOptions& options = {});
 
-  // Tells the daemon which blocks are in device memory, so that Lookup, WatchEvents and directives
-  // include them until the session ends; a later session must report them again.  A report of more
-  // than 4 MiB is sent in portions of about that size, and before each portion except the first the
-  // call waits, for at most 10 s, until the daemon has processed what was sent; a shorter report
-  // does not wait.  If the daemon finds a report wrong, it ends the session.
+  // Tells the daemon which blocks are in device memory, for Lookup, WatchEvents and directives.
+  // The daemon forgets them when the session ends; a later session must report them again.  A
+  // report of more than about 4 MiB is sent in portions, between which the call waits for the
+  // daemon, at most 10 s each time.  If the daemon finds a report wrong, it ends the session.
   [[nodiscard]] absl::Status ReportDevice(const VariantHandle& variant, const DeviceReport& report);
 
   [[nodiscard]] WriteMode write_mode() const;
   [[nodiscard]] const std::string& write_mode_reason() const;
   // How the bytes of a read arrive: kMapped (this process maps slabs), kCopied (the daemon copies
-  // them into the staging segment, because this process may not map slabs) or kStream.
-  // read_mode_reason says why the mode is not kMapped.
+  // them into the staging segment) or kStream.  read_mode_reason says why the mode is not kMapped.
   [[nodiscard]] ReadMode read_mode() const;
   [[nodiscard]] const std::string& read_mode_reason() const;
   [[nodiscard]] const wire::Attached& attached() const;
@@ -344,9 +328,7 @@ class Session {
   struct Counters {
     uint64_t blocks_put = 0, blocks_got = 0, bytes_put = 0, bytes_got = 0;
     uint64_t checked = 0, damaged = 0, revoked = 0;
-    // Blocks that this session put and that the daemon reported as on disk; 0 if the daemon has no
-    // disk.
-    uint64_t blocks_durable = 0;
+    uint64_t blocks_durable = 0;  // the daemon reported them as on disk
   };
   [[nodiscard]] Counters counters() const;
 
@@ -358,11 +340,10 @@ class Session {
 
 class Client {
  public:
-  // Tries sideband.sock and, if no daemon answers there, data.sock; connect_deadline limits each
-  // step.  If data.sock has not answered yet when Connect returns, the calls that use it (Lookup,
-  // ListInstances, byte streams) wait for its connection within their own deadlines, until 5 s
-  // after the first of them.  Returns Unavailable if no daemon answers at either file, or if this
-  // user may not open data.sock.
+  // Connects to sideband.sock and data.sock; connect_deadline limits each step.  Returns
+  // Unavailable if no daemon answers, or if this user may not open data.sock.  If only
+  // sideband.sock has answered, the first calls that use data.sock (Lookup, ListInstances, byte
+  // streams) wait for its connection, within their own deadlines.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Client>> Connect(
       const ClientOptions& options);
   ~Client();
@@ -372,20 +353,17 @@ class Client {
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Session>> Attach(const SessionOptions& options);
   // Hands device memory (Device::Export) to the daemon, to share it with other processes of this
   // host and uid.  Any of them that has the ticket may open it until the share is dropped or the
-  // sideband connection of this Client ends: with the Client, with the daemon, or because Attach
-  // has to replace it.  Returns Unavailable if there is no sideband, ResourceExhausted if this
-  // process already has 256 shares, or all processes together 4,096.
+  // sideband connection of this Client ends, for example because Attach replaces it.  Returns
+  // Unavailable if there is no sideband, ResourceExhausted if there are too many shares.
   [[nodiscard]] absl::StatusOr<ShareTicket> ShareMemory(const DeviceExport& exported);
   [[nodiscard]] absl::Status DropShare(const ShareTicket& ticket);
-  // Returns the export that Device::Import takes.  (DeviceImports calls both functions, and keeps
-  // the imported memory.)  Returns NotFound if no process of this uid shares memory under this
-  // ticket, or not any more.
+  // Returns the export that Device::Import takes (see DeviceImports).  Returns NotFound if no
+  // process of this uid shares memory under this ticket, or not any more.
   [[nodiscard]] absl::StatusOr<DeviceExport> OpenShared(const ShareTicket& ticket);
   [[nodiscard]] absl::StatusOr<wire::LookupResult> Lookup(const wire::LookupQuery& query,
                                                           const CallOptions& options = {});
   // Clears blocks of the tenant, whichever session stored them (cache.proto, Clear).  The request
-  // goes to control.sock, which the engine's user may not be allowed to open: then it returns
-  // Unavailable.  (Lookup and ListInstances go to data.sock.)
+  // goes to control.sock; if this user may not open that, Clear returns Unavailable.
   [[nodiscard]] absl::StatusOr<wire::ClearResult> Clear(const wire::ClearQuery& query,
                                                         const CallOptions& options = {});
   // The contents in the result do not have their salts.

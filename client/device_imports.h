@@ -1,14 +1,12 @@
-// Device memory of other processes, imported once and kept, for a decoder that reads a prefiller's
+// Device memory of other processes, imported and kept, for a decoder that reads a prefiller's
 // blocks again and again.
 //
 // At most `imports_max` imports are kept; the least recently used one is discarded first.  If an
-// owner dropped a share or ended, its import is discarded by Sweep, or by a Get of its ticket:
-// memory that was imported by descriptor would stay valid, but memory that was imported by handle
-// may be gone.
+// owner dropped a share or ended, Sweep discards its import, and so does a Get of its ticket:
+// memory that was imported by handle may be gone.
 // Ownership: Client and device are the caller's and outlive this object.  Memory that Get returned
-// lives as long as a caller holds it, and the device must outlive it.
+// stays imported at least as long as a caller holds it, and the device must outlive it.
 // Thread-safety: All methods may be called from any thread.
-// Limits: `imports_max` imports.
 #pragma once
 
 #include <memory>
@@ -29,7 +27,6 @@ class DeviceImports {
   // Returns the memory behind the ticket.  Each call asks the daemon whether the ticket is still
   // valid: one round trip of the sideband.  If it is not, discards the ticket's import and returns
   // NotFound.  Other errors are those of Client::OpenShared and Device::Import.
-  // DeviceStats::imports counts the imports by their paths.
   [[nodiscard]] absl::StatusOr<std::shared_ptr<const DeviceMemory>> Get(const ShareTicket& ticket);
   // Discards the imports whose tickets the daemon reports as no longer valid.
   void Sweep();

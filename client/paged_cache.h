@@ -12,21 +12,17 @@
 //   auto placed  = load->Wait(deadline);                        // status per block
 //
 // If the layouts of pages and payload have their bytes in long runs, the device's copy engines move
-// them directly; otherwise they go through staging memory of the device and a scatter (or gather)
-// on few multiprocessors.  When a load reads in place, copies of one step may overlap with the
-// scatter of another.
-// A load reports a block as kOk only when all wanted bytes of it are in the pages and the lease on
-// it was still valid then.  Of the blocks that are read from HOST as they are, only a sample is
-// checked against the hashes.  The content of the pages of any other block of the load is
-// undefined.
+// them directly; otherwise they go through staging memory of the device and a scatter (or gather).
+// A load reports a block as kOk only when all wanted bytes of it are in the pages, and the lease
+// through which they were read in place was still valid then.  The pages of a block that is not kOk
+// have undefined content.  Not every read from HOST is checked against the hashes.
 // Ownership: Session and device are the caller's and outlive the cache; the cache outlives its
 // loads.  PagedCache allocates `staging_bytes` of device memory if it scatters and gathers, and
 // about a quarter of that as pinned host memory if the session does not both read and write in
 // place.
 // Thread-safety: None; one thread at a time uses it.
-// Limits: kLoadBlocksMax blocks in a load.  A put runs in steps; each step takes the blocks that
-// fit in a quarter of `staging_bytes`.  A step of more than 4,096 blocks fails with
-// InvalidArgument.
+// Limits: kLoadBlocksMax blocks in a load.  A put runs in steps of as many blocks as fit in a
+// quarter of `staging_bytes`; a step of more than 4,096 blocks fails.
 #pragma once
 
 #include <chrono>
@@ -61,26 +57,24 @@ struct PagedPut {
   Digest content = {};  // as in PutBlock
 };
 
-// Blocks on their way into pages.  The destructor waits until the device no longer touches them (it
-// synchronizes) or has failed, and then releases the lease.  Movable.
+// Blocks on their way into pages.  The destructor waits until their copies are done or the device
+// has failed, and then releases what the load holds.  Movable.
 class PagedLoad {
  public:
   PagedLoad(PagedLoad&&) = default;
   PagedLoad& operator=(PagedLoad&& other) noexcept;
   ~PagedLoad();
 
-  // Returns the blocks, by index, whose copies have ended since the last call, or none if the lease
-  // is no longer valid (Wait then reports kCancelled).  Does not wait.  Returns an error if the
-  // device failed.
+  // Returns blocks, by index, whose copies have ended and that no earlier call returned; none if
+  // their lease is no longer valid.  Does not wait.  Returns an error if the device failed.
   [[nodiscard]] absl::StatusOr<std::vector<uint32_t>> Placed();
-  // Waits until all blocks are in their pages or the deadline has passed, and returns a status for
-  // every block.  kCancelled: the block was not in its pages by the deadline, though it may be by
-  // that of another Wait; or the daemon did not have it in time, or revoked the lease.  Returns an
-  // error if the device failed.
+  // Waits until all copies are done or the deadline has passed, and returns a status for every
+  // block.  A block that is kCancelled because the deadline has passed may be kOk in another Wait.
+  // Returns an error if the device failed.
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Wait(
       std::chrono::steady_clock::time_point deadline);
   // Returns the event that fires when all copies of this load are done, so that the engine's queue
-  // can wait for it instead of a thread.  Returns null if no block of the load could be read.
+  // can wait for it instead of a thread.  Returns null if the load has no copies.
   [[nodiscard]] const DeviceEvent* event() const;
 
  private:
@@ -104,28 +98,25 @@ class PagedCache {
   // The most blocks of one load: the daemon sends at most this many segment tables in one answer.
   static constexpr size_t kLoadBlocksMax = 512;
 
-  // `payload` is the layout of the variant's blocks.  Returns InvalidArgument if PagedPlan::Make
-  // does, if the block size of `payload` or the number of layers of `engine` is not the variant's,
-  // or if four blocks do not fit in `staging_bytes`; other errors are those of the device.
-  // REQUIRES: the session was attached with `device`.
+  // `payload` is the layout of the variant's blocks.  Returns InvalidArgument if the layouts do not
+  // fit each other or the variant, or if `staging_bytes` is too small.  REQUIRES: the session was
+  // attached with `device`.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<PagedCache>> Make(
       Session& session, Device& device, const VariantHandle& variant, const PagedLayout& engine,
       const PayloadLayout& payload, const PagedCacheOptions& options);
   ~PagedCache();
 
   // Begins to load layers of blocks into pages; the device waits for `pages_free` before it writes
-  // to them (null: the pages are free).  If the session does not read in place, Load returns only
-  // when the blocks are in their pages.  Returns InvalidArgument if the pages or layers are not the
-  // engine's, or if there are too many blocks; other errors are those of Session::Acquire,
-  // Session::Get and the device.
+  // to the pages (null: they are free).  If the session does not read in place, Load returns only
+  // when the copies are done.  Returns InvalidArgument if the pages or layers are not the engine's,
+  // or if there are too many blocks; or another error of the session or the device.
   [[nodiscard]] absl::StatusOr<PagedLoad> Load(std::span<const PagedGet> blocks, LayerRange layers,
                                                const DeviceEvent* pages_free = nullptr,
                                                const CallOptions& options = {});
   // Stores whole blocks; the device waits for `computed` before it reads them (null: they are
-  // computed).  Returns when the pages may be written again, with a status per block; those of
-  // status kOk or kDuplicate are visible.  Errors are those of Session::Put or, if the session
-  // reads and writes in place, of Session::Reserve (ResourceExhausted if the pool is full),
-  // Reservation::Publish and the device.  After an error, some of the blocks may be stored.
+  // computed).  Returns when the pages may be written again, with a status per block; kOk and
+  // kDuplicate are successes.  If the pool is full, blocks are kFull or the call returns
+  // ResourceExhausted.  After an error, some of the blocks may be stored.
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Put(std::span<const PagedPut> blocks,
                                                              const DeviceEvent* computed = nullptr,
                                                              const CallOptions& options = {});
@@ -145,7 +136,7 @@ class PagedCache {
   [[nodiscard]] size_t BlocksPerStep() const;
   [[nodiscard]] absl::Status WaitBefore(const DeviceEvent* event);
   // LoadStep moves payloads in memory of the process to pages, StoreStep moves pages to payloads.
-  // Each records one event at the end.  After an error none of the step's work is under way any
+  // The event fires when that is done.  After an error none of the step's work is under way any
   // more, unless the device failed.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> LoadStep(
       std::span<const PagedBlock> blocks, LayerRange layers);
@@ -162,7 +153,7 @@ class PagedCache {
       std::span<const PagedBlock> blocks, LayerRange layers, bool to_device);
   [[nodiscard]] absl::StatusOr<Slot*> NextSlot(DeviceQueue& user);
 
-  // Queues the steps that load the blocks of `load.lease_`, and sets their statuses.
+  // Queues the steps that load the blocks of `load.lease_`, and sets the blocks' statuses.
   [[nodiscard]] absl::Status Queue(PagedLoad& load, std::span<const PagedGet> blocks,
                                    LayerRange layers);
   // Loads through a pinned buffer, step by step, for a session that does not read in place.

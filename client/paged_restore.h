@@ -5,14 +5,12 @@
 //   PagedRestore engine({&pool_cache}, pages, {0, layers}, compute);  // a PagedCache per channel
 //   auto restored = restorer.Restore(prefix, engine);
 //
-// A block is reported as loaded when its event has fired and the lease on it was still held then.
-// When Restore returns, no block is on its way any more, however long the copies take, unless the
-// device itself failed (paged_cache.h).
+// A block counts as loaded only when PagedLoad::Wait has reported it as kOk.  When Restore returns,
+// no block is on its way any more, unless the device failed (paged_cache.h).
 // Ownership: Borrows the caches, which have their own queues, and `pages_free`.  The pages stay the
 // engine's.
-// Thread-safety: Restore calls Compute and Place on its caller's thread, and Land on the thread of
-// the channel.  While Restore runs, only that thread may use the channel's cache: the caller must
-// not call Put or Load on it.
+// Thread-safety: Restore calls Compute and Place on its caller's thread, and Land on the channels'
+// threads.  While Restore runs, the caller must not use the caches.
 #pragma once
 
 #include <functional>
@@ -26,11 +24,10 @@ namespace larder {
 class PagedRestore final : public RestoreEngine {
  public:
   // `compute` computes the given tokens into their pages.  It must not return before that is done,
-  // because as soon as it returns, later steps read these pages and more blocks may land next to
-  // them.
+  // because later steps read these pages.
   // caches[i] is the cache of channel i + 1.  `blocks` are those of the prefix, in order.
-  // `pages_free` is an event of the engine after which its pages may be written; null: they may be
-  // written now.  REQUIRES: the restored prefix has as many blocks as `blocks`.
+  // `pages_free` is an event of the engine after which its pages may be written; null: the pages
+  // may be written now.  REQUIRES: the restored prefix has as many blocks as `blocks`.
   PagedRestore(std::vector<PagedCache*> caches, std::vector<PagedGet> blocks, LayerRange layers,
                std::function<absl::Status(TokenRange)> compute,
                const DeviceEvent* pages_free = nullptr)

@@ -32,9 +32,8 @@ class CudaContext {
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
 
-  // Makes the driver's context of a CudaContext the calling thread's current context as long as the
-  // Scope lives.  The context that was current before, such as the engine's, is current again
-  // afterwards.
+  // Makes a CudaContext the calling thread's current context while the Scope lives, and the former
+  // one, such as the engine's, afterwards.  Does nothing if the driver refuses.
   class Scope {
    public:
     explicit Scope(const CudaContext& cuda);

@@ -1,13 +1,12 @@
 // An NVIDIA GPU, through its driver.
 //
-// The device works in the GPU's primary context, which CUDA's runtime uses too, and so most
-// engines.  If the build leaves CUDA out, because there is no toolkit or LARDER_CUDA is OFF,
-// cuda_device_absent.cc takes the place of the CUDA sources.
+// The device works in the GPU's primary context, which CUDA's runtime, and so most engines, use
+// too.  If the build leaves CUDA out, cuda_device_absent.cc takes the place of the CUDA sources.
 //
 // Ownership and thread-safety: those of device.h.
 // Limits: a kernel launch moves at most 2^31 - 1 pieces (gather_scatter.h), with tables of at most
 // 512 KiB, so a larger move takes several launches, and a move of which a single block exceeds
-// these limits is refused; the driver limits the number of imports.
+// these limits is refused.
 #pragma once
 
 #include <cstdint>

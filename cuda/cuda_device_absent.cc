@@ -1,5 +1,5 @@
 // This file is built instead of cuda_device.cc and the other CUDA sources if the build leaves CUDA
-// out: there was no CUDA toolkit, or LARDER_CUDA was OFF.
+// out.
 #include "cuda/cuda_device.h"
 
 namespace larder {

@@ -129,9 +129,8 @@ class RegisteredPinned : public PinnedMemory {
       changed_.NotifyAll();
     }
   }
-  // Memory with PinAccess::kRead is registered read-only if the device supports that.  Otherwise,
-  // or if that fails, plain registration is tried, which may succeed if the memory is mapped
-  // writable.
+  // Registers memory with PinAccess::kRead read-only if the device supports it.  If this fails, and
+  // for other memory, tries plain registration, which may need memory that is mapped writable.
   PieceState Register(size_t piece, absl::Status* why) {
     if (read_only_ && cuda_->pins_read_only() &&
         Register(piece, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_READ_ONLY).ok())

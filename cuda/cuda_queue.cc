@@ -84,7 +84,7 @@ class TableRing {
     uint64_t device = 0;
     const CudaEvent* used = nullptr;  // the caller records it after the launch
   };
-  // Returns the next slot.  If kTableSlots launches are under way, waits for the oldest of them.
+  // Returns the next slot, once the launch that used it before is done.
   [[nodiscard]] absl::StatusOr<Slot> Next(const CudaContext& cuda) {
     const size_t slot = next_++ % kTableSlots;
     LARDER_RETURN_IF_ERROR(
@@ -320,10 +320,9 @@ class CudaQueue : public DeviceQueue {
     }
     return recorded;
   }
-  // Returns the number of blocks of the grid.  A block fills half a multiprocessor
-  // (kKernelThreads).  If the move limits the multiprocessors, each block counts as a whole
-  // multiprocessor, since it may run on one of its own; otherwise two blocks per multiprocessor
-  // fill all of them.
+  // Returns the number of blocks of the grid.  If the move limits the multiprocessors, each block
+  // counts as a whole multiprocessor, since it may run on one of its own; otherwise there are at
+  // most two blocks per multiprocessor.
   [[nodiscard]] unsigned Grid(const PagedMoveArgs& args, const PagedMove& move) const {
     constexpr uint32_t kWarps = kKernelThreads / kWarpLanes;
     const uint32_t useful = (args.pieces + kWarps - 1) / kWarps;

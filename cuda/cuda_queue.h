@@ -4,9 +4,9 @@
 // context.
 // Thread-safety: as device.h says.
 // Limits: a queue has the tables of at most 4 launches (kTableSlots) in use at once, so a Gather or
-// Scatter that needs a fifth waits for the oldest of them.  A queue's first Gather or Scatter
-// allocates the tables, and its first copy that is staged allocates a pinned buffer, so these calls
-// synchronize.
+// Scatter that needs a fifth waits for the oldest of them.  A Gather or Scatter allocates the
+// tables, and a copy that is staged a pinned buffer, if the queue has none yet; such a call
+// synchronizes.
 #pragma once
 
 #include <memory>

@@ -1,23 +1,22 @@
 // The memory of a GPU, and the queues that move bytes to it, from it and inside it.
 //
-// host_device is the reference implementation and the one to read first: it does everything in
-// memory of the process.  tests/contract/device_contract.h checks every device against this text.
+// host_device is the reference implementation and the one to read first.
+// tests/contract/device_contract.h checks devices against this text.
 //
 // Addresses of device memory and of memory of the process are numbers of one address space, as with
-// CUDA's unified addressing.  Once memory is allocated or imported, only the work that a caller
-// puts into a queue touches its bytes.
+// CUDA's unified addressing.
 //
 // "Synchronizes" in the comment of a call means that the call may wait for work of the device, in
-// any queue; an engine must not make such a call in its loop.  All other calls return without
-// waiting for the device, except as cuda_queue.h says under "Limits".
+// any queue; an engine must not make such a call in its loop.  Other calls do not normally wait for
+// the device; see also cuda_queue.h under "Limits".
 // Ownership: the caller owns each unique_ptr that it gets.  A Device must outlive everything that
 // was made from it.  Destroying a Device synchronizes.
 // Thread-safety: any thread may use Device, DeviceMemory, PinnedMemory and DeviceEvent; only one
 // thread at a time may use a DeviceQueue.
-// Errors: Unavailable: there is no device, or the device cannot do what the call asks for; the text
-// says why.  ResourceExhausted: there is no memory.  InvalidArgument: an argument is wrong.
-// Internal: the driver or the operating system failed; after such an error of a queue or an event,
-// the bytes that the queue moved must not be trusted, and later calls of the queue may fail too.
+// Errors that several calls return: Unavailable: there is no device, or the device cannot do what
+// the call asks for; the text says why.  ResourceExhausted: there is no memory.  InvalidArgument:
+// an argument is wrong.  Internal: the driver or the operating system failed; the bytes that the
+// queue moved must then not be trusted.
 // Fork: a device and everything made from it can be used only by the process that opened the
 // device.
 #pragma once
@@ -52,14 +51,13 @@ enum class SharePath : uint8_t {
 };
 [[nodiscard]] const char* ToString(SharePath path);
 
-// Memory of the device.  Destroying the object frees the memory, or ends its import (synchronizes).
-// REQUIRES: by then all work of queues that uses the memory is done.
+// Memory of the device.  Destroying the object gives up the memory, or ends its import
+// (synchronizes).  REQUIRES: by then all work of queues that uses the memory is done.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
   [[nodiscard]] virtual uint64_t address() const = 0;
-  // Returns the size that the caller of Allocate asked for, also for imported memory; the device
-  // may have allocated more.
+  // Returns the size that was asked for; the device may have allocated more.
   [[nodiscard]] virtual ByteCount bytes() const = 0;
   [[nodiscard]] virtual SharePath share() const = 0;
 };
@@ -86,23 +84,23 @@ enum class PinAccess : uint8_t { kRead = 1, kReadWrite = 2 };
 
 // How copies reach memory of the process.
 enum class PinPath : uint8_t {
-  kPending = 1,     // the memory is being registered; copies are staged meanwhile
+  kPending = 1,     // not decided yet; pieces that are not registered are staged
   kRegistered = 2,  // the device reads and writes it directly
-  kReadOnly = 3,    // the memory is registered as memory that the device may only read
-  kStaged = 4,      // registration was refused: copies go through a pinned buffer of the queue
+  kReadOnly = 3,    // registered, some of it as memory that the device may only read
+  kStaged = 4,      // some pieces were refused: a pinned buffer of the queue stages them
 };
 [[nodiscard]] const char* ToString(PinPath path);
 
 struct PinOptions {
   PinAccess access = PinAccess::kReadWrite;
-  ByteCount piece_bytes = MiB(512);  // bytes that are registered in one call
+  ByteCount piece_bytes = MiB(512);  // about how much one call registers; > 0
   int threads = 2;                   // threads that register pieces; > 0
 };
 
 // Memory of the process that copies may use.  Destroying the object unregisters the memory
 // (synchronizes), and frees it if it came from AllocatePinned.  Memory that was given to Pin stays
 // the caller's, and must be mapped as long as the object lives.  Copies may use the memory as soon
-// as the object exists: copies of pieces that are not registered yet are staged.
+// as the object exists: what the device cannot access directly is staged.
 class PinnedMemory {
  public:
   virtual ~PinnedMemory() = default;
@@ -112,8 +110,7 @@ class PinnedMemory {
   // otherwise kRegistered.
   [[nodiscard]] virtual PinPath path() const = 0;
   [[nodiscard]] virtual ByteCount registered() const = 0;
-  // Returns the driver's reason for refusing the piece that it refused last; empty if it has
-  // refused none.
+  // Returns the driver's reason for refusing a piece; empty if no piece was refused.
   [[nodiscard]] virtual std::string refusal() const = 0;
   // Waits until every piece is registered or refused.
   virtual void WaitDecided() = 0;
@@ -124,10 +121,10 @@ class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
   // Returns true if all work before the event in its queue is done, false if it is not done yet.
-  // Returns an error if some of that work failed.
+  // Returns an error if the device failed.
   [[nodiscard]] virtual absl::StatusOr<bool> Done() const = 0;
-  // Waits until all work before the event in its queue is done (synchronizes).  Returns an error if
-  // some of that work failed, DeadlineExceeded if it is not done by the deadline.
+  // Waits until all work before the event in its queue is done (synchronizes).  Returns
+  // DeadlineExceeded if it is not done by the deadline, another error if the device failed.
   [[nodiscard]] virtual absl::Status Wait(std::chrono::steady_clock::time_point deadline) const = 0;
 };
 
@@ -143,7 +140,7 @@ struct DeviceCopy {
 struct PagedMove {
   LayerRange layers;
   std::span<const PagedBlock> blocks;
-  // The most multiprocessors that work on the move at a time; 0 means all of them.  The host device
+  // The most multiprocessors that work on the move at a time; 0 sets no limit.  The host device
   // ignores it.
   uint32_t multiprocessors = 0;
 };
@@ -153,18 +150,16 @@ class DeviceQueue {
  public:
   virtual ~DeviceQueue() = default;
 
-  // Copies with the device's copy engines, in any order within the batch.  Returns InvalidArgument
-  // and copies nothing unless, with kToDevice, every `from` is memory that came from Pin or
-  // AllocatePinned, and with kFromDevice every `to` is such memory and was not pinned with
-  // PinAccess::kRead.  REQUIRES: copies do not overlap; all other addresses are memory of the
-  // device.
+  // Enqueues copies, which are made in any order within the batch.  Returns InvalidArgument and
+  // copies nothing if memory of the process that a copy uses does not lie in one PinnedMemory, or
+  // is written and was pinned with PinAccess::kRead.  REQUIRES: copies do not overlap; all other
+  // addresses are memory of the device.
   [[nodiscard]] virtual absl::Status CopyBatch(CopyDirection direction,
                                                std::span<const DeviceCopy> copies) = 0;
-  // Gather moves rows from the engine's pages into payloads of records, Scatter moves them back,
-  // both with the device's multiprocessors.  Payloads lie in memory of the device.  Both return
-  // InvalidArgument if PagedPlan::Check refuses the move, or if it is too large for launches of the
-  // device (cuda_device.h, host_device.h); Unavailable if the device has no kernels.  The caller
-  // may destroy plan, move and blocks after the call.
+  // Gather moves rows from the engine's pages into payloads of records, Scatter moves them back.
+  // Payloads lie in memory of the device.  Both return InvalidArgument if PagedPlan::Check refuses
+  // the move, or if it is too large for the device (cuda_device.h, host_device.h); Unavailable if
+  // the device has no kernels.  The caller may destroy plan, move and blocks after the call.
   [[nodiscard]] virtual absl::Status Gather(const PagedPlan& plan, const PagedMove& move) = 0;
   [[nodiscard]] virtual absl::Status Scatter(const PagedPlan& plan, const PagedMove& move) = 0;
 
@@ -182,28 +177,27 @@ enum class DeviceWish : uint8_t { kHost = 1, kCuda = 2, kAuto = 3 };
 
 struct DeviceInfo {
   DeviceKind kind = DeviceKind::kHost;
-  DeviceWish wish = DeviceWish::kHost;  // the wish that OpenDevice was called with
+  DeviceWish wish = DeviceWish::kHost;  // what OpenDevice was asked for
   std::string reason;  // why kAuto opened no CUDA device, for the operator; may be empty
   std::string name;
   ByteCount memory;              // all of the device's memory; 0 if unknown
   uint32_t multiprocessors = 0;  // 0 if the device has none
   std::string driver;            // version, such as "13.0"; empty if there is no driver
-  // What this device cannot do, one sentence each, with the reason.
+  // Limits of this device, for the operator, one sentence each.
   std::vector<std::string> limits;
 };
 
-// What a device has done since it was opened.
+// What a device has done since it was opened.  After errors the numbers are approximate.
 struct DeviceStats {
-  uint64_t copies = 0;       // copies that CopyBatch was given
-  uint64_t copy_calls = 0;   // calls of the driver (host: of CopyBatch) that made these copies
+  uint64_t copies = 0;       // copies that CopyBatch enqueued
+  uint64_t copy_calls = 0;   // driver calls of CopyBatch that copy (host: calls of CopyBatch)
   ByteCount bytes_direct;    // copied between registered memory and the device
   ByteCount bytes_staged;    // copied through a pinned buffer of a queue
-  ByteCount bytes_within;    // copied inside the device, by copy engines
+  ByteCount bytes_within;    // copied inside the device by CopyBatch
   ByteCount bytes_moved;     // moved by Gather and Scatter
   uint64_t launches = 0;     // launches of kernels, or of their host twins
   uint64_t imports[2] = {};  // [0]: by descriptor; [1]: by handle
-  // Memory that is pinned now, by Pin or AllocatePinned.  It is divided by what its copies do
-  // (PinPath): pieces that are being registered, registered, registered read-only, refused.
+  // Memory that is pinned now, by the state of its pieces (PinPath).
   ByteCount pinned_pending;
   ByteCount pinned_registered;
   ByteCount pinned_read_only;
@@ -216,8 +210,8 @@ class Device {
   [[nodiscard]] virtual const DeviceInfo& info() const = 0;
   [[nodiscard]] virtual DeviceStats stats() const = 0;
 
-  // Allocates memory of the device, with undefined content.  Synchronizes.  Returns Unavailable if
-  // memory of this device cannot be shared by `share`, InvalidArgument if `bytes` is 0.
+  // Allocates memory of the device, with undefined content.  Synchronizes.  Returns InvalidArgument
+  // if `bytes` is 0, Unavailable if memory of this device cannot be shared by `share`.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(
       ByteCount bytes, SharePath share = SharePath::kNone) = 0;
   // Allocates memory of the process that the device reads and writes directly.  Synchronizes.
@@ -227,23 +221,23 @@ class Device {
   // Makes memory of the caller usable by copies.  Does not wait for the memory to be registered,
   // which may happen in the background.  With PinAccess::kRead the memory may be mapped read-only,
   // and copies into it are refused.
-  // Returns InvalidArgument if the memory is empty or does not begin at a multiple of 4,096 bytes,
-  // or if `threads` is below 1 or `piece_bytes` is 0; AlreadyExists if some of the memory is
-  // pinned.  The host device ignores `threads` and `piece_bytes`.
+  // Returns InvalidArgument if the memory is empty or does not begin at a multiple of 4,096 bytes;
+  // AlreadyExists if some of the memory is pinned by this device.  The host device ignores
+  // `threads` and `piece_bytes`.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<PinnedMemory>> Pin(
       std::span<const std::byte> memory, const PinOptions& options) = 0;
 
-  // Synchronizes.  Returns FailedPrecondition if the memory was not allocated to be shared.
+  // Synchronizes.  Returns FailedPrecondition if memory.share() is kNone.
   [[nodiscard]] virtual absl::StatusOr<DeviceExport> Export(const DeviceMemory& memory) = 0;
   // Synchronizes.  Imports memory of another process, or, by descriptor, of this one.  Imported by
   // descriptor, the memory stays alive as long as any process has it imported; imported by handle,
-  // the exporting process must keep it alive.  Returns InvalidArgument if the export does not fit
-  // the memory, Unavailable if this device does not import by `exported.path`.
+  // the exporting process must keep it alive.  Returns an error if this device does not import by
+  // `exported.path`, or if the export does not fit the memory.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Import(
       const DeviceExport& exported) = 0;
 
-  // Makes a queue.  On a GPU, work of low priority yields to the engine's work when both wait for
-  // the device, and other work has the highest priority.  The host device ignores the priority.
+  // Makes a queue.  On a GPU it has the driver's lowest priority if `low_priority` is true,
+  // otherwise the highest.  The host device ignores the priority.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceQueue>> MakeQueue(
       bool low_priority = true) = 0;
   // Makes a queue from a stream of the engine (a CUstream), so that other queues can wait for the

@@ -1,7 +1,7 @@
 // The functions of libcuda, found at run time.  All other files call them through CudaSymbols.
 //
-// No binary of Larder links against libcuda.  A machine without libcuda, or with an older one, is a
-// normal state: the error of Load says what is missing, in a sentence for the operator.
+// No binary of Larder links against libcuda.  A machine without libcuda, or with one that is too
+// old, is a normal state: the error of Load says what is missing, in a sentence for the operator.
 //
 // Ownership: a value.  libcuda is never unloaded, because its threads run until the process ends.
 // Thread-safety: const after Load.

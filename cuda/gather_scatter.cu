@@ -2,9 +2,9 @@
 // (cuda_kernels.h); CUDA's runtime library is not linked.
 //
 // The grid is persistent: with N warps in the grid, each warp moves every Nth piece, so the size of
-// the grid determines how many multiprocessors are busy.  A lane reads the values of its four
-// accesses before it writes the first of them.  Reads and writes have a streaming hint for the
-// caches, because no byte is accessed twice.
+// the grid limits how many multiprocessors are busy.  A lane reads the values of all its accesses
+// of a piece before it writes the first of them.  Reads and writes have a streaming hint for the
+// caches, because no byte of the KV is accessed twice.
 #include "cuda/gather_scatter.h"
 
 namespace larder {

@@ -42,8 +42,8 @@ struct FastDivisor {
 };
 [[nodiscard]] FastDivisor MakeFastDivisor(uint32_t divisor);
 
-// The arguments of a launch, passed by value.  The four pointers are to tables in memory that the
-// kernel, or the host twin, can read.
+// The arguments of a launch.  The four pointers are to tables in memory that the kernel, or the
+// host twin, can read.
 struct PagedMoveArgs {
   const uint64_t* engine_bases = nullptr;     // [planes]
   const uint64_t* payload_offsets = nullptr;  // [planes], from the first moved layer
@@ -60,7 +60,7 @@ struct PagedMoveArgs {
   FastDivisor inner;
 };
 
-// Where the accesses of a piece begin.
+// Where a piece lies: its tile, and its first access in it.
 struct Piece {
   uint64_t engine = 0, payload = 0;  // addresses of the tile's first byte on the two sides
   uint32_t first_access = 0;         // index of the first access inside the tile
@@ -121,8 +121,7 @@ void MoveOnHost(const PagedMoveArgs& args, MoveDirection direction, uint32_t acc
 
 // The name of the kernel for this direction and access size, for example "larder_gather_16".
 [[nodiscard]] const char* KernelName(MoveDirection direction, uint32_t access_bytes);
-// Threads in a block of the grid.  These threads fill half a multiprocessor, so a grid of N blocks
-// keeps at most N multiprocessors busy.
+// Threads in a block of the grid.  A grid of N blocks keeps at most N multiprocessors busy.
 inline constexpr uint32_t kKernelThreads = 1024;
 
 }  // namespace larder

@@ -85,7 +85,9 @@ class HostMemory : public DeviceMemory {
   void* address_ = nullptr;
 };
 
-// Memory of the process.  Nothing is registered, because the "device" is the processor.
+// Memory of the process.  It counts as registered (with PinAccess::kRead as registered read-only)
+// from the beginning, because the "device" is the processor, and no driver has to register
+// anything.
 class HostPinned : public PinnedMemory {
  public:
   static absl::StatusOr<std::unique_ptr<PinnedMemory>> Make(

@@ -1,7 +1,7 @@
 // The device that every machine has: memory of the process, threads as queues, memfds as exports.
 //
-// The reference implementation of device.h, on which tests without a GPU run.  Each queue is a
-// thread, so work in two queues that no event and no Wait orders runs in any order, as on a GPU.
+// The reference implementation of device.h.  Each queue is a thread, so work in two queues that no
+// event and no Wait orders runs in any order, as on a GPU.
 //
 // Ownership and thread-safety: those of device.h.
 // Limits: one thread for each queue.  A Gather or Scatter is one launch, so it moves at most 2^31 -
@@ -15,8 +15,7 @@
 
 namespace larder {
 
-// Makes a host device.  Its DeviceInfo reports `wish`, the wish that OpenDevice was called with,
-// and `reason`, why OpenDevice opened no CUDA device.
+// Makes a host device whose DeviceInfo reports `wish` and `reason`.
 [[nodiscard]] std::unique_ptr<Device> MakeHostDevice(DeviceWish wish = DeviceWish::kHost,
                                                      std::string reason = {});
 

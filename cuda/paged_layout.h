@@ -1,10 +1,10 @@
-// The two layouts of the KV of a block: an engine's and a record's.  A PagedPlan (paged_plan.h)
-// moves bytes between them.
+// The two layouts of the KV of a block: an engine's and a record's.  A PagedPlan (paged_plan.h) is
+// for moves between them.
 //
 // An engine keeps KV in pages of its own: layer by layer or page by page, K and V apart or fused,
 // tokens before heads (NHD) or heads before tokens (HND), one latent row for MLA.  PagedLayout
 // describes all of these with an address per layer and plane, and three strides.  The payload of a
-// record holds the same rows, layer by layer, dense, in one of two orders.
+// record holds the same rows, layer by layer, in one of two orders.
 //
 // A row is the bytes of one token and one head in one plane.  It is contiguous in both layouts.
 // Ownership: values.  Thread-safety: pure functions.

@@ -12,8 +12,8 @@ namespace larder {
 namespace {
 
 constexpr uint32_t kAccessBytesMax = 16;
-// Below this size in bytes the fixed cost of a copy is most of its time (bench/device.cc,
-// device_to_SIZE).
+// Below this average size in bytes copies are left to Gather and Scatter, since each copy has a
+// fixed cost (bench/device.cc, device_to_SIZE).
 constexpr uint64_t kCopyBytesMin = 256 << 10;
 
 absl::Status Wrong(absl::string_view what, uint64_t got) {

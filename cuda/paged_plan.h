@@ -15,7 +15,7 @@
 namespace larder {
 
 // The shape of a tile.  A tile is the rows that one page holds of one block, layer and plane:
-// `outer` times `inner` runs of bytes that are dense on both sides.
+// `outer` times `inner` runs, each dense on both sides.
 struct TileShape {
   uint32_t outer = 1, inner = 1;
   uint32_t run_bytes = 0;
@@ -25,8 +25,8 @@ struct TileShape {
   friend bool operator==(const TileShape&, const TileShape&) = default;
 };
 
-// Everything about moves between an engine's paged cache and payloads of one layout that can be
-// computed before the first of them.
+// What can be computed in advance for moves between an engine's paged cache and payloads of one
+// layout.
 class PagedPlan {
  public:
   // Returns InvalidArgument if a Validate function does.  PayloadLayout::Validate also refuses a
@@ -34,9 +34,8 @@ class PagedPlan {
   [[nodiscard]] static absl::StatusOr<PagedPlan> Make(const PagedLayout& engine,
                                                       const PayloadLayout& payload);
 
-  // Returns InvalidArgument if there are no layers, layers or pages are beyond the engine's, the
-  // number of a block's pages or its first slot is wrong, or the address of a payload is no
-  // multiple of 16.
+  // Returns InvalidArgument if the layers or the blocks do not fit the two layouts, or if the
+  // address of a payload is no multiple of 16.
   [[nodiscard]] absl::Status Check(LayerRange layers, std::span<const PagedBlock> blocks) const;
 
   [[nodiscard]] const TileShape& tile() const { return tile_; }
@@ -44,8 +43,7 @@ class PagedPlan {
   // smaller than a page.
   [[nodiscard]] uint32_t tiles_per_plane() const { return tiles_per_plane_; }
   [[nodiscard]] uint64_t payload_tile_stride() const { return payload_tile_stride_; }
-  // The largest of 16, 8, 4, 2 and 1 of which every address, stride and run length that a move uses
-  // is a multiple.
+  // 16, 8, 4, 2 or 1: every address, stride and run length that a move uses is a multiple of it.
   [[nodiscard]] uint32_t access_bytes() const { return access_bytes_; }
   [[nodiscard]] uint32_t planes() const { return planes_; }
   [[nodiscard]] uint32_t layers() const { return layers_; }
@@ -62,8 +60,7 @@ class PagedPlan {
   // bytes they span there, including the padding between them.
   [[nodiscard]] ByteCount PayloadBegin(LayerRange layers) const;
   [[nodiscard]] ByteCount PayloadSpan(LayerRange layers) const;
-  // Returns true if the copies of RunsOf for a whole block are so long on average that copy engines
-  // should make them, and not Gather and Scatter.
+  // Returns true if copy engines should make the copies of RunsOf, instead of Gather and Scatter.
   [[nodiscard]] bool PrefersCopies() const { return prefers_copies_; }
 
  private:
@@ -82,9 +79,8 @@ class PagedPlan {
 struct RunCopy {
   uint64_t engine = 0, payload = 0, bytes = 0;
 };
-// Returns the move of these layers and blocks as a list of copies, for plans that prefer copies.
-// Runs of a block that follow each other on both sides are joined into one copy; runs of two blocks
-// are not.
+// Returns the move of these layers and blocks as a list of copies, for plans that prefer copies.  A
+// copy may join runs of one block, but never spans two blocks.
 // REQUIRES: plan.Check is OK.
 [[nodiscard]] std::vector<RunCopy> RunsOf(const PagedPlan& plan, LayerRange layers,
                                           std::span<const PagedBlock> blocks);

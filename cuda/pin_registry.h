@@ -5,8 +5,7 @@
 // the driver may refuse one piece and accept another.  A copy is cut where pieces end, because the
 // driver requires that a copy's source, and its destination, lies in a single registration.
 //
-// Ownership: the registry holds addresses only; the code that adds a range registers the memory and
-// removes the range.
+// Ownership: the registry holds addresses only; the code that adds a range must remove it.
 // Thread-safety: any thread may call any method.
 // Limits: none of its own.
 #pragma once

@@ -56,9 +56,8 @@ namespace {
 constexpr std::chrono::milliseconds kHousekeepingPeriod{10};
 constexpr std::chrono::milliseconds kLastAnswers{200};
 constexpr int kPeriodsPerCollect = 500;
-// A thread of gRPC's callback queue that has received nothing for a second stops polling for 100 ms
-// (at least up to gRPC 1.51).  While all threads pause, none receives a call.  All threads pause at
-// once only after 900 ms without a call, so the daemon calls itself about every 800 ms.
+// When no call has come for about a second, all of gRPC's threads may stop polling for 100 ms (at
+// least up to gRPC 1.51).  So the daemon calls itself about every 800 ms.
 constexpr std::chrono::milliseconds kSelfCallPeriod{800};
 constexpr std::chrono::seconds kSelfCallLimit{1};  // so that a lost call does not block the next
 constexpr std::chrono::seconds kStuckLimit{10};
@@ -73,15 +72,14 @@ constexpr size_t kRequestsWaiting = 1024;
 constexpr const char* kTenant = "default";
 constexpr size_t kHoldersShown = 8;  // of each share, the largest first
 
-// Returns the limit of bytes of incomplete messages: enough for two messages of the greatest
-// length.  Above a memory_limit of 64 MiB, it is below the quota of one gRPC server
-// (server/grpc/grpc_server.cc), at which gRPC ends calls of any client of the server.
+// Returns the limit of bytes of incomplete messages.  Above a memory_limit of 64 MiB, it is below
+// the quota of one gRPC server (server/grpc/grpc_server.cc), at which gRPC ends calls of any client
+// of the server.
 ByteCount IncomingLimit(ByteCount memory_limit) {
   return ByteCount(std::max<uint64_t>(memory_limit.value() / 8 * 3, 2 * wire::kMessageBytesMax));
 }
 
-// Returns the number of threads of Compress: half of the cores, so that other work has the other
-// half, but at least 1 and at most 4.
+// Returns the number of threads of Compress: half of the cores, at least 1 and at most 4.
 size_t Encoders() { return std::clamp<size_t>(std::thread::hardware_concurrency() / 2, 1, 4); }
 
 ByteCount RoomForRegistrations(const DiskTier* disk) {
@@ -114,8 +112,8 @@ struct Verbs {
         compress(Encoders(), store, disk, counters),
         device(store, disk.tier, devices, directives),
         verify(store, disk, counters),
-        // Requests that wait in this pool also count toward gRPC's quota, so their limit is half of
-        // it.
+        // Requests that wait in `answering` also count toward gRPC's quota, so their limit is half
+        // of the quota of one server.
         answering(kAnswering, kRequestsWaiting, memory_limit.value() / 4) {
     if (disk.tier != nullptr) pins.Load();
   }
@@ -406,7 +404,7 @@ struct Daemon::Parts final : SidebandHost {
   bool stop LARDER_GUARDED_BY(mu) = false;
   bool draining LARDER_GUARDED_BY(mu) = false;
   bool drained LARDER_GUARDED_BY(mu) = false;
-  bool health_shown LARDER_GUARDED_BY(mu) = true;  // whether Housekeep last set health to SERVING
+  bool health_shown LARDER_GUARDED_BY(mu) = true;  // the health that ShowHealth last saw
   std::thread housekeeper;
   std::thread drainer LARDER_GUARDED_BY(mu);
 };
@@ -499,8 +497,8 @@ void Daemon::Parts::Housekeep() {
     if (disk) disk->worker.Tick();
     verbs.pins.Tick(now);
     directives.Tick(now);
-    // Until everything on disk is known, a part of the disk that failed, or a block that the store
-    // could not take, may hold the only blocks of an engine.  So no engine is collected until then.
+    // Until everything on disk is known, what is still unknown may be the only blocks of an engine,
+    // so no engine is collected before then.
     const bool all_known = !disk || disk->worker.all_known();
     if (++periods % kPeriodsPerCollect == 0 && all_known) instances.Collect();
     housekeeping.Answer();
@@ -509,8 +507,8 @@ void Daemon::Parts::Housekeep() {
   }
 }
 
-// Shows NOT_SERVING while the daemon accepts no connections or has no memory at all, so that a
-// router does not wait for this node.  Clients learn of it over connections that are already open.
+// Shows NOT_SERVING while a socket of gRPC cannot accept or the pool has no memory at all, so that
+// a router does not wait for this node.  No effect during a drain.
 void Daemon::Parts::ShowHealth() {
   const bool serves = grpc_sockets->accepting->Accepting() && !store.pool().starved();
   if (draining || serves == health_shown) return;
@@ -527,8 +525,7 @@ void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
     return shares.held(ShareKind::kCalls) == 0 && shares.held(ShareKind::kByteStreams) == 0 &&
            shares.held(ShareKind::kMessageBytes) == 0;
   });
-  // Answers on their way get a short grace.  Waiting for clients that do not read would use up the
-  // whole limit.
+  // Answers on their way get a short grace, not the rest of the limit: a client may not read.
   const auto grace = std::chrono::system_clock::now() + kLastAnswers;
   grpc_sockets->Shutdown(grace);
   if (disk) AwaitSpilled(deadline);  // no client can publish any more
@@ -545,7 +542,7 @@ void Daemon::Parts::AwaitNone(TimePoint deadline, const std::function<bool()>& n
   }
 }
 
-// Blocks that still wait for the disk when this returns are lost to the next daemon.
+// Blocks that still wait for the disk when this returns may be lost to the next daemon.
 void Daemon::Parts::AwaitSpilled(TimePoint deadline) {
   for (TimePoint now = SteadyNow(); now < deadline; now = SteadyNow()) {
     if (disk->worker.spiller().WaitIdle(std::min(deadline, now + kHousekeepingPeriod))) return;
@@ -662,8 +659,8 @@ std::vector<std::string> Daemon::Stuck() {
   look(*p.grpc_sockets->accepting, "accept");
   if (!p.grpc_sockets->accepting->Accepting() || !p.sideband->Accepting())
     stuck.emplace_back("sockets");
-  // Each call uses a new connection, because Housekeep hangs up: an existing connection would prove
-  // nothing about the listener.
+  // Each call of `self` uses a new connection, because Housekeep hangs up: an existing connection
+  // would prove nothing about the listener.
   look(*p.grpc_sockets->self, "grpc");
   return stuck;
 }

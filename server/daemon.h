@@ -1,8 +1,7 @@
 // The running daemon: socket files, services, sideband, sessions, housekeeping.  main.cc creates
 // the pool, the store and the disk, and Daemon connects them with everything else.
 //
-// Ownership: it refers to the pool, store, disk tier, counters and clock, which outlive it, and
-// owns everything else.
+// Ownership: the pool, store, disk tier, counters and clock outlive it.
 // Thread-safety: any thread may call Drain, Wait, unspilled and gauges; one thread calls Stuck.
 // Lifecycle: Start (serves when it returns) -> Drain -> Wait (returns when drained) -> destroyed.
 #pragma once
@@ -65,13 +64,12 @@ struct DaemonOptions {
   // The functions below report conditions to an operator.  Each may be empty, and may be called
   // from any thread.  `warn` reports conditions of the disk.
   std::function<void(const std::string&)> warn;
-  // Blocks in the pool whose bytes do not match their hashes.
+  // Damaged blocks that the verification of the pool finds.
   std::function<void(const std::string&)> warn_of_damage;
   // Conditions of the sockets.  The same text may recur often.
   std::function<void(const std::string&)> warn_sockets;
-  // Shares that are full, and connections that are ended because messages that begin and do not end
-  // take too much memory; possibly often.  `what` names the kind and the uid, so that one uid does
-  // not cause many different texts.
+  // Limits that callers reach, such as a full share; possibly often.  One uid causes few different
+  // texts in `what`.
   std::function<void(const std::string& what, const std::string& why)> warn_shares;
   // Reports that `who` uses an engine id that belongs to another user; `what` is a sentence about
   // it.  Possibly often.
@@ -83,7 +81,7 @@ struct DaemonOptions {
 class Daemon {
  public:
   // Returns an error if a socket file cannot be opened, or if a part of the daemon cannot start,
-  // for example because no descriptor is left.  The text says why.
+  // for example because no descriptor is left.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Daemon>> Start(const DaemonOptions& options,
                                                                      BlockStore& store,
                                                                      Counters& counters,
@@ -97,20 +95,19 @@ class Daemon {
   // TierWorker::StartRecovery says when `done` is called.  A no-op without a disk.
   void StartRecovery(TierWorker::Done done);
 
-  // Starts the drain: health turns NOT_SERVING, and the client of every session is told to finish.
-  // The servers stop when all sessions and calls have ended, or shortly after `limit` (the last
-  // answers get 200 ms).  Blocks that wait to be written to disk get what then remains of `limit`.
-  // Returns how many sessions there were.  Only the first call has an effect; later ones return 0.
+  // Starts the drain: health turns NOT_SERVING, and the clients of the sessions are told to finish.
+  // The servers stop when sessions and calls have ended, or shortly after `limit`.  Blocks that
+  // wait to be written to disk get what then remains of `limit`.  Returns how many sessions there
+  // were.  Later calls have no effect and return 0.
   size_t Drain(std::chrono::milliseconds limit);
   // Waits until a drain is complete.
   void Wait();
   // Returns how many blocks wait to be written to disk; 0 without a disk.
   [[nodiscard]] uint64_t unspilled() const;
 
-  // For a watchdog: returns the essential parts that have not answered since the last call, and
-  // "sockets" if a socket cannot accept, and asks the parts again.  During a drain only the
-  // housekeeping is checked.  An empty result means that all is well.  A disk that does not answer
-  // is not reported here.  One thread calls it.
+  // For a watchdog: returns the names of essential parts that have not answered since the last call
+  // or cannot accept connections, and asks the parts again.  During a drain only the housekeeping
+  // is checked.  A disk that does not answer is not reported here.  One thread calls it.
   [[nodiscard]] std::vector<std::string> Stuck();
 
   // Returns the present state.

@@ -1,5 +1,5 @@
-// larderd: creates the pool, the store, the disk and the Daemon, in order, and serves until it is
-// drained.  `larderd --help` lists the exit codes.
+// The program larderd.  To serve, it creates the pool, the store, the disk and the Daemon, in
+// order, and waits until the daemon is drained.  `larderd --help` lists the exit codes.
 
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -50,10 +50,9 @@
 namespace larder {
 namespace {
 
-// How long the shutdown may take in addition to the drain: sending the last answers, closing the
-// disk, freeing memory.
+// How much more time than the drain limit the service manager is asked to give the daemon.
 constexpr std::chrono::seconds kEndLimit{15};
-// How often the daemon checks that all parts make progress, if no service manager asks for that.
+// How often the daemon checks its parts if no service manager watches it.
 constexpr std::chrono::seconds kPulse{2};
 
 enum ExitCode : int { kOk = 0, kInternal = 1, kBadConfig = 2, kCannotStart = 3 };
@@ -288,8 +287,7 @@ void StartRecovery(Daemon& daemon, const Log& log) {
   });
 }
 
-// Slabs come online while the daemon serves; the status that the service manager shows says how
-// many are online.
+// Brings slabs online while the daemon serves, and reports the progress to the service manager.
 void StartPopulating(SlabPool& pool, BlockStore& store, ServiceManager& manager, const Log& log) {
   const auto on_slab = [&](SlabId slab) {
     store.AddSlab(slab);
@@ -330,8 +328,8 @@ SignalThread::Handlers SignalHandlers(Daemon& daemon, const Config& config, Serv
     const char* const next = watched
                                  ? "the service manager restarts larderd if these stay stuck"
                                  : "restart larderd if these stay stuck: no service manager does";
-    // With a service manager the daemon ends soon, so every line is logged.  Without one the lines
-    // would fill the log.
+    // A service manager that watches the daemon ends it soon, so every line is logged.  Without
+    // one, the lines would fill the log.
     const auto pass = watched ? LogLimiter::Line{} : repeats.Pass(parts);
     if (pass) log.Error("stuck", {{"parts", parts}, {"do", next}});
   };
@@ -349,7 +347,7 @@ void RaiseDescriptorLimit() {
   (void)setrlimit(RLIMIT_NOFILE, &limit);  // if it fails, the daemon serves fewer clients
 }
 
-// Locals are destroyed in reverse order, so each part ends before the parts that it uses.
+// Locals are destroyed in reverse order, so most parts are created after the parts that they use.
 int Serve(const LoadedConfig& loaded) {
   const Config& config = loaded.config;
   KeepHeapWarm();

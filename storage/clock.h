@@ -1,5 +1,5 @@
-// Clocks.  Code whose timing tests must control takes the current time as a parameter (`now`) or
-// reads it from a Clock, for which tests pass a ManualClock.  Other code calls SteadyNow.
+// Clocks.  Code for which a test sets the time takes it as a parameter (`now`) or reads it from a
+// Clock, for which the test passes a ManualClock.
 //
 // Thread-safety: all methods of these classes from any thread.
 #pragma once
@@ -12,7 +12,7 @@
 namespace larder {
 
 using Duration = std::chrono::nanoseconds;
-// Monotonic time.  Its zero is arbitrary, so it must not be sent to another process or stored.
+// Monotonic time.  Its zero is arbitrary, so no TimePoint may leave the process.
 using TimePoint = std::chrono::steady_clock::time_point;
 
 class Clock {
@@ -21,7 +21,7 @@ class Clock {
   [[nodiscard]] virtual TimePoint Now() const = 0;
 };
 
-// Returns the current monotonic time.  Code whose timing tests must control takes a Clock instead.
+// Returns the current monotonic time.
 [[nodiscard]] inline TimePoint SteadyNow() { return std::chrono::steady_clock::now(); }
 
 class SteadyClock final : public Clock {
@@ -29,8 +29,8 @@ class SteadyClock final : public Clock {
   [[nodiscard]] TimePoint Now() const override { return SteadyNow(); }
 };
 
-// A function that returns the wall-clock time in milliseconds since 1970.  Deadlines that outlive
-// the process, or that two processes compare, are on this clock.
+// A function that returns the wall-clock time in milliseconds since 1970, for deadlines that
+// outlive the process or that two processes compare.
 using WallClock = std::function<uint64_t()>;
 [[nodiscard]] inline uint64_t UnixMilliseconds() {
   const auto since = std::chrono::system_clock::now().time_since_epoch();

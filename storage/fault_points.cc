@@ -26,7 +26,7 @@ constexpr std::array<std::string_view, kFaultPoints> kNames = {
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
-// splitmix64.  Arrive derives from it a sequence for each point that is the same in every run.
+// splitmix64.
 uint64_t Mix(uint64_t x) {
   x += 0x9E3779B97F4A7C15;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;

@@ -1,22 +1,21 @@
-// Named steps at which a test makes the daemon fail, stall or die.  All but one are steps of the
-// disk tier.
+// Named steps at which a test makes the daemon fail, stall or die, most of them in the disk tier.
 //
 // While no point is armed, At costs one load and a branch.  Fault points are not for production:
 // larderd logs a warning if it starts with any point armed.
 //
 // Faults are armed by text, a list of POINT=ACTION[/EVERY] separated by commas, as in
 //   data.write=error/32,data.sync=sleep:500ms,put.committed=crash
-// ACTION is one of:
+// ACTION is one of (FaultPoint says where an action does something else):
 //   error       the step fails, as by EIO
 //   full        the step fails as on a full disk; some steps do not tell this from `error`
-//   short       at data.read and data.write, the system call transfers only part of the bytes, and
-//               the caller goes on with the rest; at other points the same as `error`
+//   short       at data.read and data.write, a system call for more than a page transfers only a
+//               part, and the caller goes on with the rest; at other points the same as `error`
 //   sleep:TIME  the step is delayed (TIME as in 500ms or 2s, up to 10 minutes)
 //   crash       the process ends by _exit(66), which like kill -9 runs no cleanup
 // With EVERY n (1 to 16,777,215; default 1), the action happens on average at one arrival in n.  A
-// fixed sequence for each point decides at which arrivals, so that a run can be repeated.
+// sequence for each point, which is the same in every run, decides at which arrivals.
 //
-// Ownership: server/main or a test makes a FaultPoints, which outlives the objects that use it.
+// Ownership: a FaultPoints outlives the objects that use it.
 // Thread-safety: all methods from any thread.
 #pragma once
 
@@ -56,12 +55,11 @@ inline constexpr size_t kFaultPoints = 18;
 
 class FaultPoints {
  public:
-  // Arms the points that `text` lists and disarms all others; an empty text disarms all.  Returns
-  // InvalidArgument if part of the text is wrong; the message names that part and what is allowed,
-  // and nothing has changed.
+  // Arms the points that `text` lists and disarms all others; an empty text disarms all.  If part
+  // of the text is wrong, changes nothing and returns InvalidArgument, which names that part.
   [[nodiscard]] absl::Status Arm(std::string_view text);
 
-  // The failure that a caller of At must pretend to have had; kNone if there is none.
+  // The failure that the caller of At must pretend to have had.
   enum class Fault : uint8_t { kNone, kError, kFull, kShort };
   // The daemon calls this when it arrives at `point`.  Sleeps and crashes happen inside this call,
   // which returns kNone after a sleep.
@@ -70,14 +68,14 @@ class FaultPoints {
       return Fault::kNone;
     return Arrive(point);
   }
-  // The daemon calls this when it arrives at `point`, if it can fail there only with a Status.
-  // Returns ResourceExhausted if the action is `full`, Unavailable if it is `error` or `short`, and
-  // otherwise OK; the message names the point.  Sleeps and crashes happen inside this call.
+  // The daemon calls this when it arrives at `point`, if it can fail there only with a Status:
+  // ResourceExhausted for `full`, Unavailable for `error` and `short`.  The message names the
+  // point.  Sleeps and crashes happen inside this call.
   [[nodiscard]] absl::Status StatusAt(FaultPoint point);
 
   [[nodiscard]] bool armed() const { return armed_.load(std::memory_order_relaxed); }
-  // arrivals: how often the daemon arrived at `point` while the point was armed.  faults: at how
-  // many of these arrivals the armed action happened.
+  // arrivals: how often the daemon has arrived at `point` while the point was armed.  faults: at
+  // how many of these arrivals an action happened.
   [[nodiscard]] uint64_t arrivals(FaultPoint point) const;
   [[nodiscard]] uint64_t faults(FaultPoint point) const;
 
@@ -88,8 +86,7 @@ class FaultPoints {
     uint32_t every = 1;
     Duration sleep{};
   };
-  // `plan` is a Plan packed into one integer, so that Arm can replace it while other threads arrive
-  // at the point.
+  // `plan` is a Plan in one integer, so that Arm can replace it while threads arrive at the point.
   struct Point {
     std::atomic<uint64_t> plan{0};
     std::atomic<uint64_t> arrivals{0};

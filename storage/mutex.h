@@ -54,8 +54,8 @@ class CondVar {
     cv_.wait(lock);
     lock.release();
   }
-  // Returns false if the deadline has passed.  The condition may have become true all the same, so
-  // the caller checks it again.
+  // Returns false if the deadline ended the wait.  The condition may be true all the same, so the
+  // caller checks it again.
   bool WaitUntil(Mutex& mu, std::chrono::steady_clock::time_point deadline) LARDER_REQUIRES(mu) {
     std::unique_lock lock(mu.mu_, std::adopt_lock);
     const bool in_time = cv_.wait_until(lock, deadline) == std::cv_status::no_timeout;

@@ -1,8 +1,7 @@
 // Writes a manual page section by section, with the macros of man(7).  larderd and larderctl both
 // use it.
 //
-// Callers pass plain text, in which the writer escapes what roff would interpret, except in `name`
-// and `version`.
+// Callers pass plain text, which the writer escapes for roff, except `name` and `version`.
 // Thread-safety: none.
 #pragma once
 

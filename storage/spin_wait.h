@@ -1,10 +1,9 @@
 // Short waits that spin for what another thread is about to provide: waking a thread that sleeps
-// takes longer than most of these waits last.
+// may take longer.
 //
-// A caller spins for a short time and then sleeps; it must not spin instead of sleeping.  If more
-// threads have work than there are cores, a thread that spins takes a core from a thread that has
-// work, maybe from the very one that it waits for.  So SpinWhileIdle stops when another thread
-// seems to want its core.
+// A caller should spin for a short time and then sleep.  If more threads have work than there are
+// cores, a thread that spins takes a core from a thread that has work, maybe from the very one that
+// it waits for.  So SpinWhileIdle stops when another thread seems to want its core.
 // Thread-safety: SpinUntil and SpinWhileIdle are as safe as `done`; IdleSpin has none.
 #pragma once
 
@@ -17,20 +16,16 @@ namespace larder {
 
 // Decides how long a thread may spin: until a given time, and only while no other thread seems to
 // want its core.  If more than kLate passes between two calls of On, IdleSpin assumes that another
-// thread had the core meanwhile, because this thread yielded or was preempted; from that call on,
-// On returns false.
+// thread had the core meanwhile; from then on, On returns false.
 class IdleSpin {
  public:
-  // If two calls of On are at most this far apart, the thread may spin on.  A check that finds
-  // nothing, with the yield after it, takes a microsecond or two; another thread that gets the core
-  // in between usually keeps it for longer than kLate.
+  // One turn of a spin should take much less time than this, unless another thread gets the core.
   static constexpr std::chrono::microseconds kLate{20};
 
   explicit IdleSpin(TimePoint until) : until_(until) {}
 
-  // A thread that spins calls this, with the current time, before or after each check for what it
-  // waits for.  Returns false if the thread must stop spinning; it must then check once more before
-  // it sleeps.
+  // A thread that spins calls this, with the current time, before each check of its condition.
+  // Returns false if the thread must stop spinning; it must then check once more before it sleeps.
   [[nodiscard]] bool On(TimePoint now) {
     if (last_ + kLate < now) until_ = TimePoint::min();
     last_ = now;

@@ -6,9 +6,8 @@
 // They are for functions that return a type to which an absl::Status converts: absl::Status, an
 // absl::StatusOr, and others.  A function that returns another type, or must do something else with
 // the error, writes its own `if`.
-// Limits: the type in `declaration` must not have a comma outside parentheses; write `auto` where
-// it has one.  LARDER_ASSIGN_OR_RETURN is several statements, so it needs braces after `if`, `else`
-// and loops.
+// Limits: no argument may have a comma outside parentheses; write `auto` for a type that has one.
+// LARDER_ASSIGN_OR_RETURN is several statements, so it needs braces after `if`, `else` and loops.
 #pragma once
 
 #include <utility>

@@ -17,10 +17,10 @@ namespace larder {
 // Returns `text` with \xNN in place of each byte that is not a printable ASCII character.
 [[nodiscard]] std::string Printable(std::string_view text);
 
-// Wraps the words of `text` into lines of at most `width` columns, one for each byte; a `width` of
-// 0 means no limit.  The first line begins with `first`, which is not cut, and the others begin
-// with `indent` blanks.  The result ends with a newline.  Blank lines separate paragraphs.  A word
-// that is longer than a line is cut at the line's end, unless `indent` is `width` or more.
+// Wraps the words of `text` at `width` columns, one for each byte; a `width` of 0 means no limit.
+// The first line begins with `first`, and `indent` blanks precede the words of the others.  The
+// result ends with a newline.  Blank lines separate paragraphs.  A word that does not fit into its
+// line may be cut, unless `indent` is `width` or more.
 [[nodiscard]] std::string Wrap(std::string_view text, size_t width, size_t indent = 0,
                                std::string_view first = "");
 

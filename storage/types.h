@@ -1,4 +1,4 @@
-// The values that the whole tree uses.  Includes no other header of this repository.
+// Values for the whole tree.  Includes no other header of this repository.
 //
 // Strong types keep bytes, tokens and ids apart, and cost no more than the integers inside them.
 #pragma once
@@ -70,13 +70,12 @@ using ProcessId = Id<struct ProcessTag>;  // the daemon's number for an attached
 struct Digest {
   std::array<std::byte, 16> bytes{};
 
-  // A defaulted operator== would compare byte by byte, which took half the time of a lookup.
+  // Not defaulted, since that would compare byte by byte, which made lookups slow.
   friend bool operator==(const Digest& a, const Digest& b) {
     return std::memcmp(a.bytes.data(), b.bytes.data(), sizeof a.bytes) == 0;
   }
   friend auto operator<=>(const Digest&, const Digest&) = default;
-  // The first 8 bytes.  They are part of a hash, so they are uniform, unless a client has invented
-  // the digest.
+  // The first 8 bytes.  They are uniform, as part of a hash, unless a client invented the digest.
   [[nodiscard]] uint64_t Hash64() const {
     uint64_t v;
     std::memcpy(&v, bytes.data(), sizeof v);
@@ -90,14 +89,14 @@ struct Digest {
 };
 inline constexpr size_t kDigestBytes = 16;
 
-// The process that stored a block: its uid, as the kernel reports it, and the number (EngineNumber)
-// of the engine id that the process itself states.
+// What is known of the process that stored a block: its uid, from the kernel, and the number
+// (EngineNumber) of the engine id that the process itself stated.
 struct BlockWriter {
   static constexpr uint32_t kUnknownUid = UINT32_MAX;  // no user has it
   uint32_t uid = kUnknownUid;
   uint16_t engine = 0;  // 0: unknown
-  // Whether this writer, used as a filter, selects `other`: both have the same uid (kUnknownUid
-  // selects kUnknownUid), and the same engine, unless this writer's engine is 0.
+  // Whether this writer, used as a filter, selects `other`.  The uids must be equal.  The engines
+  // must be equal too, unless this writer's engine is 0.
   [[nodiscard]] constexpr bool Covers(const BlockWriter& other) const {
     return uid == other.uid && (engine == 0 || engine == other.engine);
   }
@@ -117,7 +116,7 @@ using TierSet = uint8_t;  // a union of TierBit values
 }
 enum class Codec : uint8_t { kIdentity = 1, kLossless = 2, kQuantized = 3, kJoint = 4 };
 
-// The result for one key of a batch.  The numbers are those of the wire's BlockStatus.
+// The result for a key or for a call.  The numbers are those of the wire's BlockStatus.
 enum class BlockStatus : uint8_t {
   kOk = 1,
   kMissing = 2,

@@ -56,7 +56,7 @@ struct Client::Impl {
     std::string boot_id;  // of the daemon that attached it
     std::shared_ptr<const std::atomic<bool>> said_bye;
   };
-  // A session that ended without goodbye and of which nothing is mapped any more.
+  // A session that ended without a goodbye that the daemon took.  Its slabs and page are unmapped.
   struct Lost {
     SessionId session;
     std::string boot_id;
@@ -75,8 +75,8 @@ struct Client::Impl {
                                                           const std::string& by_stream,
                                                           std::string* no_staging)
       LARDER_REQUIRES(mu);
-  // Returns true if the daemon may have restarted: the sideband and its token then belong to the
-  // previous daemon.
+  // Returns true if the daemon may have restarted: the sideband and its token may then belong to
+  // the previous daemon.
   bool IsStale(const absl::Status& status) const LARDER_REQUIRES(mu) {
     return sideband != nullptr && (absl::IsUnauthenticated(status) || absl::IsUnavailable(status));
   }
@@ -85,16 +85,16 @@ struct Client::Impl {
   absl::StatusOr<std::unique_ptr<SessionStream>> OpenStream(wire::Hello hello,
                                                             SessionInbox::Handlers handlers)
       LARDER_REQUIRES(mu);
-  // Waits until no slab and no session page of the ended sessions is mapped, and reports that to
-  // the daemon.  Connects the sideband again if it does not work; if that fails, there is no
-  // sideband.  Returns FailedPrecondition if something is still mapped after connect_deadline.
+  // Waits for the memory of ended sessions to be unmapped (AwaitUnmapped), and reports lost ones to
+  // the daemon (CleanLost).  Connects the sideband again if it does not work; if that fails, there
+  // is no sideband.  Errors are those of AwaitUnmapped and CleanLost.
   absl::Status Recover() LARDER_REQUIRES(mu);
   // Removes each ended session from `tracked` once its slabs and page are unmapped, and adds it to
   // `lost` if the daemon did not take its goodbye.  Returns FailedPrecondition if some are still
   // mapped after connect_deadline.
   absl::Status AwaitUnmapped() LARDER_REQUIRES(mu);
   // Sends CLEAN for each session in `lost` that this run of the daemon attached, and forgets those
-  // that need no further CLEAN.  Returns an error if the sideband does not work.  REQUIRES: there
+  // that need no further CLEAN.  Returns an error if the daemon does not answer.  REQUIRES: there
   // is a sideband.
   absl::Status CleanLost() LARDER_REQUIRES(mu);
   // Returns Unavailable if there is no sideband, FailedPrecondition in a forked child.
@@ -299,9 +299,9 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
     impl->ConnectSideband();  // first, so that every call carries the token
     answered = impl->sideband != nullptr;
   }
-  // If the sideband has proved that there is a daemon, Connect does not fail for lack of a gRPC
-  // connection: a session may never use one, and the kernel occasionally refuses one while other
-  // clients connect faster than the daemon accepts.
+  // If the sideband has proved that there is a daemon, and this user may open data.sock, Connect
+  // does not fail for lack of a gRPC connection: a session may never use one, and the kernel may
+  // refuse one for a moment while many clients connect.
   const std::chrono::milliseconds limit = impl->options.connect_deadline;
   if (answered && MayConnect(absl::StrCat(impl->socket_dir, "/data.sock"))) {
     constexpr std::chrono::milliseconds kAWhile{200};

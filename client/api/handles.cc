@@ -17,17 +17,16 @@ namespace larder {
 
 namespace {
 
-// Assumed size, in bytes, of a block in the first acquire of a variant, when the size of its blocks
-// is unknown.
+// Assumed size, in bytes, of a block of a variant of which no block's size is known.
 constexpr uint64_t kGuessBytes = 1 << 20;
 // The smallest part of the staging segment that BeginCopies allocates.  If the blocks do not fit in
 // it, the daemon's answer has their sizes.
 constexpr uint64_t kLeastBytes = PayloadStride(1);
-// If the size of a variant's blocks is unknown, the first acquire takes at most a quarter (one
-// kGuessShare-th) of the staging segment.
+// If no size is known, an acquire takes at most a quarter (one kGuessShare-th) of the staging
+// segment.
 constexpr uint64_t kGuessShare = 4;
-// How long an Acquire by copies waits for free memory in the staging segment.  Gets and Puts of
-// other threads free what they use soon; Leases may never do so.
+// How long a round of an Acquire by copies waits for free memory in the staging segment.  Gets and
+// Puts of other threads free what they use soon; Leases may never do so.
 constexpr std::chrono::milliseconds kRoomPatience{100};
 
 // Replaces the pending blocks of a grant by their final answers; those that have none by the
@@ -162,8 +161,8 @@ absl::StatusOr<Lease> Lease::Take(const std::shared_ptr<SessionCore>& core,
   return lease;
 }
 
-// For a block that did not fit, the daemon's answer has the size that it needs, so the next round
-// allocates enough.
+// For a block that did not fit, the daemon's answer has the size that it needs, so that the next
+// round can allocate enough.
 absl::Status Lease::TakeCopies(const VariantHandle& variant, std::span<const Digest> digests,
                                const CallOptions& options) {
   // One round more than is needed if no block changes its size, because a block may leave and be
@@ -198,9 +197,9 @@ absl::Status Lease::TakeCopies(const VariantHandle& variant, std::span<const Dig
 }
 
 // Allocates `room` bytes of the staging segment for the acquire of the blocks `todo`, and sets
-// their status to kFull until they are answered.  If `room` is 0, allocates what the blocks are
-// expected to need, or kLeastBytes if that much is not free now.  Returns DeadlineExceeded if the
-// memory does not become free within kRoomPatience.
+// their status to kFull until they are answered.  If `room` is 0, allocates about what the blocks
+// are expected to need, or kLeastBytes if that much is not free now.  Returns DeadlineExceeded if
+// the memory does not become free in time.
 absl::StatusOr<std::pair<PendingRead, wire::Acquire>> Lease::BeginCopies(
     const VariantHandle& variant, std::span<const Digest> digests, std::span<const size_t> todo,
     uint64_t room, const CallOptions& options, TimePoint deadline) {
@@ -319,8 +318,8 @@ absl::StatusOr<std::vector<BlockStatus>> Reservation::Publish(const VariantHandl
   uint64_t published = 0;
   for (size_t i = 0; i < sent.size(); ++i) {
     const BlockStatus status = result[sent[i]] = answer->status[i];
-    // A block of status kInvalid may be corrected and published again; the caller no longer owns
-    // the extents of all others.
+    // A block of status kInvalid may be corrected and published again; with any other status the
+    // caller no longer owns the extent.
     if (status != BlockStatus::kInvalid) End(blocks[sent[i]].extent, /*abort=*/false);
     published += status == BlockStatus::kOk ? 1 : 0;
   }

@@ -11,7 +11,7 @@
 namespace larder {
 namespace {
 
-// Returns true if both tables describe the same segments; hashes are not compared.
+// Compares the layers, sizes and codecs of the segments, not their hashes.
 bool SameSegments(const SegmentTable& a, const SegmentTable& b) {
   return std::ranges::equal(a.segments, b.segments, [](const Segment& x, const Segment& y) {
     return x.layers == y.layers && x.bytes == y.bytes && x.codec == y.codec;
@@ -237,8 +237,8 @@ absl::StatusOr<PagedLoad> PagedCache::Load(std::span<const PagedGet> blocks, Lay
   for (const PagedGet& block : blocks) places.push_back({0, block.pages, block.first_slot});
   LARDER_RETURN_IF_ERROR(plan_->Check(layers, places));
   LARDER_RETURN_IF_ERROR(WaitBefore(pages_free));
-  // A session that does not read in place has no mapped slabs.  Copies in its staging segment would
-  // not do: the segment is not registered with the device, and may be smaller than all wanted
+  // A session that does not read in place maps no slabs for reading.  Copies in its staging segment
+  // would not do: the segment is not registered with the device, and may be smaller than the wanted
   // blocks together.
   if (session_.read_mode() != ReadMode::kMapped) return LoadThroughBuffer(blocks, layers, options);
   std::vector<Digest> digests;
@@ -364,7 +364,7 @@ absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutInPlace(std::span<const 
     if (!Drain()) in_doubt_.push_back(std::move(reservation));
     return stored;
   }
-  // The padding is zeroed last, because the device's copies also write what staging memory has
+  // The padding is zeroed last, because the device's copies may also write what staging memory has
   // between the segments.
   for (size_t i = 0; i < blocks.size(); ++i) ZeroPadding(reservation.Bytes(i), payload_.table);
   return reservation.Publish(variant_, published, options);

@@ -25,13 +25,12 @@ namespace {
 constexpr uint16_t kStage = 0;
 // Bounds of the pause before the scheduler is asked again.
 constexpr double kLookMin_s = 1e-3, kLookMax_s = 0.5;
-// Loads that take about this long together are requested in one batch.  A batch saves round trips,
-// but if the engine computes faster than was predicted, it can no longer take over the blocks of
-// the batch.
+// Loads that take about this long together are requested in one batch.  Longer batches save round
+// trips; after shorter ones the scheduler can change its plan sooner.
 constexpr double kBatch_s = 0.02;
-constexpr double kLandAtOnce = 256;  // blocks; PagedCache and the daemon accept twice as many
+constexpr double kLandAtOnce = 256;  // blocks; half of PagedCache::kLoadBlocksMax
 constexpr std::chrono::milliseconds kRecall{20};
-constexpr std::chrono::milliseconds kFullPause{20};  // the daemon's shortest retry hint
+constexpr std::chrono::milliseconds kFullPause{20};
 
 TimePoint At(TimePoint start, double seconds) {
   return start + std::chrono::duration_cast<Duration>(
@@ -44,22 +43,22 @@ Restorer::Options Sane(Restorer::Options options) {
   return options;
 }
 
-// A block that was kFull or kCancelled may be loaded if it is requested again; any other status
-// stays.
+// A block that was kFull or kCancelled may be loaded by a later request; any other failure counts
+// as final.
 LoadFailure WhyNot(BlockStatus status) {
   return status == BlockStatus::kFull || status == BlockStatus::kCancelled ? LoadFailure::kTransient
                                                                            : LoadFailure::kGone;
 }
 
-// Returns true if the error is the engine's own, so that no block can land in it.
+// Returns true if the error counts as the engine's own: no block can land in it.
 bool IsOfEngine(const absl::Status& status) {
   return absl::IsInternal(status) || absl::IsInvalidArgument(status) ||
          absl::IsUnimplemented(status);
 }
 
-// Returns the statuses of a call for `blocks` blocks.  If the whole call failed, all are
-// kCancelled, which makes the scheduler request them again, after DeadlineExceeded or
-// ResourceExhausted, and kMissing after any other error.
+// Returns the statuses of a call for `blocks` blocks.  If the whole call failed, all are kCancelled
+// (the scheduler may request them again) after DeadlineExceeded or ResourceExhausted, and kMissing
+// after any other error.
 std::vector<BlockStatus> StatusesOf(absl::StatusOr<std::vector<BlockStatus>> got, size_t blocks) {
   if (got.ok()) return *std::move(got);
   const bool may_come =
@@ -162,9 +161,9 @@ struct Restorer::Impl {
                                               ByteCount remaining) LARDER_EXCLUDES(mu);
   [[nodiscard]] CallOptions CallOf(std::span<const Load> loads, ByteCount remaining,
                                    std::stop_token ends) const;
-  // Waits until `when`, or until the restore ends if that is sooner.
+  // Waits until `when`, or until the restore ends or is cancelled if that is sooner.
   void WaitUntil(const Run& mine, TimePoint when) LARDER_REQUIRES(mu);
-  // Returns an upper bound of the bytes that the restore still has to load after these loads.
+  // Returns about how many bytes the restore still has to load after these loads.
   [[nodiscard]] ByteCount Remaining(const Run& run, size_t loads) const LARDER_REQUIRES(mu);
   void Report(Run& run, std::span<const Load> loads, std::span<const BlockStatus> statuses,
               double began_s) LARDER_REQUIRES(mu);
@@ -355,8 +354,8 @@ uint32_t Restorer::Impl::TokenBudget(const Run& mine) const {
 }
 
 // Places the blocks between the engine's cache and `token`, all of which have landed: the scheduler
-// has said that they need not be computed.  Places one chunk at a time and lets the engine do its
-// other work (Between) after each.
+// has said that they need not be computed.  Lets the engine do its other work (Between) after at
+// most a chunk, or a block if that is larger.
 absl::Status Restorer::Impl::PlaceUpTo(Run& mine, uint32_t token, RestoreEngine& engine) {
   const uint32_t most = std::max(mine.prefix.chunk_tokens, mine.block_tokens);
   while (mine.cached < token) {
@@ -426,8 +425,8 @@ void Restorer::Impl::RunChannel(ChannelId channel) {
     Report(*mine, loads, statuses, now_s);
     if (mine == run) CountLoading(*mine, -1);
     changed.NotifyAll();
-    // The daemon had no memory to read these blocks into, which other readers may hold; an
-    // immediate retry would probably fail again.
+    // A block is kFull if it cannot be read now, usually for lack of memory; an immediate retry
+    // would probably fail again.
     if (std::ranges::count(statuses, BlockStatus::kFull) > 0)
       WaitUntil(*mine, SteadyNow() + kFullPause);
   }

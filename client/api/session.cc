@@ -1,4 +1,4 @@
-// Session: turns calls of the public API into requests over SessionCore.
+// Session: the public API over SessionCore and the transports.
 #include <algorithm>
 #include <utility>
 
@@ -40,7 +40,7 @@ absl::Status CheckSizes(std::span<const ByteCount> bytes, ByteCount slab_bytes) 
   return absl::OkStatus();
 }
 
-// After it has sent about this much, ReportDevice waits until the daemon has processed it.
+// Once ReportDevice has sent more than this, it waits for the daemon before it sends more.
 constexpr ByteCount kReportAtOnce = MiB(4);
 
 absl::Status CheckReport(const DeviceReport& report, const VariantSpec& variant) {

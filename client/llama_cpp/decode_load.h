@@ -1,6 +1,5 @@
 // Decodes several other sequences while the engine restores a text, one token of each per step,
-// like an engine that serves several users.  Records the time from the end of one such step to the
-// end of the next, in which those users would notice the restore.
+// like an engine that serves several users.  Records the times between such steps.
 //
 // Ownership: borrows the engine.  Thread-safety: none.
 // Lifecycle: Start -> (Restart) -> Step...

@@ -92,7 +92,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& option
   InitBackend();
   std::unique_ptr<Engine> engine(new Engine(options));
   llama_model_params params = llama_model_default_params();
-  // Repacked weights crash on machines with AMX, and make nothing faster in this engine.
+  // Repacked weights crash on machines with AMX.
   params.use_extra_bufts = false;
   engine->model_.reset(llama_model_load_from_file(options.model_path.c_str(), params));
   if (engine->model_ == nullptr) {
@@ -139,7 +139,7 @@ std::string Engine::ChatPrompt(const std::string& message) const {
 }
 
 absl::StatusOr<std::vector<Token>> Engine::Tokenize(const std::string& text) const {
-  // A token is at least one byte of the text; 8 more for tokens that the model adds at the ends.
+  // A token is usually at least one byte of the text; 8 more for tokens that the model adds.
   std::vector<llama_token> tokens(text.size() + 8);
   const int32_t count = llama_tokenize(llama_model_get_vocab(model_.get()), text.data(),
                                        static_cast<int32_t>(text.size()), tokens.data(),

@@ -8,7 +8,8 @@
 // decoded (DecodeOthers) in a context of their own: in the text's context, their cells would lie
 // between the text's cells and change the last bits of the text's results.
 //
-// What it does not promise: equal bits with different batch cuts, machines or llama.cpp versions.
+// What it does not promise: equal bits on other machines, with other llama.cpp versions, or with
+// batch cuts other than those of kCutTokens.
 // Ownership: owns model and contexts; spans that it returns are valid until the next call.
 // Thread-safety: none; one thread may call at a time.  llama.cpp itself computes on `threads`
 // threads.
@@ -47,10 +48,8 @@ class Engine {
   static constexpr uint32_t kBatchTokens = 256;
 
   // Loads the model, makes a context and computes one batch, so that the first prompt does not pay
-  // for warming up.  Returns NotFound if there is no such file; InvalidArgument if llama.cpp cannot
-  // load it or the model's states have another form than state_blob.h reads; ResourceExhausted if
-  // llama.cpp cannot make the context; OutOfRange if the context is smaller than a batch; Internal
-  // if llama.cpp fails otherwise.
+  // for warming up.  Returns NotFound if there is no such file, InvalidArgument if llama.cpp cannot
+  // load it or the model's states have another form than state_blob.h reads, or another error.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Engine>> Load(const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -111,9 +110,8 @@ class Engine {
   // Replaces what the cache holds by `state`.  Returns Internal if llama.cpp refuses the state;
   // then the cache is empty and usable.
   [[nodiscard]] absl::Status LoadState(std::span<const std::byte> state);
-  // Appends `state` to the text.  Later tokens then attend to it as if it had been computed there,
-  // because the cells of the cache are in the order of positions.  Returns Internal if llama.cpp
-  // refuses the state; then the text is unchanged.
+  // Appends `state` to the text.  Later tokens then attend to it as if it had been computed there.
+  // Returns Internal if llama.cpp refuses the state; then the text is unchanged.
   // REQUIRES: the positions of `state` (StateJoiner) begin where the text ends.
   [[nodiscard]] absl::Status AppendState(std::span<const std::byte> state);
 

@@ -3,8 +3,8 @@
 //
 // Exit codes: 0 the program printed an answer, help or, with --bench-lengths, figures that are
 // right; 1 it failed; 2 the command line cannot be parsed.  Except with --bench-lengths, it is no
-// error if no daemon answers, or if no profile can be measured or no picture written: then the
-// prompt is computed, or the picture left out, and a line on standard error says so.
+// error if no daemon answers, no profile can be measured or no picture written: a line on standard
+// error then says so.
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
@@ -168,9 +168,9 @@ int Bench(const Flags& flags, const std::vector<Token>& prompt, Engine* engine) 
   return 0;
 }
 
-// Returns the path of --profile, or the default: one file for each model, weights and number of
-// threads, in the user's cache folder, which is made if it does not exist.  Returns
-// FailedPrecondition if neither HOME nor XDG_CACHE_HOME is set.
+// Returns the path of --profile, or else the default: one file for each model, weights and number
+// of threads, in the user's cache folder, which it tries to make.  Returns FailedPrecondition if
+// neither --profile nor HOME nor XDG_CACHE_HOME is set.
 absl::StatusOr<std::string> ProfilePath(const Flags& flags, const Engine& engine) {
   if (!flags.profile_file.empty()) return flags.profile_file;
   const char* cache = std::getenv("XDG_CACHE_HOME");
@@ -210,9 +210,9 @@ absl::StatusOr<Profile> ProfileFor(const Flags& flags, Engine* engine) {
   return profile;
 }
 
-// Sets in *run the link, and for kBoth and kAuto the profile and the decode budget.  If no profile
-// can be measured, sets the mode to kCompute.  Returns InvalidArgument if --decode-sequences is
-// given with another mode, or the error of a profile that is wrong or cannot be read.
+// Sets in *run the link, and for kBoth and kAuto the profile and the decode budget.  If ProfileFor
+// returns FailedPrecondition, sets the mode to kCompute.  Returns an error that the user must
+// correct, such as --decode-sequences with another mode.
 absl::Status PrepareRestore(const Flags& flags, TokenBucket* link, Engine* engine,
                             RunOptions* run) {
   run->link = link;

@@ -2,8 +2,8 @@
 // daemon's pool delivers blocks.
 //
 // It computes a meaningless prompt of 1,056 tokens, stores it under a salt of its own, reads it
-// back and clears it, which takes several seconds.  The disk is not measured: its rate is set to
-// that of the pool, at most 1 GB/s, and restores that use the disk learn the real one.
+// back and clears it, which may take several seconds.  The disk is not measured: its rate is set to
+// that of the pool, at most 1 GB/s.
 // Thread-safety: none.
 #pragma once
 
@@ -19,8 +19,7 @@ namespace larder::llama {
 
 // If it succeeds, the engine has a new context afterwards.  `cache` names daemon and model; its
 // salt is replaced.  Returns FailedPrecondition if the engine's context is smaller than
-// MeasuredText, ResourceExhausted if the daemon kept no block of the prompt; other errors are those
-// of the engine and of PromptCache.
+// MeasuredText, or another error.
 [[nodiscard]] absl::StatusOr<Profile> MeasureProfile(PromptCacheOptions cache, Engine* engine);
 // The prompt that MeasureProfile computes.
 [[nodiscard]] std::vector<Token> MeasuredText();

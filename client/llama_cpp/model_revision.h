@@ -1,8 +1,8 @@
 // Names the weights of a model file, so that KV is used only by the model that computed it.
 //
 // The whole file is hashed, because fine-tuned models often differ only in the middle.  That takes
-// about a second per 1.5 GB; a caller that has another name, one that changes with the weights, may
-// use that name instead.
+// long for a large file; a caller that has another name, one that changes with the weights, may use
+// that name instead.
 // Thread-safety: pure functions of file and text.
 #pragma once
 

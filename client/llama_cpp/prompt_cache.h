@@ -1,5 +1,5 @@
-// Connects an Engine to Larder through client/client.h: copies blocks of a prompt from the pool
-// into the engine, and blocks that the engine computed into the pool.
+// Connects an Engine to Larder through client/client.h: copies blocks of a prompt from the daemon
+// into the engine, and blocks that the engine computed to the daemon.
 //
 // Blocks have 32 tokens and one segment per layer.  A restore covers whole blocks of the first n-1
 // of n tokens, so that at least one token is left to compute: the logits of the last one give the
@@ -63,10 +63,10 @@ class PromptCache {
     // or damaged block is no error.  The engine is usable in any case.
     absl::Status status;
   };
-  // Loads the longest prefix that the daemon has, up to a position from which the engine may
-  // compute the rest (Engine::CutBelow), and replaces what the engine's cache holds by it.  If it
-  // has no such prefix, the cache stays as it is.  If `link` is not null, it emulates a link:
-  // Restore waits until that link would have carried the bytes.
+  // Loads the prefix that the daemon has, up to a position from which the engine may compute the
+  // rest (Engine::CutBelow), and replaces what the engine's cache holds by it.  If there is no such
+  // prefix, the cache stays as it is.  If `link` is not null, Restore waits until that emulated
+  // link would have carried the bytes.
   [[nodiscard]] Restored Restore(std::span<const Token> prompt, Engine* engine,
                                  TokenBucket* link = nullptr);
 
@@ -82,15 +82,15 @@ class PromptCache {
   [[nodiscard]] absl::StatusOr<Stored> Store(std::span<const Token> prompt, uint32_t known_tokens,
                                              Engine* engine);
 
-  // Returns for each whole block of `prompt` the digest that names it: that of its last 16 tokens.
+  // Returns for each whole block of `prompt` the digest that names it, the last of its digests.
   [[nodiscard]] std::vector<Digest> BlockDigests(std::span<const Token> prompt) const;
   // Returns for each whole block of `prompt` HOST if it is there, otherwise DISK if it is there,
-  // otherwise nullopt.  Returns DeadlineExceeded if the daemon does not answer within `limit`;
-  // other errors are those of Client::Lookup, which refuses a `prompt` of less than a block.
+  // otherwise nullopt.  Returns DeadlineExceeded if the daemon does not answer within `limit`, or
+  // another error, for example if `prompt` is shorter than a block.
   [[nodiscard]] absl::StatusOr<std::vector<std::optional<Tier>>> Tiers(
       std::span<const Token> prompt, std::chrono::milliseconds limit);
-  // Clears the blocks in HOST and on DISK that the daemon stores for this model, revision and salt,
-  // except pinned ones.  Ends the session, so nothing can be stored or restored afterwards.
+  // Clears the blocks in HOST and on DISK that the daemon stores for this model, revision and salt;
+  // pinned ones stay.  Ends the session, so nothing can be stored or restored afterwards.
   [[nodiscard]] absl::Status Clear();
   // For callers that move blocks themselves.
   [[nodiscard]] Session& session() { return *session_; }
@@ -102,8 +102,7 @@ class PromptCache {
   [[nodiscard]] bool WaitDurable(uint32_t blocks, std::chrono::milliseconds limit) const;
 
  private:
-  // Blocks per call: enough that the cost of the call itself is small, few enough to stay near the
-  // size of the processor's caches.
+  // The most blocks that one call of the session gets or puts.
   static constexpr uint32_t kBatchBlocks = 64;
 
   explicit PromptCache(const StateShape& shape);

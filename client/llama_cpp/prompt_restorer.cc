@@ -61,8 +61,8 @@ Restorer::Options OptionsOf(const PromptRestoreOptions& options) {
   return made;
 }
 
-// Waiting for a Lookup that the daemon does not answer costs at most 3 % of the time of computing
-// the blocks, or 50 ms if that is more.
+// The restore waits for an answer to Lookup for at most 3 % of the predicted time of computing the
+// blocks, or 50 ms if that is more.
 std::chrono::milliseconds LookupLimit(const Profile& profile, size_t tokens) {
   constexpr double kShare = 0.03, kLeast_s = 0.05;
   const double alone_s = profile.compute.Seconds({0, static_cast<uint32_t>(tokens)});

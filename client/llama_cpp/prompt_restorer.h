@@ -3,10 +3,8 @@
 //
 // The engine computes chunks of Engine::kBatchTokens tokens at the borders that computing the whole
 // prompt would have, or parts of them that begin at multiples of Engine::kCutTokens.  Loaded blocks
-// are appended to what is computed, in ascending order, and both meet at the border of a chunk or
-// of such a part.  So the engine's cache holds the bits that computing the whole prompt would have
-// left.  Channel 1 is the daemon's pool and channel 2 its disk; Lookup says which of them has a
-// block.
+// are appended in ascending order.  So the engine's cache holds the bits that computing the whole
+// prompt would have left.  Lookup says whether a block is in the daemon's pool or on its disk.
 //
 // What it does not promise: that anything was loaded.  Blocks that are missing, damaged or late are
 // computed.
@@ -32,8 +30,7 @@ struct PromptRestoreOptions {
   Profile profile = {};
   bool falls_back = true;       // false: compute and load even if one alone would finish sooner
   TokenBucket* link = nullptr;  // an emulated link, which the channels share
-  // Other sequences, of which one token each is decoded before each step of the restore, after each
-  // time that loaded blocks are appended, and repeatedly while there is no step.  null: none.
+  // Other sequences, which are decoded between the steps of the restore.  null: none.
   DecodeLoad* beside = nullptr;
   // With `beside`: a step of the restore and the decoding after it are planned to last at most this
   // long together.  A step may take longer: it has at least Engine::kCutTokens tokens.
@@ -44,13 +41,13 @@ struct PromptRestored {
   Restorer::Restored what;
   Profile learnt = {};
   uint32_t stored_tokens = 0;  // before the first block that the daemon lacks
-  absl::Status lookup = {};    // if Lookup failed, its error; then everything was computed
+  absl::Status lookup = {};    // the error of Lookup; then everything was computed
   // Returns where computing and loading met: everything behind this token was loaded.
   [[nodiscard]] uint32_t met_at_token() const;
 };
 
 // Puts all tokens that a restore may cover (PromptCache::RestorableTokens) into the engine.
-// Returns only errors of the engine; after one, the engine has part of the text.
+// A failed Lookup is no error.  After an error, the engine may have part of the text.
 // REQUIRES: the engine's text is empty; options.profile has the engine's number of layers, and
 // kPoolChannel and kDiskChannel.
 [[nodiscard]] absl::StatusOr<PromptRestored> RestorePrompt(std::span<const Token> prompt,

@@ -1,6 +1,6 @@
 // What larder-llama prints: text for people, and one line of JSON for programs.
 //
-// JSON has unrounded numbers, in seconds, bytes and tokens.  Thread-safety: pure functions.
+// Numbers in JSON are not rounded.  Thread-safety: pure functions.
 #pragma once
 
 #include <span>

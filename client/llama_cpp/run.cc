@@ -34,8 +34,8 @@ absl::Status ComputeRest(std::span<const Token> prompt, uint32_t begin, Engine* 
 }
 
 // Returns how many of the first `known` tokens, which the daemon had before the restore, the daemon
-// still has, up to the first missing block; 0 if it does not answer.  It may have fewer, because a
-// block that the engine computed may have been requested first and found missing or damaged.
+// still has, up to the first missing block; 0 if it does not answer.  A block may be missing now,
+// for example because the daemon found it damaged.
 uint32_t StillKnown(std::span<const Token> prompt, uint32_t known, PromptCache* cache) {
   const auto tiers = cache->Tiers(prompt.first(known), kLookupLimit);
   if (!tiers.ok()) return 0;  // then Store puts all blocks, and the pool reports duplicates

@@ -1,10 +1,8 @@
 // Runs one prompt through the engine, from its tokens to its answer, and measures the times of each
 // part.
 //
-// RestoreMode::kCompute cuts batches at multiples of 256 tokens and at the end of the last block
-// that may be restored.  The other modes also cut them at multiples of 64 between those, unless
-// fewer than 64 tokens would be left before that end (Engine::kCutTokens).  Such cuts do not change
-// the bits, so all modes give the same.
+// The modes may cut batches at different positions, but only where that does not change the bits
+// (Engine::kCutTokens), so all modes give the same answer.
 // Thread-safety: none.  Ownership: borrows engine and cache for the call.
 #pragma once
 
@@ -29,16 +27,16 @@ enum class RestoreMode : uint8_t {
   kCompute = 1,  // computes everything
   kLoad = 2,     // loads what the cache has of the prompt, then computes the rest
   kBoth = 3,     // computes and loads at once, even if one alone would finish sooner
-  kAuto = 4,     // computes and loads at once, or only one, whichever ends first
+  kAuto = 4,     // computes and loads at once, or only one if that seems faster
 };
 [[nodiscard]] const char* ToString(RestoreMode mode);
 
 struct RunOptions {
-  // Tokens of the answer, the first included; fewer if the model ends it or the context is full.
+  // The most tokens of the answer; there is always at least one.
   uint32_t predict = 48;
   RestoreMode mode = RestoreMode::kLoad;
   bool store = true;            // store the blocks that the cache lacks
-  bool wait_durable = false;    // wait at the end until the stored blocks are on the daemon's disk
+  bool wait_durable = false;    // wait at the end, at most 10 s, until stored blocks are on disk
   Profile profile = {};         // for kBoth and kAuto
   TokenBucket* link = nullptr;  // an emulated link that carries all loads
   // For kBoth and kAuto: how many other sequences are decoded during the restore.
@@ -71,8 +69,7 @@ struct RunResult {
 };
 
 // Runs `prompt` in a new context.  If `cache` is null, everything is computed.  Returns errors of
-// the engine only; those of Larder, and of saving the engine's state to store it, are in
-// cache_status.
+// the engine; a failure of Larder, or of saving the engine's state to store it, is in cache_status.
 // REQUIRES: `prompt` is not empty; for kBoth and kAuto, options.profile fits (RestorePrompt).
 [[nodiscard]] absl::StatusOr<RunResult> RunPrompt(std::span<const Token> prompt,
                                                   const RunOptions& options, Engine* engine,

@@ -17,7 +17,7 @@
 //
 // What it does not promise: that the rows make sense (the block's checksum only proves that they
 // are what was stored), nor anything about models with sliding windows, recurrent states or
-// two-dimensional positions, whose states Parse refuses.
+// two-dimensional positions.
 // Ownership: a StateView borrows the bytes that it parsed; a StateJoiner owns its buffer.
 // Thread-safety: a StateView is constant, so any thread may use it; a StateJoiner belongs to one
 // thread.

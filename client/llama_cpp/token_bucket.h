@@ -21,8 +21,8 @@ class TokenBucket {
   // REQUIRES: bytes_per_s > 0.
   explicit TokenBucket(double bytes_per_s, Duration slack = std::chrono::milliseconds(10));
 
-  // Returns when `bytes` that enter the link at `now` have arrived.  If the link has paused for
-  // less than `slack` before `now`, the result may be before `now`.
+  // Returns when `bytes` that enter the link at `now` have arrived.  After a pause of at most
+  // `slack`, the result may be before `now`.
   [[nodiscard]] TimePoint Pass(ByteCount bytes, TimePoint now) LARDER_EXCLUDES(mu_);
   [[nodiscard]] double bytes_per_s() const { return bytes_per_s_; }
 

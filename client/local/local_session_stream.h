@@ -34,9 +34,8 @@ namespace larder {
 
 class LocalSessionStream final : public SessionStream {
  public:
-  // `socket` comes from the sideband.  Returns the error that the daemon refused with,
-  // DeadlineExceeded if it did not answer the hello in time, or Unavailable if it closed the
-  // socket.
+  // `socket` comes from the sideband.  Returns DeadlineExceeded if the daemon did not answer the
+  // hello in time, or another error, such as the one that the daemon refused with.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SessionStream>> Open(
       FileDescriptor socket, wire::Hello hello, SessionInbox::Handlers handlers,
       std::chrono::milliseconds deadline);

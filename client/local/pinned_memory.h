@@ -1,8 +1,7 @@
 // Registers the slabs that a session maps with a device, so that copies between pool and device
 // need no intermediate buffer.  The session page and staging segments are not registered.
 //
-// A slab is registered in the background.  Until that is done, and if the driver refuses it, copies
-// go through a pinned buffer of the device's queue.
+// A slab may be registered in the background (Device::Pin).
 // Ownership: Shares the memory that it decorates.  The device must outlive every mapping.
 // Thread-safety: All methods may be called from any thread.
 #pragma once

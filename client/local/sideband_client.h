@@ -4,10 +4,9 @@
 //   auto sideband = SidebandClient::Connect("/run/larder/sideband.sock", 5s);
 //   auto slab = (*sideband)->MapSlab(SlabId{0}, /*writable=*/false);
 //
-// It keeps no state of sessions and does not reconnect: after a request that did not get a complete
-// answer of an expected type (an ERROR frame is always expected), all later ones return
-// Unavailable, and the owner connects again.
-// The token is valid as long as this object, or a session that was opened with the token, lives.
+// It keeps no state of sessions and does not reconnect: once the connection has failed, or an
+// answer was late or unreadable, all later requests return Unavailable, and the owner connects
+// again.  The token is valid at least as long as the connection lasts.
 //
 // Ownership: Owns the socket.  Mappings are the caller's and may outlive this object.
 // Thread-safety: All methods may be called from any thread; one request runs at a time, the others
@@ -89,10 +88,9 @@ class MappedSessionPage {
 
 class SidebandClient {
  public:
-  // Returns InvalidArgument if `path` is empty or too long for a socket, or `deadline` is not above
-  // 0; Unavailable if no daemon listens at `path`; PermissionDenied if the socket file's mode
-  // excludes this uid; DeadlineExceeded if the daemon does not answer; otherwise the error that the
-  // daemon refused with, such as a limit, or FailedPrecondition if it cannot see this process.
+  // Returns Unavailable if no daemon listens at `path`, PermissionDenied if this user may not open
+  // it, DeadlineExceeded if the daemon does not answer in time, or another error, such as the one
+  // that the daemon refused with.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SidebandClient>> Connect(
       const std::string& path, std::chrono::milliseconds deadline);
   SidebandClient(const SidebandClient&) = delete;
@@ -110,15 +108,15 @@ class SidebandClient {
 
   [[nodiscard]] absl::StatusOr<MappedSlab> MapSlab(SlabId slab, bool writable);
   [[nodiscard]] absl::StatusOr<MappedSessionPage> MapSessionPage(SessionId session);
-  // Requests a staging segment of `bytes`, a multiple of 4,096.  The daemon drops it when this
-  // object is destroyed.  Returns ResourceExhausted if a limit of the daemon is reached or its host
-  // lacks memory, Unimplemented if the daemon is too old.
+  // Requests a staging segment of `bytes`, a multiple of 4,096.  The daemon drops it at the latest
+  // when the connection ends.  Returns ResourceExhausted if a limit of the daemon is reached or its
+  // host lacks memory, Unimplemented if the daemon is too old.
   [[nodiscard]] absl::StatusOr<StagingMemory> MakeStaging(ByteCount bytes);
   [[nodiscard]] absl::Status DropStaging(uint32_t staging_id);
   // Shares device memory with other processes of this uid: any of them that has the ticket may open
-  // it until the share is dropped, this object is destroyed or this process ends.  Returns
-  // PermissionDenied if the daemon accepts no descriptors from this uid and the memory is exported
-  // by one.  `exported` stays the caller's.
+  // it until the share is dropped or this connection ends.  Returns PermissionDenied if the daemon
+  // accepts no descriptors from this uid and the memory is exported by one.  `exported` stays the
+  // caller's.
   [[nodiscard]] absl::StatusOr<ShareTicket> Share(const DeviceExport& exported);
   [[nodiscard]] absl::Status DropShare(const ShareTicket& ticket);
   // Returns what Device::Import takes.  Returns NotFound if no process of this uid shares memory
@@ -137,8 +135,8 @@ class SidebandClient {
   SidebandClient(FileDescriptor socket, std::chrono::milliseconds deadline);
 
   [[nodiscard]] absl::Status Handshake();
-  // Sends one frame and receives its answer, which is a `Body`, or the daemon's ERROR as a Status.
-  // `answer_fd` gets the descriptor, if the answer has one.
+  // Sends one frame and returns its answer, which is a `Body`, or an error, such as the daemon's
+  // ERROR as a Status.  `answer_fd` gets the descriptor, if the answer has one.
   template <class Body>
   [[nodiscard]] absl::StatusOr<Body> Request(const Frame& frame, const SendExtras& extras = {},
                                              FileDescriptor* answer_fd = nullptr);

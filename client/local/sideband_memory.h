@@ -1,5 +1,5 @@
 // A session's SharedMemory over the process's sideband.  It counts the mappings of slabs and of the
-// session page, so that the next attach can wait until none of a lost session is left.  (Staging
+// session page, so that the next attach can wait until none of an ended session is left.  (Staging
 // segments are not counted.)
 //
 // Ownership: Shares the sideband.  A mapping lives as long as its owner, even after this object.

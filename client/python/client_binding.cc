@@ -1,7 +1,7 @@
 // Binds client/client.h: put and get through a running daemon.
 //
-// Calls that wait for the daemon or copy blocks release the GIL.  The binding makes no copy of
-// them: the client library reads and writes the caller's buffers.
+// Calls that wait for the daemon or copy blocks release the GIL.  The binding does not copy blocks:
+// the client library reads and writes the caller's buffers.
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/unique_ptr.h>
 

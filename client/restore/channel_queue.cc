@@ -45,7 +45,7 @@ double ChannelQueue::BytesThrough(LoadId through) const {
 double ChannelQueue::BacklogSeconds(const CostModel& costs, double now_s, LoadId through) const {
   const double bytes = BytesThrough(through);
   if (bytes == 0) return 0;
-  // The best guess for a load that is overdue is that it needs as long again as it is late.
+  // If the first load is late by t seconds, it is taken to arrive in t seconds.
   const double first = costs.LoadSeconds(id_, loads_.front().bytes);
   const double served = now_s - busy_since_s_;
   const double rest = costs.LoadSeconds(id_, bytes) - first;

@@ -1,7 +1,7 @@
 // The loads that are under way on one channel, in the order in which they were given to it.
 //
 // The queue assumes that the channel serves loads one after the other: the service of a load begins
-// when it becomes the first load of the queue.  It knows nothing of requests except their ids.
+// when it becomes the first load of the queue.
 // Ownership: a value inside the scheduler.  Thread-safety: none.
 #pragma once
 
@@ -29,9 +29,9 @@ class ChannelQueue {
   [[nodiscard]] std::optional<Taken> Take(LoadId id, double now_s);
 
   void SetDeadline(LoadId id, double deadline_s);
-  // Sets the deadline of each load to ask(load), after a load with `ahead` loads in front of it was
-  // removed.  The deadlines of those `ahead` loads never move later: they are no less late because
-  // a load behind them arrived first.
+  // Computes the deadline of each load again (`ask`), after a load with `ahead` loads in front of
+  // it was removed.  The deadlines of those `ahead` loads never move later: they are no less late
+  // because a load behind them arrived first.
   template <class Ask>
   void Postpone(size_t ahead, const Ask& ask) {
     for (size_t i = 0; i < loads_.size(); ++i) {
@@ -50,7 +50,7 @@ class ChannelQueue {
   [[nodiscard]] double BytesThrough(LoadId through) const;
   // When the channel began to serve the first load.  REQUIRES: the queue is not empty.
   [[nodiscard]] double busy_since_s() const { return busy_since_s_; }
-  // How long the first load should take from its beginning.  REQUIRES: the queue is not empty.
+  // Predicts how long the channel serves the first load.  REQUIRES: the queue is not empty.
   [[nodiscard]] double FirstSeconds(const CostModel& costs) const {
     return costs.LoadSeconds(id_, loads_.front().bytes);
   }

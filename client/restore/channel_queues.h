@@ -14,8 +14,7 @@ class ChannelQueues {
   // Returns the queue of a channel, and makes it if it does not exist yet.  May invalidate
   // references to other queues.
   [[nodiscard]] ChannelQueue& Of(ChannelId channel);
-  // Returns null if the channel has no queue, because neither it nor a channel of a higher id has
-  // had a load yet.
+  // Returns null if the channel has no queue yet.
   [[nodiscard]] const ChannelQueue* Find(ChannelId channel) const;
   [[nodiscard]] std::vector<ChannelQueue>& all() { return queues_; }
   [[nodiscard]] const std::vector<ChannelQueue>& all() const { return queues_; }

@@ -29,9 +29,9 @@ std::optional<StageWork> WorkWithin(const Forecast& forecast, const StageState& 
   return state.NextWork(layers_max, tokens);
 }
 
-// For an engine that cuts chunks: returns how many tokens the step should have so that it ends when
-// the loads of all other tokens end, but at least so many that it includes a cut that no load has
-// claimed.  Returns chunk_tokens if the step should not wait for loads, or if a load is overdue.
+// For an engine that cuts chunks: returns about how many tokens the step should have so that it
+// ends when the loads of the other tokens end, but at least so many that it includes a cut that no
+// load has claimed.  Returns chunk_tokens if the step should not wait for loads.
 uint32_t TokensToMeet(const Forecast& forecast, RequestState& request, uint16_t stage,
                       const StageWork& work) {
   const StageState& state = request.stages[stage];
@@ -43,8 +43,8 @@ uint32_t TokensToMeet(const Forecast& forecast, RequestState& request, uint16_t 
   for (const StageLane& lane : state.claims().lanes())
     unclaimed_s = std::max(unclaimed_s, state.LaneSeconds(forecast.costs, lane.channel));
   // If a share f of the unclaimed tokens is computed, computing takes f * compute_s, and loading
-  // ends after loads_s - f * unclaimed_s (loads_s includes the loads under way).  At meet_s the two
-  // are equal.
+  // ends after loads_s - f * unclaimed_s (loads_s includes the loads under way).  Both end at
+  // meet_s.
   const double meet_s = loads_s * compute_s / (compute_s + unclaimed_s);
   const uint32_t cut = state.shape().cut_tokens;
   const uint32_t tokens = forecast.TokenBudget(meet_s, 0, work.tokens.begin, 1);
@@ -53,9 +53,8 @@ uint32_t TokensToMeet(const Forecast& forecast, RequestState& request, uint16_t 
 }
 
 // The step may begin with tokens that loads have claimed, because the tokens behind them cannot be
-// computed without them.  Returns true if those loads arrive before the engine could have computed
-// these tokens.  Returns false if a load of the chunk is overdue, if there are no such tokens, or
-// if SchedulerOptions::falls_back is false.
+// computed without them.  Returns true only if those loads should arrive before the engine could
+// have computed these tokens, and no load of the chunk is overdue.
 bool AwaitsLoads(const Forecast& forecast, const RequestState& request, uint16_t stage,
                  const StageWork& work) {
   if (!request.stages[stage].shape().cuts() || !forecast.options.falls_back) return false;
@@ -73,10 +72,10 @@ bool LosesNothing(const Forecast& forecast, const RequestState& request, uint16_
          request.spec.suffix_tokens == 0 && !request.stages[stage].claims().HasHolesAhead();
 }
 
-// Returns false, and adds a kHold decision to *trace, if loading alone would have everything that
-// computing waits for before the work is computed (before the rest of its chunk is, if the engine
-// does not split layers), or if loading activations costs as much as loading the KV.  Returns true
-// otherwise, and where there is no reason to compare the two.
+// Returns true if computing `work` is worth it; otherwise adds a kHold decision to *trace.  It
+// returns false only if loading alone may have everything that computing waits for sooner, or if
+// loading activations costs at least as much as loading the KV.  In several cases it returns true
+// without comparing computing with loading, for example if a load is overdue.
 bool Pays(const Forecast& forecast, const RequestState& request, uint16_t stage,
           const StageWork& work, Trace* trace) {
   if (!forecast.options.falls_back) return true;
@@ -98,10 +97,9 @@ bool Pays(const Forecast& forecast, const RequestState& request, uint16_t stage,
   return false;
 }
 
-// Begins a sweep (loads the rest bottom-up) if the computing that follows the loads ends sooner
-// that way, or if the work is not worth computing (`pays` is false, or it spares almost no
-// loading).  Returns true if it began one.  Returns false where a sweep is not possible or has
-// begun already.
+// Where a sweep (loading the rest bottom-up) is possible, begins one if that should help the
+// computing that follows the loads, or if the work is not worth computing (`pays` is false, or it
+// spares almost no loading).  Returns true if it began one.
 bool BeginSweepIfSooner(const Forecast& forecast, RequestState& request, uint16_t stage,
                         const StageWork& work, bool pays, Trace* trace) {
   const CostModel& costs = forecast.costs;
@@ -119,9 +117,10 @@ bool BeginSweepIfSooner(const Forecast& forecast, RequestState& request, uint16_
   const StageOutlook& outlook = request.Outlook(costs, stage);
   const double spared_s =
       outlook.compute_s > 0 ? outlook.lanes_s * compute_s / outlook.compute_s : 0;
-  // The computing behind the loads waits for the lowest layer that is left to load, and from the
-  // highest such layer on it comes after the last load.  A hole does not wait for the loads behind
-  // it (tail_s).
+  // The computing behind the loads (holes, and the suffix if it overlaps) waits for the lowest
+  // layer that is left to load, and from the highest such layer on it comes after the last load
+  // that it waits for.  tail_s is the time of the loads for which it does not wait: those behind
+  // the last hole, or none if the suffix overlaps.
   const double tail_s = overlaps ? 0 : TailSeconds(claims, costs);
   const auto end = [&](double left_s, StageLayers missing) {
     const double before_s = std::max(0.0, left_s - tail_s);
@@ -135,8 +134,8 @@ bool BeginSweepIfSooner(const Forecast& forecast, RequestState& request, uint16_
   if (now_end <= later_end) now_end = end(loads_s, state.Missing());
   // If the step spares almost no loading, it only delays the computing behind the loads.
   pays = pays && spared_s > kSparesMin * compute_s;
-  // While the engine waits for the loads before a hole, it computes nothing, so the predicted gain
-  // must be larger than the error of the prediction.
+  // The engine may idle while it waits for the loads before a hole, so without an overlapped suffix
+  // the predicted gain must be larger than the error of the prediction.
   const double doubt = std::max(kGuess, kSwayed * forecast.Doubt(request, stage));
   if (pays && now_end > (overlaps ? 1 : 1 - doubt) * later_end) return false;
   trace->Add({forecast.now_s, DecisionKind::kBeginSweep, request.spec.id, stage, 0,
@@ -237,8 +236,8 @@ std::optional<StageWork> ChooseHedge(const Forecast& forecast, const RequestStat
   const double doubts = forecast.options.engine.abandons_steps ? 1 : 0;
   const TokenRange chunk = shape.ChunkTokens(work->chunk);
   const double lands_s = forecast.LandsIn(request, stage, chunk, 0, doubts);
-  // Loads bring the top layers first (except in a sweep), so computing only the lowest layers may
-  // pay even if computing all of them does not.
+  // Loads mostly bring the top layers first, so computing only the lowest layers may pay even if
+  // computing all of them does not.
   for (uint16_t top = chosen.layers.end; top <= work->layers.end; ++top) {
     const double compute_s = layer_s * (top - work->layers.begin);
     const double rest_s = forecast.LandsIn(request, stage, chunk, top, doubts);

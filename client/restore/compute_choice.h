@@ -1,19 +1,19 @@
 // Chooses what an idle engine computes next of one request.
 //
-// The rules, in the order in which they win:
+// The rules in outline, in the order in which they win:
 //   1. The suffix, after its prefix is restored, or layer by layer while a sweep loads the prefix.
 //   2. Work that no one has claimed, unless
 //      a. the activations from which it is computed have not arrived yet;
-//      b. the step would begin with tokens that loads have claimed (this happens only if the engine
-//         cuts chunks), and those loads arrive before the engine could compute these tokens;
-//      c. loading alone would have the rest of the stage, or the blocks before the next hole,
+//      b. the engine cuts chunks, the step would begin with tokens that loads have claimed, and
+//         those loads should arrive before the engine could compute these tokens;
+//      c. loading alone may have the rest of the stage, or the blocks before the next hole,
 //         before this work ends.
-//      If a suffix or holes can be computed layer by layer behind the loads, the rule may begin a
-//      sweep instead (loading bottom-up), if the suffix or the holes end sooner that way.
-//   3. A hedge: work that is being loaded, if the load is overdue, if computing it ends first, or
-//      if the engine can drop steps and has no suffix or hole to compute afterwards.
-// Steps are small near the end, so that the engine and the channels finish together: chunks are
-// divided between layers if the engine splits layers, otherwise between cuts, if the request has
+//      Instead, the rule may begin a sweep (loading bottom-up), if a suffix or holes can be
+//      computed layer by layer behind the loads.
+//   3. A hedge: work that is being loaded, if the load is overdue, if computing it should end
+//      first, or if the engine can drop steps and has no suffix or hole to compute afterwards.
+// Steps become smaller near the end, so that the engine and the channels finish together: chunks
+// are divided between layers if the engine splits layers, or between cuts if the request has
 // cut_tokens.
 // These are functions of a forecast and a request; the scheduler claims what they choose.
 #pragma once
@@ -30,7 +30,7 @@ namespace larder {
 struct StepBudget {
   uint32_t tokens = 0;
   double seconds = kNoDeadline;  // without ComputeCost::fixed_s
-  uint32_t granule = 1;          // if `seconds` limits the tokens, they are a multiple of this
+  uint32_t granule = 1;          // see StepRoom::granule
 };
 
 struct SuffixChoice {
@@ -46,8 +46,7 @@ struct RestoreChoice {
   std::optional<SuffixChoice> suffix = {};
   std::optional<StageWork> work = {};
 };
-// May begin a sweep, and then adds a kBeginSweep decision to *trace.  Adds a kHold decision if the
-// work that no one has claimed is not worth computing.
+// May begin a sweep.  Records kHold and kBeginSweep decisions in *trace.
 [[nodiscard]] RestoreChoice ChooseRestore(const Forecast& forecast, RequestState& request,
                                           uint16_t stage, const StepBudget& budget, Trace* trace);
 

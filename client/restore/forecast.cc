@@ -8,12 +8,12 @@
 namespace larder {
 namespace {
 
-// An engine waits for an overdue load for at most this part of the time in which it would compute
-// the whole prefix on the stage.
+// A load counts as overdue later by this part of the time of computing the whole prefix on the
+// stage.
 constexpr double kBearable = 0.03;
 
-// Returns the last load of the request that is under way on a channel and whose block is before
-// `block`; 0 if there is none.
+// Returns the request's last load of KV in the queue whose block is before `block`; 0 if there is
+// none.
 LoadId LastBefore(const ChannelQueue& queue, RequestId request, uint32_t block) {
   LoadId last = {};
   for (const Load& load : queue.loads()) {
@@ -29,7 +29,7 @@ double Forecast::ComputeEnd(const RequestState& request, uint16_t stage, double 
     if (step.request != request.spec.id || step.stage != stage) continue;
     const double ran_s = now_s - step.began_s;
     const double takes_s = step.estimate_s * (1 + doubts * costs.ComputeDoubt(step.tokens));
-    // A step that is overdue is taken to need as long again as it is late.
+    // A step that is late by t seconds is taken to end in t seconds.
     return ran_s < takes_s ? takes_s - ran_s : ran_s - takes_s;
   }
   return 0;
@@ -75,7 +75,7 @@ double Forecast::LoadsEnd(const RequestState& request, const StageState& stage,
   for (const StageLane& lane : stage.claims().lanes()) {
     const ChannelQueue* queue = queues.Find(lane.channel);
     double lane_s = stage.LaneSeconds(costs, lane.channel, hole > 0);
-    if (hole > 0 && lane_s == 0) {  // the channel has claimed every block before the hole
+    if (hole > 0 && lane_s == 0) {  // the lane has nothing left to claim before the hole
       const LoadId last = queue == nullptr ? LoadId{} : LastBefore(*queue, request.spec.id, hole);
       if (last) end_s = std::max(end_s, queue->BacklogSeconds(costs, now_s, last));
       continue;

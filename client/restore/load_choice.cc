@@ -7,14 +7,14 @@
 namespace larder {
 namespace {
 
-// How many chunks ahead of computing activations are loaded.
+// How many chunks ahead of computing activations are usually loaded.
 constexpr uint32_t kBoundaryAhead = 2;
 // A channel is still given a load that is predicted to end later than computing by up to this many
 // times the relative doubt, because a load costs the engine nothing.
 constexpr double kLeaves = 1.5;
 
-// Returns true if activations alone keep the channel busy until computing ends, so that loads of KV
-// would only delay them.
+// Returns true only if activations alone should keep the channel busy until computing ends, so that
+// loads of KV would delay them.
 bool BoundaryBound(const Forecast& forecast, RequestState& request, ChannelId channel) {
   if (request.stages.size() < 2 || !forecast.options.computes) return false;
   double boundary_s = 0, compute_s = 0;
@@ -27,10 +27,9 @@ bool BoundaryBound(const Forecast& forecast, RequestState& request, ChannelId ch
   return boundary_s > 0 && boundary_s >= compute_s;
 }
 
-// Returns true if the load would end after the request's deadline, or if the engine is computing
-// the stage and would have everything that is left clearly sooner (kLeaves).  The latter is not
-// compared during a sweep, for a request with depths of its own, or if SchedulerOptions forbids
-// computing or falling back.
+// Returns true if the load should end after the request's deadline; or, where computing is compared
+// with loading (not during a sweep, for example), if the engine is computing the stage and should
+// have everything that is left clearly sooner (kLeaves).
 bool Leaves(const Forecast& forecast, RequestState& request, uint16_t stage, ChannelId channel,
             double bytes, Trace* trace) {
   const double lands_s = forecast.queues.BacklogSeconds(channel, forecast.costs, forecast.now_s) +

@@ -1,10 +1,10 @@
 // Chooses what a channel loads next of one request.
 //
-// The rules, in the order in which they win:
+// The rules in outline, in the order in which they win:
 //   1. Activations that computing will need next; of several stages, those for the earliest chunk.
 //   2. A piece that no one has claimed, of the stage with the most time left, unless computing
-//      would have everything that is left sooner, or the load would end after the request's
-//      deadline.
+//      should have everything that is left clearly sooner, or the load should end after the
+//      request's deadline.
 //   3. A hedge: a piece that is being computed, if loading it may end first.  The scheduler tries
 //      this rule after rules 1 and 2 have found nothing for any request, and only if hedges are
 //      allowed and the engine can drop steps.

@@ -90,7 +90,7 @@ class Sums {
 double FirstToken(const PlanInput& input, const DepthCost& cost) {
   if (!input.overlaps_suffix) return cost.seconds() + input.suffix_s;
   // The last loads are assumed to come bottom-up: the suffix computes its last layer after the last
-  // load, and its first layer after the prefix is computed and its first layer is loaded.
+  // load, and its first layer after the prefix is computed and the prefix's first layer is loaded.
   const double step = input.suffix_s / input.layers;
   const double first_layer =
       cost.load_s > 0 ? std::min(cost.load_s, input.suffix_s) / input.layers : 0;

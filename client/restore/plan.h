@@ -4,8 +4,8 @@
 // loaded.  A depth is never larger than that of the chunk before, so that computing never waits for
 // a load.  Three shapes: token-wise computes all layers up to the chunk where computing and loading
 // meet, and none behind it; layer-wise has one depth for all chunks; a staircase has any other
-// depths.  The scheduler, not the plan, decides while the restore runs; it starts from the same
-// costs.  The plan does not know what other work the engine and the channels have.
+// depths.  The scheduler, not the plan, decides while the restore runs.  The plan does not know
+// what other work the engine and the channels have.
 // Thread-safety: functions without state.  Limits: kStageLayersMax layers.
 #pragma once
 
@@ -62,7 +62,7 @@ struct Plan {
   double first_token_s = 0;           // until the suffix is computed as well
   double compute_only_s = 0;
   double load_only_s = 0;   // infinity if there is a hole
-  double token_wise_s = 0;  // restore_s of the best plan that divides at most one chunk
+  double token_wise_s = 0;  // restore_s of the best plan found that divides at most one chunk
   bool in_time = true;      // first_token_s <= deadline_s
 };
 
@@ -76,12 +76,9 @@ struct DepthCost {
 // REQUIRES: there is a depth per chunk, and none is above the layers.
 [[nodiscard]] DepthCost CostOf(const PlanInput& input, const std::vector<uint16_t>& depths);
 
-// Returns the plan with the earliest first token of those that it tries.  These are plans in which
-// all chunks before one chunk are computed and all behind it are loaded (the chunk itself is
-// divided between layers only if the engine splits layers); and, if the engine splits layers, plans
-// with one depth for all chunks, or with one layer more in the first chunks.  Below
-// PlanInput::crossover_chunks they are only plans with one depth for all chunks.  Another staircase
-// may be faster; BestStaircase finds the fastest.  O(chunks * layers * channels).
+// Returns the plan with the earliest first token of those that it tries, in which at most three
+// depths are different.  Another staircase may be faster (staircase.h).
+// O(chunks * layers * channels).
 // REQUIRES: 1 <= input.layers <= kStageLayersMax.
 [[nodiscard]] Plan MakePlan(const PlanInput& input);
 

@@ -2,7 +2,7 @@
 //
 // A policy sees a few numbers of each request and returns a key.  The request with the lowest key
 // is served first, and those with equal keys in order of arrival.  The scheduler decides what is
-// done for a request, and computes suffixes in order of arrival, whatever the policy.
+// done for a request.
 // Thread-safety: none needed, policies have no state.
 #pragma once
 
@@ -41,7 +41,7 @@ class Policy {
 [[nodiscard]] std::unique_ptr<Policy> AlgorithmOne();
 // The engine and the channels serve first the request that arrived first.
 [[nodiscard]] std::unique_ptr<Policy> OldestFirst();
-// The engine serves the request whose last step is longest ago, and a channel serves the request
+// The engine serves the restore whose last step is longest ago, and a channel serves the restore
 // whose last load, on any channel, is longest ago.
 [[nodiscard]] std::unique_ptr<Policy> TakeTurns();
 

@@ -26,8 +26,8 @@ struct RequestState {
     }
     return true;
   }
-  // Returns an estimate of what is left of a stage.  It is made again only after a change of this
-  // request (`stale`), not if only the costs have changed.
+  // Returns an estimate of what is left of a stage.  It is made again only if `stale` is set, not
+  // if only the costs have changed.
   [[nodiscard]] const StageOutlook& Outlook(const CostModel& costs, size_t stage) {
     if (stale) {
       for (size_t i = 0; i < stages.size(); ++i) outlooks[i] = Estimate(stages[i].claims(), costs);
@@ -35,8 +35,8 @@ struct RequestState {
     }
     return outlooks[stage];
   }
-  // Seconds that the slowest stage needs for what no one has claimed, if the request has the engine
-  // and its channels to itself.
+  // About the seconds that the slowest stage needs for what no one has claimed, if the request has
+  // the engine and its channels to itself.
   [[nodiscard]] double RemainingSeconds(const CostModel& costs) {
     double longest = 0;
     for (size_t i = 0; i < stages.size(); ++i) {
@@ -50,12 +50,12 @@ struct RequestState {
   RequestSpec spec;
   std::vector<StageState> stages;
   std::vector<StageOutlook> outlooks;  // per stage, unless `stale`
-  bool stale = true;                   // something has changed since the last estimate
-  bool aimed = false;                  // StageState::Aim was called, and nothing has changed since
+  bool stale = true;                   // estimates must be made again
+  bool aimed = false;                  // Scheduler::Aim need not choose again
 
   bool suffix_running = false;
-  uint16_t suffix_layers = 0;  // layers computed for all tokens of the suffix
-  uint32_t suffix_tokens = 0;  // tokens of the suffix computed through all layers
+  uint16_t suffix_layers = 0;  // where the layers of the last computed step of the suffix end
+  uint32_t suffix_tokens = 0;  // tokens of the suffix computed by steps through all layers
   uint64_t computed_turn = 0, loaded_turn = 0;
   Outcome outcome;
 };

@@ -317,8 +317,7 @@ Landing Scheduler::OnLoaded(LoadId id, double now_s) {
     if (!taken) continue;
     const Load& load = taken->load;
     costs_.ObserveLoad(load.channel, load.bytes, taken->service_s);
-    // The loads behind this one will now end sooner or later than predicted, so their deadlines
-    // change.
+    // The other loads will now end sooner or later than predicted, so their deadlines change.
     Postpone(queue, taken->ahead, now_s);
     RequestState* request = Find(load.request);
     LARDER_CHECK(request != nullptr);

@@ -4,27 +4,27 @@
 //   Scheduler scheduler(options, costs, FinishFirst());
 //   scheduler.Add(spec, now);
 //   an idle engine:          if (auto step = scheduler.NextCompute(stage, budget, now)) run it,
-//                            then OnComputed(step->id)
+//                            then OnComputed
 //   a channel with capacity: scheduler.NextLoads(channel, bytes, now, &loads), begin them in this
 //                            order, then OnLoaded or OnLoadFailed for each
 //   after any of these:      drop TakeCancelledLoads and TakeAbandonedSteps, report TakeOutcomes,
 //                            ask idle engines and channels again, call OnTime at NextWakeup
 //
-// The scheduler promises: it gives a layer of a block either to the engine or to a channel, and to
+// The scheduler promises: it gives a layer of a block either to the engine or to channels, and to
 // both only in a hedge, or where a step of the engine cannot leave the layer out; computing never
 // depends on a load that is still under way; if a load is late or has failed, its layers are
-// computed or loaded again, or the request ends as lost (Outcome::lost); on all ranks of a stage,
-// computing and loading meet at the same point.
-// The policy orders restores; suffixes come first, in order of arrival.  Within a request the rules
-// are those of compute_choice.h and load_choice.h.  This class asks them about one request after
-// the other in that order, claims what they choose, and updates its state after each report.
+// computed or loaded again, or the request ends without them (Outcome::lost or cancelled); on all
+// ranks of a stage, computing and loading meet at the same point.
+// The policy orders restores; suffixes mostly come first, in order of arrival.  Within a request
+// the rules are those of compute_choice.h and load_choice.h.  This class asks them about one
+// request after the other, claims what they choose, and updates its state after each report.
 // The scheduler does not move bytes and does not decode: the token budget of NextCompute is what
 // decoding leaves of a step's tokens.  An engine that computes several ranges in one step, together
 // with the tokens that it decodes, calls NextStep.
 // Ownership: a value; owns policy and costs.
 // Thread-safety: none; a driver with several threads holds one lock during every call.
 // Lifecycle: Add -> (steps, loads) -> exactly one Outcome.  A driver may still report steps and
-// loads of a request that has ended, which changes nothing; OnLoaded returns kDrop for such loads.
+// loads of a request that has ended; OnLoaded returns kDrop for such loads.
 // Limits: kStageLayersMax layers in a stage, kRequestsMax requests under way.
 #pragma once
 
@@ -71,27 +71,25 @@ class Scheduler {
   // nothing if the request is not under way.
   void Cancel(RequestId request, double now_s);
 
-  // Returns the next step of an idle stage, or nullopt if no step would help now.  A step has at
-  // most `token_budget` tokens, with two exceptions: if the prefix ends with less than a cut, its
-  // last step may exceed the budget by less than a cut (RequestSpec::cut_tokens); and if a suffix
-  // is computed layer by layer behind the loads, its step has all tokens of the suffix, and so few
-  // layers that it is no more work than `token_budget` tokens through all layers, but at least one
-  // layer.
+  // Returns the next step of an idle stage, or nullopt if there is none now.  A step has at most
+  // `token_budget` tokens, with two exceptions: if the prefix ends with less than a cut, its last
+  // step may exceed the budget by less than a cut (RequestSpec::cut_tokens); and a suffix that is
+  // computed layer by layer behind the loads has all of its tokens but only some layers in each
+  // step.
   [[nodiscard]] std::optional<ComputeStep> NextCompute(uint16_t stage, uint32_t token_budget,
                                                        double now_s);
   // Returns the ranges of one step that also decodes, at most one of each request: suffixes first,
   // then restores, then hedges, while they fit into `room`.  Empty: the step should only decode.
-  // The predicted time of the step, increased by twice the doubt about costs, is at most
-  // room.seconds, except that the last cut of a prefix and a suffix that is computed layer by layer
-  // may exceed it.
+  // The ranges are chosen so that the predicted time of the step, increased by twice the doubt
+  // about costs, is at most room.seconds, which the last cut of a prefix and a suffix that is
+  // computed layer by layer may exceed.
   [[nodiscard]] std::vector<ComputeStep> NextStep(uint16_t stage, const StepRoom& room,
                                                   double now_s);
   // Reports that one step of `took_s` seconds computed all of `steps` and decoded `decode_tokens`.
   void OnStepComputed(const std::vector<ComputeStep>& steps, uint32_t decode_tokens, double now_s,
                       double took_s);
   // Reports that a step is computed.  `took_s` is how long it took; if it is nullopt, that is the
-  // time since the scheduler returned the step.  0: the costs learn nothing from the step, for
-  // example because several steps ran as one.
+  // time since the scheduler returned the step.  0: the costs learn nothing from the step.
   void OnComputed(StepId step, double now_s, std::optional<double> took_s = std::nullopt);
   // Appends loads for the channel to `loads` until the appended ones have at least `bytes` bytes in
   // all, or until no further load would help.
@@ -103,23 +101,21 @@ class Scheduler {
   // (SchedulerOptions::computes is false), also ends as lost the requests that have a hole or whose
   // deadline has passed.
   void OnTime(double now_s);
-  // Returns the earliest deadline of a load that is under way, or, if that is sooner, the next time
-  // after `now_s` at which a step or a load is so overdue that an idle engine or channel should ask
-  // again; infinity if there is none.
+  // Returns when to call OnTime, and to ask idle engines and channels again, at the latest;
+  // infinity if no step or load is under way.
   [[nodiscard]] double NextWakeup(double now_s) const;
   // Returns the earliest deadline of a load that is under way; infinity if there is none.
   [[nodiscard]] double NextDeadline() const { return queues_.Deadline(); }
   // Returns the deadline of this load; infinity if it is not under way.  The deadline may differ
-  // from Load::deadline_s, because it changes with the time that the loads ahead of it on its
-  // channel take.
+  // from Load::deadline_s, because it is predicted again when other loads of the channel end.
   [[nodiscard]] double DeadlineOf(LoadId load) const { return queues_.DeadlineOf(load); }
 
-  // Returns the loads that the driver may drop, because they are late or no longer needed, since
-  // the last call.  The driver need not report them.
+  // Returns the loads that the driver may drop, because they are late or no longer needed, and
+  // forgets them.  The driver need not report them.
   [[nodiscard]] std::vector<LoadId> TakeCancelledLoads() {
     return std::exchange(cancelled_loads_, {});
   }
-  // Returns the steps that the engine may drop, since the last call.  The driver need not report
+  // Returns the steps that the engine may drop, and forgets them.  The driver need not report
   // them.
   [[nodiscard]] std::vector<StepId> TakeAbandonedSteps() {
     return std::exchange(abandoned_steps_, {});
@@ -151,9 +147,9 @@ class Scheduler {
   // keys.
   void Rank(std::optional<ChannelId> channel, double now_s);
   [[nodiscard]] RequestState& Nth(size_t i);
-  // Chooses which of the last few cells (layers of chunks) of a request to give out, if anything
-  // has changed since the last choice.  Only for engines that split layers, and requests with one
-  // stage and neither depths nor a suffix; chooses none while other requests are under way.
+  // Chooses which of the last few cells (layers of chunks) of a request to give out, if
+  // RequestState::aimed is not set.  Only for engines that split layers and for simple requests;
+  // chooses none while other requests are under way.
   void Aim(RequestState& request, double now_s);
 
   // ---- giving out
@@ -171,9 +167,8 @@ class Scheduler {
   // deadline has passed and of which no load is under way.
   void LoseHopeless(double now_s);
   void Lose(RequestState& request, uint16_t stage, double now_s);
-  // Cancels the request's loads whose layers were computed, and, if the engine can drop steps, its
-  // steps whose layers were loaded.  Cancels all its loads once the prefix is restored, and ends
-  // the request once the suffix is computed as well.
+  // Cancels the request's loads and steps that are no longer needed.  Ends the request once prefix
+  // and suffix are complete.
   void Settle(RequestState& request, double now_s);
   void DropOvertaken(RequestState& request, double now_s);
   void DropLoads(RequestId request, double now_s);

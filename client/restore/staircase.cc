@@ -76,7 +76,7 @@ class Programme {
       state.sums[channels_.at(load.channel)] += load.seconds * loaded;
     return state;
   }
-  // Drops every state that another state of the same depth equals or beats in every sum.
+  // Drops a state if a kept state of the same depth is no worse in any sum.
   void Keep(std::vector<State> made, std::vector<size_t>* kept) {
     std::sort(made.begin(), made.end(),
               [](const State& a, const State& b) { return a.sums < b.sums; });

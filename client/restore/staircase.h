@@ -20,7 +20,7 @@ struct Optimum {
 
 // Returns the fastest of all depths that do not increase, whether the engine splits layers or not,
 // by dynamic programming over (chunk, depth), which keeps the sums that no other state beats.
-// Returns nullopt if it would have to keep more than `states_max` states.  The time is
+// Returns nullopt if it would keep more than about `states_max` states.  The time is
 // CostOf(...).seconds(), without the suffix.
 [[nodiscard]] std::optional<Optimum> BestStaircase(const PlanInput& input,
                                                    size_t states_max = 2'000'000);

@@ -16,15 +16,15 @@ enum class DecisionKind : uint8_t {
   kUnspecified = 0,
   kCompute = 1,       // the engine was given a step
   kLoad = 2,          // a channel was given a load
-  kHold = 3,          // this work is not worth computing: loading ends sooner
+  kHold = 3,          // this work is not worth computing
   kLeave = 4,         // the channel was not given this load: computing ends sooner
   kHedgeCompute = 5,  // the engine computes what a channel is loading
   kHedgeLoad = 6,     // a channel loads what the engine is computing
-  kCancelLoad = 7,    // the load is not needed: computing overtook it, or its request has ended
+  kCancelLoad = 7,    // the load is no longer needed
   kAbandonStep = 8,   // loading has overtaken the step
   kLate = 9,          // a load passed its deadline
   kFailed = 10,       // a load failed
-  kBeginSweep = 11,   // from now on loads come bottom-up
+  kBeginSweep = 11,   // loads begin to come bottom-up
   kRestored = 12,
   kFinished = 13,
   kCancelRequest = 14,
@@ -40,8 +40,8 @@ struct Decision {
   ChannelId channel = ChannelId::kNowhere;
   TokenRange tokens = {};
   StageLayers layers = {};
-  // Seconds until the chosen way ends, and, if it was compared with another way, until that way
-  // would end.  kLate: chosen_s is how long the load was under way.  0 where there is no such time.
+  // Mostly the seconds until the chosen way ends, and, if it was compared with another way, until
+  // that way would end.  0 where there is no such time.
   double chosen_s = 0, other_s = 0;
 };
 

@@ -36,8 +36,8 @@ class AdminStub {
   [[nodiscard]] absl::StatusOr<wire::NodeStats> Stats(const CallLimits& limits);
   // Returns TOML, as larderd --print-config prints it.
   [[nodiscard]] absl::StatusOr<std::string> Config(const CallLimits& limits);
-  // Returns how many sessions were asked to finish; 0 if the daemon was draining already.  `limit`
-  // is how long the daemon waits for what is under way.
+  // Returns how many sessions were asked to finish.  `limit` is how long the daemon waits for what
+  // is under way.
   [[nodiscard]] absl::StatusOr<uint32_t> Drain(std::chrono::milliseconds limit,
                                                const CallLimits& limits);
   // `take` gets each answer on the calling thread.  If it returns false, the call ends early, with

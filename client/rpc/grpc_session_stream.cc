@@ -65,8 +65,8 @@ struct GrpcSessionStream::Impl final : MessagePump {
   void Wake() override;
   // Handles completions that have arrived, unless another thread pumps.
   void PumpReady() LARDER_EXCLUDES(pump_mu);
-  // Returns the next completion, or TIMEOUT if there is none.  Until `until` it polls and yields
-  // instead of sleeping.
+  // Polls, yielding between polls, for the next completion.  Returns TIMEOUT if there is none by
+  // `until`.  Does not sleep.
   Next SpinUntil(TimePoint until, void** tag, bool* ok) LARDER_REQUIRES(pump_mu);
   void OnStep(Step step, bool ok) LARDER_REQUIRES(pump_mu);
   void StartRead() LARDER_REQUIRES(pump_mu);
@@ -123,7 +123,7 @@ absl::Status GrpcSessionStream::Impl::Write(const wire::Up& up) {
       return Closed();
     }
   }
-  // Usually the write before this one has completed, and no thread has handled its completion yet.
+  // The write before this one may have completed, and no thread have handled its completion yet.
   PumpReady();
   return absl::OkStatus();
 }

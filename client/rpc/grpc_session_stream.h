@@ -28,8 +28,8 @@ class RpcChannel;  // client/rpc/rpc_channel.h
 class GrpcSessionStream final : public SessionStream {
  public:
   // Returns Unavailable if there is no connection by the deadline, DeadlineExceeded if the daemon
-  // does not answer the hello within `deadline` after that, otherwise the error that it refused
-  // with.
+  // does not answer the hello within `deadline` after that, or another error, such as the one that
+  // the daemon refused with.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SessionStream>> Open(
       const std::shared_ptr<RpcChannel>& channel, wire::Hello hello,
       SessionInbox::Handlers handlers, std::chrono::milliseconds deadline);

@@ -18,7 +18,7 @@ constexpr Milliseconds kPauseFirst{10};
 constexpr Milliseconds kPauseMax{1000};
 
 // The pause between connection attempts, which does not grow: the daemon is on this host, so a
-// failed attempt costs nothing, and if other clients fill the socket's queue, the next attempt may
+// failed attempt costs little, and if other clients fill the socket's queue, the next attempt may
 // find a slot in it.  100 is gRPC's minimum.
 constexpr int kReconnect_ms = 100;
 // A busy daemon may take this long to answer on a connection before gRPC tries another.  If the
@@ -78,7 +78,7 @@ absl::Status RpcChannel::WaitConnected(Milliseconds deadline) {
 
 // gRPC makes progress with a connection only while a thread waits in gRPC, and gives up an attempt
 // after kHandshake_ms.  So if the process begins to connect and then computes for longer than that,
-// the attempt has failed by the time of its first call, which therefore waits for a new attempt.
+// the attempt may have failed by its first call, which therefore waits for a new attempt.
 void RpcChannel::AwaitConnection(Milliseconds at_most) {
   const bool connected = channel_->WaitForConnected(std::chrono::system_clock::now() + at_most);
   MutexLock lock(mu_);

@@ -4,8 +4,8 @@
 // A unary call that fails with Unavailable or ResourceExhausted is retried, up to
 // RpcOptions::retries_max times, after the pause that the daemon gave (trailing metadata
 // larder-retry-after-ms) or after a growing pause, whichever is longer.  Retries stay within the
-// call's deadline and within a budget, to which each call adds a fraction of a retry, so that a
-// daemon in trouble does not get a multiple of its load.  Streams are not retried.
+// call's deadline and within a budget (RetryBudget), so that a daemon in trouble does not get a
+// multiple of its load.  Streams are not retried.
 //
 // Ownership: Shared by stubs, streams and the byte-stream transport.
 // Thread-safety: All methods may be called from any thread.
@@ -34,7 +34,7 @@
 namespace larder {
 
 // A budget of tokens, each worth one retry.  It starts full, with kTokensMax, and each call adds
-// `per_call`.
+// `per_call` to it until it is full.
 class RetryBudget {
  public:
   explicit RetryBudget(double per_call) : per_call_(per_call) {}
@@ -58,9 +58,8 @@ class RpcChannel {
   [[nodiscard]] const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   // Returns Unavailable, with the path, if there is no connection to a daemon by the deadline.
   [[nodiscard]] absl::Status WaitConnected(std::chrono::milliseconds deadline);
-  // Waits at most this long for the connection.  If it is not established by then, calls with a
-  // deadline wait for it: the first call and those that begin within kPatience of it, until a call
-  // finds the connection established.
+  // Waits at most this long for the connection.  If it is not established by then, the calls with a
+  // deadline that begin within kPatience of the first call wait for it.
   void AwaitConnection(std::chrono::milliseconds at_most) LARDER_EXCLUDES(mu_);
   // Sets the sideband's token, in hex; empty: none.  All calls that begin later carry it.
   void SetToken(std::string token) LARDER_EXCLUDES(mu_) {

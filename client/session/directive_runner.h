@@ -7,8 +7,7 @@
 // Thread-safety: Add may be called from any thread.
 // Lifecycle: made (starts the thread) -> Add ... -> Stop (waits for a handler under way).
 // Directives that still wait then are not answered.
-// Limits: kWaitingMax directives may wait, which is the most that the daemon sends without an
-// answer; a directive beyond that is dropped.
+// Limits: kWaitingMax directives may wait; a directive beyond that is dropped.
 #pragma once
 
 #include <deque>

@@ -33,8 +33,7 @@ void Outbox::Start(SessionChannel* channel) {
 
 void Outbox::ArmLocked() {
   armed_ = true;
-  // If the thread is awake, it checks again within kRideAlongMax, so a busy session pays no wake-up
-  // per call.
+  // If the thread is awake, it checks again soon, so a busy session pays no wake-up per call.
   if (asleep_) wake_.NotifyOne();
 }
 

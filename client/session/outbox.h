@@ -1,14 +1,13 @@
 // Messages that the daemon should get soon but that no caller waits for: releases,
-// acknowledgements, aborts, cancels.  The next request carries them.  If none comes within 10 ms
-// (up to 40 ms in a session whose requests have carried everything), the outbox's thread sends
-// them.  That thread also does the session's chores (Chores).
+// acknowledgements, aborts, cancels.  The next request carries them.  If none comes within at most
+// about 40 ms, the outbox's thread sends them.  It also does the session's chores (Chores).
 //
 // The outbox does not preserve the order of what it collects; none of these messages needs another
 // to be handled before it.
 // Ownership: Does not own the channel.
 // Thread-safety: All methods may be called from any thread.
 // Lifecycle: made -> Start(channel) -> ... -> Stop (joins the thread) -> destroyed.
-// Limits: One message takes at most kKeysMax ids, or kPartsMax parts, of each kind; the rest waits
+// Limits: One message takes at most kKeysMax ids, or kPartsMax parts, of each kind; the others wait
 // for the next message.
 #pragma once
 
@@ -28,14 +27,13 @@ namespace larder {
 class Outbox {
  public:
   // Long enough for a busy engine's next request to come, short enough that an idle engine does not
-  // hold leases.  The wait doubles, up to kRideAlongMax, while requests carry everything: the
-  // threads of 32 busy sessions used 6 % of two cores when each checked every 10 ms.
+  // hold leases for long.  The wait doubles, up to kRideAlongMax, while requests carry everything:
+  // the threads of 32 busy sessions used 6 % of two cores when each checked every 10 ms.
   static constexpr std::chrono::milliseconds kRideAlong{10}, kRideAlongMax{40};
 
-  // The outbox's thread calls this function when the thread starts, at the time that the last call
-  // returned, and after each Arm, about 40 ms late at most.  The function returns when to call it
-  // next, or nullopt to wait for an Arm.  It may call Add.  It is not called any more once Stop has
-  // returned.
+  // The outbox's thread calls this function from time to time: soon after an Arm or a new message,
+  // and at about the time that the last call returned (nullopt: at no particular time).  It may
+  // call Add.  It is not called any more once Stop has returned.
   using Chores = std::function<std::optional<TimePoint>(TimePoint now)>;
   explicit Outbox(Chores chores) : chores_(std::move(chores)) {}
   ~Outbox() { Stop(/*bye=*/false); }
@@ -65,8 +63,8 @@ class Outbox {
   void Run() LARDER_EXCLUDES(mu_);
   // Sends until nothing is left.  Releases mu_ while it sends.
   void Flush() LARDER_REQUIRES(mu_);
-  // Waits until a message was collected, chores are due or Arm was called.  Except when chores are
-  // due, then waits `ride_` longer for a request that carries what was collected.
+  // Waits until there is work.  Unless chores are due, then waits `ride_` longer for a request that
+  // carries what was collected.
   void WaitForWork() LARDER_REQUIRES(mu_);
   void ArmLocked() LARDER_REQUIRES(mu_);
   void TakeInto(wire::Up* up) LARDER_REQUIRES(mu_);

@@ -99,8 +99,8 @@ void PendingCalls::StartPump(MessagePump* pump) {
   pump_ = pump;
 }
 
-// The owner polls from time to time instead of waiting in the pump, because gRPC has one poller per
-// process, and a thread that sleeps as the poller is woken for what other threads wait for.
+// The owner polls from time to time instead of waiting in the pump, because a thread that sleeps in
+// gRPC may be its poller, and is then woken for what other threads wait for.
 std::optional<TimePoint> PendingCalls::PumpIfIdle(TimePoint now) {
   MutexLock lock(mu_);
   if (pump_ == nullptr || !failed_.ok()) return std::nullopt;

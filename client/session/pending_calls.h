@@ -12,7 +12,7 @@
 // Lifecycle: A call: Open -> (sent) -> Wait -> [WaitReady ...] -> destroyed.  The pump: StartPump
 // -> StopPump, which waits until no thread pumps.
 // Invariants: At most one thread pumps through PendingCalls.  When it stops, PassOn wakes a waiting
-// caller, if there is one, which pumps next.  (A thread that sends may also take messages in,
+// caller, if there is one, which can pump next.  (A thread that sends may also take messages in,
 // independently of this.)
 #pragma once
 
@@ -48,15 +48,13 @@ class PendingCalls {
   };
 
  public:
-  // While no caller waits, the owner polls: kIdle after a poll that took messages in, and less
-  // often, up to kIdleMax apart, while none arrive.  (The owner may call PumpIfIdle later than
-  // that.)
+  // While no caller waits, the owner polls about every kIdle, and less often, up to kIdleMax apart,
+  // while no messages arrive.
   static constexpr std::chrono::milliseconds kIdle{10}, kIdleMax{40};
   // Most messages that one poll takes in: the owner has other work, and must be able to stop.
   static constexpr int kIdleMessagesMax = 64;
-  // Longest time that a wait for an answer spins before it sleeps.  Most answers arrive within this
-  // time, and waking a sleeping thread takes about as long again (get of 16 blocks of 64 KiB: 223
-  // us when the caller sleeps, 160 us when it spins).
+  // Longest time that a wait for an answer spins before it sleeps, which saves waking the thread
+  // (get of 16 blocks of 64 KiB: 223 us when the caller sleeps, 160 us when it spins).
   static constexpr std::chrono::microseconds kSpin{80};
 
   class OpenCall {
@@ -74,8 +72,8 @@ class PendingCalls {
     template <class A>
     [[nodiscard]] absl::StatusOr<A> Wait(TimePoint deadline);
     // Waits until at least one pending key of an Acquire has been answered, and returns the answers
-    // since the last call.  Returns DeadlineExceeded if there is none by the deadline, the status
-    // of FailAll if that was called before.
+    // that no earlier call returned.  Returns DeadlineExceeded if there are none by the deadline,
+    // the status of FailAll if there are none and that was called.
     [[nodiscard]] absl::StatusOr<std::vector<wire::BlockReady>> WaitReady(TimePoint deadline);
 
    private:
@@ -88,7 +86,7 @@ class PendingCalls {
     uint64_t id_ = 0;
   };
 
-  // `unclaimed` is called, without a lock, with each answer that arrived and that no caller took.
+  // `unclaimed` is called, without mu_, with answers that arrived and that no caller took.
   explicit PendingCalls(std::function<void(Answer)> unclaimed) : unclaimed_(std::move(unclaimed)) {}
 
   [[nodiscard]] uint64_t NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
@@ -101,15 +99,13 @@ class PendingCalls {
   // block, it goes to `unclaimed` then.  A call keeps at most kKeysMax such blocks; more are
   // dropped.
   void DeliverReady(wire::BlockReady ready) LARDER_EXCLUDES(mu_);
-  // Open calls that have no answer yet, and all calls that are opened later, return `status` (of
-  // the first FailAll).
+  // From now on waits for answers that have not arrived return `status` (of the first FailAll).
   void FailAll(const absl::Status& status) LARDER_EXCLUDES(mu_);
 
   // From now on waiting callers pump.
   void StartPump(MessagePump* pump) LARDER_EXCLUDES(mu_);
-  // Takes in what arrived, unless a caller waits or has waited within the last kIdle.  Returns when
-  // to poll again (now, if more may have arrived than one poll takes in), or nullopt if there is no
-  // pump or FailAll was called.  Called from one thread.
+  // Takes in messages, unless a caller waits or has waited within the last kIdle.  Returns when to
+  // poll again, or nullopt if there is no pump or FailAll was called.  Called from one thread.
   [[nodiscard]] std::optional<TimePoint> PumpIfIdle(TimePoint now) LARDER_EXCLUDES(mu_);
   // Once this has returned, no thread pumps.  REQUIRES: FailAll was called.
   void StopPump() LARDER_EXCLUDES(mu_);
@@ -120,8 +116,8 @@ class PendingCalls {
   template <class Done>
   [[nodiscard]] bool Await(Slot& slot, TimePoint deadline, Done done) LARDER_REQUIRES(mu_);
   void PumpUntil(uint64_t seen, TimePoint spin_until, TimePoint deadline) LARDER_REQUIRES(mu_);
-  // Takes in messages that have arrived, until a caller waits.  Returns how many; kIdleMessagesMax
-  // if there may be more.
+  // Takes in messages that have arrived, until a caller waits, but at most about kIdleMessagesMax.
+  // Returns about how many.
   int TakeWhatCame() LARDER_REQUIRES(mu_);
   // Lets another waiting caller take over the pump.
   void PassOn() LARDER_REQUIRES(mu_);

@@ -35,7 +35,7 @@ class PendingRead {
   // Opens the call and puts its id into `acquire`, which must have its digests already.  In a
   // session that reads by copies it also allocates `bytes` bytes of the staging segment for the
   // acquire.  Returns DeadlineExceeded if they did not become free by the deadline,
-  // ResourceExhausted if the segment is smaller or `bytes` is 0.
+  // ResourceExhausted if the segment is smaller.
   [[nodiscard]] static absl::StatusOr<PendingRead> Begin(SessionCore& core, ByteCount bytes,
                                                          TimePoint deadline,
                                                          wire::Acquire* acquire);
@@ -44,9 +44,9 @@ class PendingRead {
   // Returns the answer.  Returns Internal if it has another number of keys than requested; other
   // errors are those of OpenCall::Wait.
   [[nodiscard]] absl::StatusOr<wire::Grant> WaitGrant(TimePoint until);
-  // Waits for answers of the daemon, and returns those since the last call that are for keys which
-  // the grant called PENDING.  Each key is returned once, and none is PENDING.  Returns
-  // DeadlineExceeded if no answer came by `until`; other errors are those of OpenCall::WaitReady.
+  // Waits for answers of the daemon to keys that the grant called PENDING, and returns those that
+  // came.  A key is returned at most once, and not as PENDING.  Errors are those of
+  // OpenCall::WaitReady.
   [[nodiscard]] absl::StatusOr<std::vector<wire::BlockReady>> WaitReady(TimePoint until);
   [[nodiscard]] size_t pending() const { return pending_; }
   // Tells the daemon that what has not arrived is no longer wanted.

@@ -1,15 +1,15 @@
 // The extents that a session holds for writing: those in use by Puts and Reservations, and those
 // that are stocked for the next Put.
 //
-// A small stock is reserved ahead, in the sizes that were put last, so that a Put need not request
-// extents first.  It is returned to the daemon when no Put has asked for an extent for 1 second.
+// A small stock is reserved ahead, in sizes that were put lately, so that a Put often need not
+// request extents first.  It is returned to the daemon about a second after the last Put.
 // This is a state machine: it sends nothing, and takes `now` as a parameter.
 //
 // Ownership: Values only.
 // Thread-safety: All methods may be called from any thread.
-// Lifecycle: An extent of the stock: requested -> stocked -> in use -> left; one that a caller
-// reserved is in use at once.  A reservation is forgotten when none of its extents is stocked or in
-// use.
+// Lifecycle: An extent of the stock: requested -> stocked -> in use, returned or revoked; one that
+// a caller reserved is in use at once.  A reservation is forgotten when none of its extents is
+// stocked or in use.
 // Limits: Ask raises the stock, including extents that are requested but not granted yet, to at
 // most kStockExtentsMax extents, kStockBytesMax, and this session's part of the stock limit
 // (SetStockLimit), of which all sharing sessions have equal parts.
@@ -31,7 +31,7 @@
 
 namespace larder {
 
-// One extent that is in use.
+// One extent of a reservation.
 struct HeldExtent {
   ReservationId reservation;
   uint32_t index = 0;  // in the reservation
@@ -43,7 +43,8 @@ class ReservationBook {
   static constexpr uint64_t kStockExtentsMax = 64;
   static constexpr ByteCount kStockBytesMax = MiB(64);
   static constexpr auto kIdle = std::chrono::seconds(1);
-  // Deadline of the stock's reservations.  An extent that was stocked for half of that is returned.
+  // Deadline of the stock's reservations.  Expire takes out extents that were stocked for half of
+  // that.
   static constexpr auto kStockDeadline = std::chrono::seconds(60);
 
   // `sharers`: the number of sessions that share the stock limit; null: only this one.
@@ -59,9 +60,9 @@ class ReservationBook {
   // nullopt if the stock has none.
   [[nodiscard]] std::optional<HeldExtent> Take(ByteCount bytes, TimePoint now) LARDER_EXCLUDES(mu_);
   // Returns how many extents to request with this `id` so that `wanted` of this size are stocked,
-  // counting those stocked and requested already; fewer if a limit requires it, 0 for kIdle after a
-  // refusal.  They count as requested until OnReserved.  If a limit would be exceeded, takes the
-  // extents of other sizes out of the stock and adds them to `aborts`.
+  // counting those stocked and requested already; fewer if a limit requires it, none soon after a
+  // refusal.  They count as requested until OnReserved.  To keep a limit, may take extents of other
+  // sizes out of the stock and add them to `aborts`.
   [[nodiscard]] size_t Ask(uint64_t id, ByteCount bytes, size_t wanted, TimePoint now,
                            std::vector<wire::Abort>* aborts) LARDER_EXCLUDES(mu_);
   // Returns true if `reserved` answers an Ask.  An answer that does not match the Ask is ignored:
@@ -114,7 +115,7 @@ class ReservationBook {
   uint64_t extents_ LARDER_GUARDED_BY(mu_) = 0;  // stocked and requested
   uint64_t bytes_ LARDER_GUARDED_BY(mu_) = 0;    // of these extents
   TimePoint last_use_ LARDER_GUARDED_BY(mu_);
-  TimePoint full_until_ LARDER_GUARDED_BY(mu_);  // the pool was full: request no stock until then
+  TimePoint full_until_ LARDER_GUARDED_BY(mu_);  // stock was refused: request none until then
 };
 
 }  // namespace larder

@@ -1,6 +1,5 @@
 // What a session is built on: a stream of messages, and memory that it may map.  These are
-// interfaces, so that SessionCore runs over gRPC and the sideband as well as over a test's plain
-// vectors.
+// interfaces, so that SessionCore runs over any transport, and in tests without a daemon.
 //
 // Thread-safety: All methods of the interfaces may be called from any thread.
 #pragma once
@@ -29,9 +28,9 @@ class MessagePump {
   // handled the message.
   [[nodiscard]] virtual uint64_t arrivals() const = 0;
   // Hands arriving messages to the session, on this thread.  Returns once arrivals() is no longer
-  // `seen`, that is after one message; at the deadline (if it has passed, after at most one message
-  // that had already arrived); after Wake; or when the stream has ended.  It polls, yielding
-  // between polls, until `spin_until` or for a shorter time; then it sleeps.
+  // `seen`, which is usually after one message; at the deadline (if that has passed, it still hands
+  // over a message that has already arrived); after Wake; or when the stream has ended.  It polls,
+  // yielding between polls, until `spin_until` or for a shorter time; then it sleeps.
   virtual void Pump(uint64_t seen, TimePoint spin_until, TimePoint deadline) = 0;
   // Makes the Pump under way, and all later ones except those of SessionStream::Close, return soon.
   // Called at most once in a stream's life.
@@ -45,8 +44,7 @@ class SessionChannel {
   virtual ~SessionChannel() = default;
   // Sends or queues the message; does not wait for the daemon, so the message may still be lost.
   // May call SessionCore::OnDown before it returns.  Returns Unavailable once it knows that the
-  // stream is lost; it is also lost if too many messages are queued that the daemon does not
-  // accept.
+  // stream is lost, for example because the daemon does not accept what is queued.
   [[nodiscard]] virtual absl::Status Send(wire::Up up) = 0;
   // Ends the stream without goodbye.  Does not wait.
   virtual void Cancel() = 0;
@@ -58,7 +56,7 @@ class SessionChannel {
 class SessionStream : public SessionChannel, public MessagePump {
  public:
   // The session is lost if more than kQueuedBytesMax bytes are queued, or if the daemon accepts
-  // none of the queued bytes for kWriteDeadline (which a thread in Pump notices).
+  // none of the queued bytes for about kWriteDeadline (which a thread in Pump notices).
   static constexpr size_t kQueuedBytesMax = 32 << 20;
   static constexpr std::chrono::seconds kWriteDeadline{10};
 

@@ -10,8 +10,8 @@
 namespace larder {
 namespace {
 
-// The stocks of all sessions of a Client together get one eighth of what the leases of its process
-// may hold (lease_bytes_max), so that most of the pool is left to reads and to other processes.
+// The stocks of all sessions of a Client together get at most one eighth of lease_bytes_max, which
+// is also the most that the process may reserve: most of it is left for other uses.
 constexpr uint64_t kStockShareOfLease = 8;
 // Smallest staging segment that is requested if the daemon lacks memory for a larger one.
 constexpr ByteCount kStagingBytesLeast = MiB(4);
@@ -109,7 +109,7 @@ bool SessionCore::Close() {
     DropStock();
     bye = !book_.in_use();
     MutexLock lock(mu_);
-    bye = bye && leases_.empty();  // if any: the daemon keeps them until CLEAN or this process ends
+    bye = bye && leases_.empty();  // leases in use stay until CLEAN or this process ends
   }
   bye = outbox_.Stop(bye);
   OnBroken(absl::UnavailableError("the session was closed"));

@@ -1,8 +1,8 @@
 // One session, independent of gRPC and of how bytes move: requests and their answers, leases,
 // reservations, mappings, revocations.  Transports and handles are built on it.
 //
-// It trusts what the daemon says about blocks, but not the daemon's numbers: a lease or extent that
-// belongs to no open call is returned, and SlabCache checks offsets.
+// It trusts what the daemon says about blocks, but not the daemon's numbers: it looks up ids, and
+// SlabCache checks offsets.
 // Ownership: Shared by Session, Leases and Reservations; transports borrow it.  Does not own the
 // channel.
 // Thread-safety: All methods may be called from any thread.  OnDown is called by one thread at a
@@ -10,7 +10,7 @@
 // Fork: The core belongs to the process that made it.  In a forked child status is
 // FailedPrecondition, nothing is sent, held or returned, and Close does nothing.
 // Lifecycle: made -> Start(attached, channel) -> ... -> Close.  OnDown may come before Start.
-// After OnBroken or Close every request returns Unavailable and nothing new is mapped.
+// After OnBroken or Close every request fails and nothing new is mapped.
 // Locks: mu_ is a leaf.  It is not held while the channel or a call is used.
 #pragma once
 
@@ -37,11 +37,10 @@ namespace larder {
 
 class SessionCore {
  public:
-  // `memory` may be null for a session in stream mode.  Without `on_directive` directives are
-  // ignored.  `beside` counts the sessions of one Client that have shared memory (not stream mode),
-  // have started and have not ended; they share the limit of what may be reserved ahead.  Start
-  // adds this session to the count if it is one of them.  If `beside` is null, the session has the
-  // limit to itself.
+  // `memory` may be null for a session in stream mode.  Without `on_directive` all directives
+  // except DRAIN are ignored.  `beside` counts the sessions of one Client that share the limit of
+  // what may be reserved ahead; SessionCore keeps the count up to date.  If `beside` is null, the
+  // session has the limit to itself.
   explicit SessionCore(std::shared_ptr<SharedMemory> memory,
                        DirectiveRunner::Handler on_directive = {},
                        std::shared_ptr<std::atomic<size_t>> beside = nullptr);
@@ -55,9 +54,9 @@ class SessionCore {
   // REQUIRES: It is called once.  The channel lives until Close has returned.
   [[nodiscard]] absl::Status Start(wire::Attached attached, SessionChannel* channel,
                                    ByteCount staging_bytes);
-  // Returns the stock and the staging segment to the daemon, says goodbye unless a Lease or
-  // Reservation is still in use, and then behaves as after OnBroken.  Afterwards no thread reads
-  // the stream through this object.  Returns true if the channel took the goodbye.
+  // Gives up the stock and the staging segment, and says goodbye unless the session is lost or
+  // still has leases or extents in use.  Afterwards the session is as after OnBroken, and no thread
+  // reads the stream through this object.  Returns true if the channel took the goodbye.
   bool Close() LARDER_EXCLUDES(mu_);
   // To be called when the daemon has ended the stream after the goodbye: sets bye_flag().
   void OnGoodbyeTaken() { said_bye_->store(true); }
@@ -107,10 +106,10 @@ class SessionCore {
     size_t pending = 0;    // keys that the grant called pending and that were not answered
   };
   // Cancels the acquire.  When its last answer has arrived, or the session has ended, its part of
-  // the segment is freed and its lease ends.
+  // the segment is released and its lease ends.
   void EndLater(OpenCall call, LateRead read) LARDER_EXCLUDES(mu_);
 
-  // Returns the largest payload of a block of this variant that was read by copies; 0 if none was.
+  // Returns the largest payload that NoteBlock was given for this variant; 0 if it was given none.
   [[nodiscard]] uint64_t LargestBlock(uint32_t variant) const LARDER_EXCLUDES(mu_);
   void NoteBlock(uint32_t variant, uint64_t bytes) LARDER_EXCLUDES(mu_);
 

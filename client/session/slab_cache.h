@@ -24,10 +24,11 @@ class SlabCache {
   explicit SlabCache(std::shared_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
 
   // Returns the bytes of an extent.  Returns Internal if the extent does not lie inside its slab at
-  // a segment boundary, Unavailable after Drop; other errors are those of mapping the slab.
+  // a multiple of 64, Unavailable after Drop; other errors are those of mapping the slab.
   [[nodiscard]] absl::StatusOr<MappedBytes> Map(const wire::ExtentGrant& extent, bool writable)
       LARDER_EXCLUDES(mu_);
-  // From now on nothing is mapped, and the cached mappings are released.
+  // From now on Map fails, and this object keeps no mapping: each slab is unmapped when its last
+  // MappedBytes is destroyed.
   void Drop() LARDER_EXCLUDES(mu_);
 
  private:

@@ -2,9 +2,9 @@
 // its bytes here for the daemon to copy, and the daemon writes the bytes of a read by copies here.
 //
 // Memory is allocated at the lowest address where it fits, so that a small set of pages is used
-// repeatedly and stays in the CPU cache between this process's copy and the daemon's.
+// repeatedly.
 // The daemon may copy from or into a chunk until it has answered for it, so the owner of a chunk
-// frees it only after that.  A chunk that was never answered stays allocated.
+// frees it only after that, or when the session has ended.
 //
 // Ownership: Owns the mapping, which lives at least as long as any StagingRoom of it.
 // Thread-safety: All methods may be called from any thread.
@@ -49,7 +49,7 @@ class StagingArea : public std::enable_shared_from_this<StagingArea> {
 
   // Allocates `bytes` bytes, at a multiple of 4,096.  Waits until so many contiguous bytes are
   // free; returns DeadlineExceeded if they are not by the deadline (at once if it has passed), and
-  // ResourceExhausted if `bytes` is 0 or more than the segment has.
+  // ResourceExhausted if `bytes` is 0 or the whole segment is smaller.
   [[nodiscard]] absl::StatusOr<Chunk> Allocate(ByteCount bytes, TimePoint deadline)
       LARDER_EXCLUDES(mu_);
   void Free(const Chunk& chunk) LARDER_EXCLUDES(mu_);

@@ -55,8 +55,7 @@ void CopyPool::ForEach(size_t count, const std::function<void(size_t)>& work) {
   batch_mu_.Unlock();
 }
 
-// Spins before it sleeps: the helpers usually end at about the same time as the caller, sooner than
-// the caller could fall asleep and be woken.
+// Spins before it sleeps: the helpers usually end at about the same time as the caller.
 void CopyPool::AwaitHelpers() {
   constexpr auto kAwait = std::chrono::microseconds(50);
   (void)SpinWhileIdle(SteadyNow() + kAwait, [&] { return inside_.load() == 0; });

@@ -21,9 +21,8 @@ namespace larder {
 class CopyPool {
  public:
   static constexpr uint32_t kThreadsMax = 64;
-  // How long a thread of the pool spins for the next batch before it sleeps, as long as no other
-  // thread wants its core: a busy caller usually submits the next batch within that time, and
-  // waking a thread takes as long as copying 1 MiB.
+  // Longest time that a thread of the pool, after a batch, spins for the next one before it sleeps.
+  // Waking a thread can take as long as copying 1 MiB.
   static constexpr std::chrono::microseconds kSpin{100};
   // `threads` threads copy, including the caller's; 0 counts as 1, and more than kThreadsMax as
   // kThreadsMax.
@@ -32,9 +31,9 @@ class CopyPool {
   CopyPool(const CopyPool&) = delete;
   CopyPool& operator=(const CopyPool&) = delete;
 
-  // Calls work(i) once for each i from 0 to count - 1, on the caller's thread and those of the
-  // pool.  When it returns, all calls are done and their stores, including non-temporal ones, are
-  // visible to all threads.
+  // Calls work(i) once for each i from 0 to count - 1, on the caller's thread and maybe those of
+  // the pool.  When it returns, all calls are done and their stores, including non-temporal ones,
+  // are visible to all threads.
   void ForEach(size_t count, const std::function<void(size_t)>& work) LARDER_EXCLUDES(mu_);
 
  private:

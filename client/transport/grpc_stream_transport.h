@@ -1,12 +1,11 @@
-// Blocks over gRPC byte streams, for callers without a sideband.  It copies and hashes bytes more
-// often than shared memory does, but it needs nothing except a connection.
+// Blocks over gRPC byte streams, for callers that share no memory with the daemon.
 //
 // Get reports a block as kOk only after it has checked that the record header is the key's, and
 // that every wanted segment has its hash.
 // Ownership: Shares the channel.
 // Thread-safety: All methods may be called from any thread.
-// Limits: A message carries at most kDataBytesMax of data.  The daemon admits a bounded number of
-// streams at once and refuses more with ResourceExhausted.
+// Limits: A message carries at most kDataBytesMax of data.  The daemon refuses streams with
+// ResourceExhausted if too many are under way.
 #pragma once
 
 #include <memory>

@@ -14,8 +14,8 @@
 namespace larder {
 namespace {
 
-// A larger batch is read in windows of at most so many blocks: enough that the copying of a window
-// hides the round trip of the next.
+// A larger batch is read in windows of at most so many blocks, so that the copying of a window
+// overlaps with the round trip of the next.
 constexpr size_t kWindowBlocks = 16;
 
 // Bytes that one thread copies at a time: few enough that the threads end at about the same time.
@@ -103,7 +103,7 @@ class GetRun {
   std::vector<Piece> pieces_;
   std::vector<EncodedBlock> encoded_;
   std::vector<std::shared_ptr<const void>> owners_;  // keep the mappings of the sources alive
-  // 1 if the bytes do not match their hash.  Written by copying threads.
+  // 1 if this process found the bytes to be wrong.  Written by copying threads.
   std::vector<uint8_t> mismatch_;
 };
 
@@ -218,8 +218,8 @@ void GetRun::CopyReady(Window& window, std::span<const size_t> at,
   });
 }
 
-// Copies each block that the daemon is still loading as soon as it is ready; blocks that are not by
-// the deadline become kCancelled.
+// Copies the blocks that the daemon is still loading as they become ready; blocks that are not
+// ready in time become kCancelled.
 absl::Status GetRun::CopyPending(Window& window, std::vector<wire::BlockGrant>& grants) {
   while (window.read.pending() > 0) {
     absl::StatusOr<std::vector<wire::BlockReady>> ready =
@@ -262,9 +262,8 @@ absl::Status GetRun::Ask(Window& window, ByteCount behind, TimePoint until) {
   return core_.Send(std::move(up));
 }
 
-// Counts what arrived, and reports to the daemon, which checks every reported block, the blocks
-// whose bytes this process found to be wrong.  Blocks that the daemon itself called damaged are not
-// reported.
+// Counts the blocks that arrived, and reports to the daemon blocks whose bytes failed a check of
+// this process.  Blocks that the daemon itself called damaged are not reported.
 void GetRun::Settle(const Window& window) {
   uint64_t blocks = 0, bytes = 0;
   wire::Up up;

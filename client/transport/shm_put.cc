@@ -12,9 +12,8 @@
 namespace larder {
 namespace {
 
-// A window, whose extents are requested together, is bounded by blocks, by bytes, and by what one
-// message may hold (16 MiB; a token takes 4 bytes, a segment about 20 bytes).  It has at least one
-// block.
+// A window of several blocks, whose extents are requested together, is bounded by blocks, by bytes,
+// and by its size in a message, which may have 16 MiB (a token takes 4 bytes, a segment about 20).
 constexpr size_t kWindowBlocks = 64;
 constexpr uint64_t kWindowBytesMax = 64 << 20;
 constexpr uint64_t kWindowMessageBytes = 4 << 20;
@@ -25,8 +24,7 @@ constexpr uint64_t kWindowShareOfLease = 4;
 // publishes do not hold ever more of the process's share of the pool.
 constexpr size_t kPublishedMax = 4;
 // Bytes that are staged before they are published: few enough that the daemon's copy overlaps with
-// this thread's, and so many that two things do not matter: the cost of messages, and that Linux
-// may queue the daemon's receiving thread behind this one.
+// this thread's, enough that the cost of a message does not matter.
 constexpr uint64_t kPieceBytes = 8 << 20;
 
 // One block that is being stored.
@@ -100,9 +98,9 @@ class PutRun {
 };
 
 // Returns what the run still holds after an error.  The daemon may still copy from staging memory
-// that was published and not answered, so that is freed with the answer.
+// that was published and not answered, so that memory is freed with the answer.
 PutRun::~PutRun() {
-  StoreFence();  // before others write to that memory
+  StoreFence();  // before freed memory is written again
   for (Window& window : windows_) {
     for (Item& item : window.items) End(item);
   }
@@ -179,8 +177,8 @@ absl::StatusOr<wire::Reserved> PutRun::AwaitReserved(Window& window) {
   absl::StatusOr<wire::Reserved> reserved = window.reserve.Wait<wire::Reserved>(deadline_);
   window.reserve = {};
   if (!reserved.ok() || reserved->status != BlockStatus::kFull) return reserved;
-  // The pool may be full, or the share used up, because of what this session has stocked or
-  // published: release that, then request once more.
+  // The pool may be full, or the process's share used up, because of this session's stock and this
+  // call's publishes: release them, then request once more.
   core_.DropStock();
   while (!published_.empty()) {
     LARDER_RETURN_IF_ERROR(CollectOldest());
@@ -270,8 +268,8 @@ absl::Status PutRun::WriteMapped(Window& window) {
 absl::StatusOr<StagingArea::Chunk> PutRun::AllocateChunk(uint64_t bytes) {
   StagingArea& staging = *core_.staging();
   absl::StatusOr<StagingArea::Chunk> chunk = staging.Allocate(ByteCount(bytes), TimePoint());
-  // Without capacity, the call first has its own staged blocks published and answered, which frees
-  // them.  After that it waits for other calls to free theirs.
+  // If the segment is full, the call first has its own staged blocks published and answered, which
+  // frees their memory.  After that it waits for memory that others free.
   while (absl::IsDeadlineExceeded(chunk.status()) && (!piece_.empty() || !published_.empty())) {
     LARDER_RETURN_IF_ERROR(piece_.empty() ? CollectOldest()
                                           : Publish(std::exchange(piece_, {}), 0));
@@ -304,8 +302,8 @@ absl::Status PutRun::WriteStaged(Window& window) {
   return absl::OkStatus();
 }
 
-// Sends one message, with a part per reservation.  If `restock` > 0, the message also requests
-// stock for later Puts of blocks of this size.
+// Sends one message, with a part per reservation.  If `restock` > 0, the message may also request
+// stock for later Puts of blocks as large as the first of these.
 absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
   if (items.empty()) return absl::OkStatus();
   StoreFence();
@@ -334,7 +332,7 @@ absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
     }
     published_[first + found->second].items.push_back(std::move(item));
   }
-  // Enough for two windows like this one, so that the next Put need not wait for the answer.
+  // For two windows like this one, so that the next Put may not have to wait for extents.
   if (restock > 0) core_.AskStock(restock_bytes, 2 * restock, &up);
   LARDER_RETURN_IF_ERROR(core_.Send(std::move(up)));
   while (published_.size() > kPublishedMax) {

@@ -5,9 +5,9 @@
 // A read takes a lease for a window of blocks, copies them, checks hashes if the grant has them (of
 // the bytes that arrived, not of the source), and then checks the revocation word: if the word has
 // changed, the blocks that were copied are kCancelled.  While one window is copied, the lease of
-// the next has already been requested, unless the staging segment lacks memory for it.
-// Encoded blocks, if the session accepts them, are decoded into the caller's memory; the hashes of
-// the encoded and of the decoded bytes are checked.
+// the next has usually been requested already.
+// Encoded blocks, if the session accepts them, are decoded into the caller's memory, and their
+// hashes are checked.
 // A write publishes windows (mapped) or pieces (staged) as they are ready.  It collects the answers
 // at the end, or earlier when too many publishes are unanswered or it needs memory that they hold.
 //

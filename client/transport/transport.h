@@ -28,21 +28,18 @@ class Transport {
   [[nodiscard]] virtual const char* name() const = 0;
 
   // Returns a status per block, kOk and kDuplicate being successes.  Of the others, kInvalid says
-  // that sizes or the number of tokens do not fit the variant, or that the digest does not follow
-  // from parent and tokens; kFull that a later Put may succeed; kCancelled that the daemon drains
-  // or its memory could not be mapped.  After an error of the whole call, such as DeadlineExceeded,
-  // any of the blocks may have been stored, or may be stored soon.
+  // that the block is wrong, for example its sizes or digest, and kFull that a later Put may
+  // succeed.  After an error of the whole call, such as DeadlineExceeded, any of the blocks may
+  // have been stored, or may be stored soon.
   [[nodiscard]] virtual absl::StatusOr<std::vector<BlockStatus>> Put(
       const VariantHandle& variant, std::span<const PutBlock> blocks,
       const CallOptions& options) = 0;
 
-  // Returns a status per block.  kInvalid says that layers or sizes are not those stored (through
-  // shared memory, a grant without a table reveals only a different sum of the sizes); kFull that a
-  // later Get may succeed; kUnsupported that the block does not fit in the staging segment or has a
-  // codec that cannot be decoded; kCancelled that the block did not arrive by the deadline, its
-  // lease was revoked, or the daemon drains.  The spans of a block that is not kOk have undefined
-  // content.  Returns DeadlineExceeded if the daemon did not answer a request in time,
-  // ResourceExhausted if the only block of the call does not fit in the staging segment.
+  // Returns a status per block.  kInvalid usually says that layers or sizes are not those stored
+  // (not every implementation detects that); kFull that a later Get may succeed; kCancelled that
+  // the block did not arrive in time or its lease was revoked, for example.  The spans of a block
+  // that is not kOk have undefined content.  Returns DeadlineExceeded if the daemon did not answer
+  // a request in time.
   [[nodiscard]] virtual absl::StatusOr<std::vector<BlockStatus>> Get(
       const VariantHandle& variant, std::span<const GetBlock> blocks,
       const CallOptions& options) = 0;
@@ -53,8 +50,8 @@ class Transport {
 // Returns when a call that begins now has to end: after the deadline of its options, or after 10
 // minutes if that is sooner.
 [[nodiscard]] TimePoint DeadlineOf(const CallOptions& options);
-// Returns the status of a block whose memory could not be mapped: `if_internal` if the daemon named
-// memory that does not exist, otherwise kCancelled.
+// Returns the status of a block whose memory could not be mapped: `if_internal` if `status` is
+// Internal (the daemon named impossible memory), otherwise kCancelled.
 [[nodiscard]] BlockStatus StatusOfUnmapped(const absl::Status& status, BlockStatus if_internal);
 // Returns InvalidArgument if a call names more blocks than one call may.
 [[nodiscard]] absl::Status CheckBatch(size_t blocks);
@@ -62,8 +59,8 @@ class Transport {
 // in this session.
 [[nodiscard]] absl::Status CheckVariant(const VariantHandle& variant,
                                         const wire::Attached& session);
-// Returns true if the block has the tokens and segments of the variant, and the segments have valid
-// sizes.
+// Returns true if the block has as many tokens and segments as the variant's blocks have, and the
+// segments have valid sizes.
 [[nodiscard]] bool ShapeFits(const VariantSpec& variant, const PutBlock& block);
 // Returns true if the wanted layers are inside the block and the spans have valid sizes.
 [[nodiscard]] bool ShapeFits(const VariantSpec& variant, const GetBlock& block);

@@ -1,23 +1,20 @@
 // Converts between the generated messages of proto/larder/v1 and the values of messages.h and
 // admin_messages.h, for stubs, services and session sockets.
 //
-// Decode treats its input as hostile, from a client and from a daemon alike.  If a field breaks a
-// limit of the contract (a length, a count, a digest that is not whole, an enum value that is
-// unknown, or zero where one is required, lists that should be equally long), Decode returns
-// InvalidArgument with the field in front: "acquires[2].digests: 17 bytes is not a multiple of 16".
-// A decoded value has every property that messages.h promises, and takes memory in proportion to
-// the parsed message.  Decode does not know the session: the caller checks whether an id is open, a
-// variant is registered, a digest is right and a hello comes first.
+// Decode treats its input as hostile, from a client and from a daemon alike.  If a field is not
+// valid (its length, count or digest, an enum value that is unknown, lists that should be equally
+// long), Decode returns InvalidArgument with the field in front: "acquires[2].digests: 17 bytes is
+// not a multiple of 16".  A decoded value takes memory in proportion to the parsed message.  Decode
+// does not know the session: the caller checks, for example, whether an id is open, a variant is
+// registered and a digest is right.
 //
-// Encode checks nothing; the peer refuses a value that breaks a limit when it decodes it.
-// Sentences for people, such as `message` and `write_mode_reason`, are cut at 256 bytes.
+// Encode checks nothing, but cuts most sentences for people, such as `message`, at 256 bytes.
 //
 // Ownership: results own what they hold, except the `data` of the byte streams, which lies in the
-// message.  Decode and Encode overwrite *out, but Decode leaves some fields as they are if the
-// message does not have them: `content` of a PublishBlock, `device` of an InstanceSession, `tier`
-// of an UnpinQuery.  A value that is decoded into again reuses most of its memory, so a loop over
-// messages of one shape seldom allocates.  After an error *out is partly overwritten; it may only
-// be destroyed or overwritten.
+// message.  Decode and Encode overwrite *out, but Decode may leave an optional field as it is if
+// the message does not have it (`content` of a PublishBlock, for example).  A value that is decoded
+// into again reuses most of its memory, so a loop over messages of one shape seldom allocates.
+// After an error *out is partly overwritten; it may only be destroyed or overwritten.
 // Thread-safety: pure functions.
 #pragma once
 
@@ -66,8 +63,8 @@ class WatchEventsRequest;
 
 namespace larder::wire {
 
-// The messages of a session.  A deadline above the maximum becomes the maximum; in an Up, a
-// deadline of 0 becomes the default.
+// The messages of a session.  A deadline_ms above the maximum becomes the maximum; in an Up, a
+// deadline_ms of 0 becomes the default.
 [[nodiscard]] absl::Status Decode(const v1::Up& in, Up* out);
 [[nodiscard]] absl::Status Decode(const v1::Down& in, Down* out);
 void Encode(const Up& in, v1::Up* out);

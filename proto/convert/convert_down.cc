@@ -7,11 +7,11 @@
 namespace larder::wire {
 namespace {
 
-// The largest numbers that the types of storage/types.h hold: 2^16 slabs of 2^32 pages.
+// The limits of the types of storage/types.h: 2^16 slabs of 2^32 pages.
 constexpr uint64_t kSlabsMax = uint64_t{1} << 16;
 constexpr uint64_t kSlabBytesMax = kPageBytes << 32;
 
-// An older daemon does not send the read mode; it then follows from the write mode.
+// An older daemon does not send the read mode, which then follows from the write mode.
 void DecodeReadMode(const Field& at, const v1::Attached& in, Attached* out) {
   if (in.read_mode() != v1::READ_MODE_UNSPECIFIED)
     return DecodeEnum(at, in.read_mode(), &out->read_mode);
@@ -29,7 +29,7 @@ void DecodeAttached(const Field& at, const v1::Attached& in, Attached* out) {
   out->slab_bytes = ByteCount(in.slab_bytes());
   out->lease_bytes_max = ByteCount(in.lease_bytes_max());
   out->check_one_in = in.check_one_in();
-  // If the number were 0, a client that splits batches by it would never end.  If the daemon
+  // If keys_max were 0, a client that splits batches by it would never end.  If the daemon
   // accepts more keys than this library can decode, the library's limit holds.
   if (in.keys_max() == 0)
     return at("keys_max").Refuse("0 keys per request; at least 1 is required");
@@ -77,7 +77,7 @@ void EncodeRegistered(const Registered& in, v1::Registered* out) {
 }
 
 // After this check no sum of the extent's numbers can overflow.  Whether the slab and the range
-// exist is known only to the client's mapping.  A range of segments begins inside its extent, so
+// exist is known only to the client's mapping.  A range may begin at any segment of a block, so
 // offsets are aligned as segments are, not as pages.
 void CheckExtent(const Field& slab, const Field& offset, const Field& bytes,
                  const ExtentGrant& extent) {

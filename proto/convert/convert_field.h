@@ -2,8 +2,8 @@
 // checked.  Only convert_*.cc and session_codec.cc use it.
 //
 // A Field names a field by a chain of stack objects and points to the one error of the decode.  The
-// first refusal wins; code that runs after it does no harm, and its results are not used.  Building
-// a Field costs a few stores; its text is made only when something is refused.
+// first refusal wins; what is decoded after it is not used.  The text of a Field is made only when
+// something is refused.
 //
 // Ownership: refers to its parent and to the status, which outlive it (temporaries of one
 // expression do).

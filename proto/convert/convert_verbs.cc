@@ -6,8 +6,7 @@
 namespace larder::wire {
 namespace {
 
-// Refuses a writer with any scope except kWriter, because the caller then wants other blocks than
-// the scope selects, and refuses kWriter without a writer.
+// Refuses a writer with any scope except kWriter, and refuses kWriter without a writer.
 void DecodeWriter(const Field& at, SelectionScope scope, const v1::BlockSelection& in,
                   BlockWriter* out) {
   *out = {};
@@ -34,9 +33,9 @@ void DecodeSelection(const Field& at, const v1::BlockSelection& in, BlockSelecti
   DecodeWriter(at, SelectionScope::kBlocks, in, &out->writer);
 }
 
-// Decodes the selection of a call that has a scope.  With a scope other than kBlocks, refuses a
-// field that the scope does not use, because the caller then wants other blocks than the scope
-// selects.
+// Decodes the selection of a call that has a scope.  With a scope other than kBlocks, refuses
+// digests, tokens, content or a writer that the scope does not use, because the caller may want
+// other blocks than the scope selects.
 void DecodeScoped(const Field& at, SelectionScope scope, const v1::BlockSelection& in,
                   BlockSelection* out) {
   if (scope == SelectionScope::kBlocks) return DecodeSelection(at, in, out);

@@ -2,9 +2,9 @@
 // empty message of two bytes becomes an object of a hundred bytes, so the length of what an
 // untrusted peer sends says little about its cost.
 //
-// The estimate is rough: for the messages of parsed_weight_test.cc it is at least half of what
-// protobuf takes, and at most three times as much.  It weighs messages by their fields, and packed
-// numbers by their count.  It leaves malformed input to the parser.
+// The estimate is rough: for the messages of parsed_weight_test.cc it is between half and three
+// times what protobuf takes.  It weighs messages by their fields, and packed numbers by their
+// count.  It leaves malformed input to the parser.
 // Ownership: none.  Thread-safety: pure functions, except that one reads from its stream.
 // Cost: it looks once at each field, and at each byte of packed varints.
 #pragma once
@@ -28,9 +28,8 @@ namespace larder {
                                     google::protobuf::io::ZeroCopyInputStream& serialized,
                                     uint64_t most);
 
-// Returns how many bytes of memory a message of `length` bytes may take once it is parsed.  A short
-// message may take many times its length, because it becomes objects; a message of many MiB may
-// take little more than twice its length, because it is mostly digests and token ids.
+// Returns how many bytes of memory a message of `length` bytes may take once it is parsed: many
+// times its length if it is short, and little more than twice its length if it has many MiB.
 [[nodiscard]] uint64_t ParsedWeightMax(uint64_t length);
 
 }  // namespace larder

@@ -4,9 +4,8 @@
 // Append checks nothing.  Parse treats its input as hostile; convert.h says what is refused.
 // Ownership: it keeps generated messages and reuses their memory, so that a busy session seldom
 // allocates.  Clearing a generated message frees little of its memory, so the memory of many
-// messages of different shapes adds up.  So at the daemon's end Append frees the kept Down, and
-// Release the kept Up, once it may take more than kKeptBytes.  At the client's end the messages are
-// kept until this object is destroyed.
+// messages of different shapes adds up.  So Append frees the kept Down, and Release the kept Up,
+// once it may take more than kKeptBytes.  What a client's end keeps is freed with this object.
 // Thread-safety: none; if one thread sends and another receives, each uses an object of its own.
 #pragma once
 
@@ -25,7 +24,7 @@ namespace larder {
 // How a session ended.  Over gRPC, the status and trailing metadata of the call say the same.
 struct SessionEnd {
   absl::Status status;
-  uint32_t retry_after_ms = 0;  // if there are too many sessions: when to attach again; otherwise 0
+  uint32_t retry_after_ms = 0;  // when to attach again; 0 if unknown
 };
 
 // Returns about how many bytes of memory `down` takes.
@@ -52,9 +51,9 @@ class SessionCodec {
   // Parses the body of a frame into *down.  Returns InvalidArgument if `body` is not a message that
   // wire::Decode accepts; *down may then be partly overwritten.
   [[nodiscard]] absl::Status Parse(std::span<const std::byte> body, wire::Down* down);
-  // To be called when a parsed Up has been handled.  If the Ups that were parsed since memory was
-  // last freed may have taken more than kKeptBytes, frees the kept Up, and empties *up and frees
-  // its memory.  REQUIRES: every Parse since the last Release filled this *up.
+  // To be called when a parsed Up has been handled.  Frees the memory of the kept Up and of *up,
+  // which is then empty, if they may take more than kKeptBytes.  REQUIRES: every Parse since the
+  // last Release filled this *up.
   void Release(wire::Up* up);
 
   // Appends the frame that ends a session.  Cuts off text beyond 256 bytes.

@@ -164,8 +164,8 @@ struct SessionSocketFrame {  // from the daemon, with a descriptor
   static constexpr FrameType kType = FrameType::kSessionSocket;
   friend bool operator==(const SessionSocketFrame&, const SessionSocketFrame&) = default;
 };
-// From the client, with a descriptor of device memory.  The answer is a ticket; every process of
-// the same uid that has the ticket may open the memory.
+// From the client, with a descriptor of device memory.  The answer, SharedFrame, has a ticket by
+// which processes of the same uid can open the memory.
 struct ShareMemoryFrame {
   static constexpr FrameType kType = FrameType::kShareMemory;
   ByteCount bytes;

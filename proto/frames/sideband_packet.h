@@ -47,16 +47,16 @@ enum class SendResult : uint8_t { kSent, kFull, kClosed, kRefused };
 // thread that calls ReceivePacket.
 enum class Descriptors : uint8_t { kTake, kNone };
 
-// Returns kNothingYet if no packet waits, and kClosed if the peer has closed the socket or the
-// socket has failed.  A packet without bytes, descriptors and credentials counts as kClosed,
-// because it looks like the end.
+// Returns kNothingYet if no packet waits, and kClosed if none waits and the peer has closed the
+// socket, or if the socket has failed.  A packet with neither bytes nor descriptors nor credentials
+// counts as kClosed, because it looks like the end.
 [[nodiscard]] ReceiveResult ReceivePacket(int socket, ReceivedPacket& packet,
                                           Descriptors descriptors = Descriptors::kTake);
 
 struct SendExtras {
   int descriptor = -1;  // remains the caller's; -1 sends none
-  // Sends this process's pid, effective uid and effective gid.  If it is false, the kernel passes
-  // the pid and the real ids instead.
+  // Sends this process's pid, effective uid and effective gid.  Otherwise the receiver may get the
+  // real ids.
   bool credentials = false;
 };
 [[nodiscard]] SendResult SendPacket(int socket, std::span<const std::byte> bytes,

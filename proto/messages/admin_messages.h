@@ -1,8 +1,8 @@
 // The messages of Admin, except those of Drain, as values: proto/larder/v1/admin.proto with types
 // that cannot be confused.
 //
-// Values only: no ownership beyond their members, no threads.  The proto states unit, default,
-// limit and error of every field.  The limits below are what the client accepts in one answer.
+// Values only: no ownership beyond their members, no threads.  The proto states units, defaults,
+// limits and errors.  The limits below are what the client accepts in one answer.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct TenantStats {
   uint64_t blocks = 0, leases = 0, reservations = 0, pins = 0, sessions = 0;
   ByteCount index_bytes, metadata_bytes;
   std::string pages, durability;
-  std::string pool_stalled;  // why the pool gets no more memory from the host; empty if it does
+  std::string pool_stalled;  // why the host gave the pool no more memory, or empty
   friend bool operator==(const TenantStats&, const TenantStats&) = default;
 };
 

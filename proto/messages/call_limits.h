@@ -36,7 +36,7 @@ class CallCancel {
   }
 
   // For the code that makes a call.  While the Scope lives, Cancel calls `stop`, which must end the
-  // call; the constructor calls `stop` if Cancel was called before.  A lock of the CallCancel is
+  // call; the constructor calls `stop` if Cancel was called before.  The CallCancel's lock is
   // held meanwhile, so `stop` must not use the CallCancel.  If `cancel` is null, the Scope does
   // nothing.
   class Scope {

@@ -1,8 +1,7 @@
-// The messages that the C++ API shows to engines and routers.  messages.h includes them and has the
-// other messages.
+// The messages that the C++ API shows to engines and routers.  messages.h includes them.
 //
 // Values only: no ownership beyond their members, no threads.  engine.proto and cache.proto state
-// unit, default, limit and error of every field.
+// units, defaults, limits and errors.
 #pragma once
 
 #include <cstddef>

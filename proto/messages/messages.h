@@ -2,10 +2,10 @@
 // cannot be confused.  Both ends use these; only proto/convert, proto/frames/session_codec and the
 // code that uses gRPC see the generated code.
 //
-// Values only: no ownership beyond their members, no threads.  The .proto files state unit,
-// default, limit and error of every field.  Decoding (convert.h) refuses a message with a length,
-// count, digest or enum value that is not allowed, so code that handles a decoded value may rely on
-// these.  The receiver checks what depends on the session or on the message as a whole.
+// Values only: no ownership beyond their members, no threads.  The .proto files state units,
+// defaults, limits and errors.  Decoding (convert.h) refuses a message with a length, count, digest
+// or enum value that is not allowed, so code that handles a decoded value may rely on these.  The
+// receiver checks what depends on the session or on the message as a whole.
 #pragma once
 
 #include <chrono>
@@ -25,14 +25,14 @@ namespace larder::wire {
 inline constexpr size_t kLookupDigestsMax = 8192;
 inline constexpr size_t kLookupTokensMax = 1 << 20;
 inline constexpr size_t kMessageBytesMax = 16 << 20;
-// Parts of one kind in one Up or Down, except that ready and failed may have kKeysMax.
+// Parts of one kind in one Up or Down; some kinds may have more (kKeysMax, kIdsMax).
 inline constexpr size_t kPartsMax = 64;
 inline constexpr size_t kIdsMax = 65'536;        // leases or reservations in one list
 inline constexpr size_t kContentsMax = 64;       // of one engine
 inline constexpr size_t kVariantsMax = 1024;     // of one engine
 inline constexpr size_t kInstancesMax = 65'536;  // in one answer
 inline constexpr uint32_t kInstancesPerPage = 256;
-// Contents of one Register.  More than kContentsMax, so that exceeding the engine's limit is
+// Contents of one Register.  More than kContentsMax, so that exceeding kContentsMax is usually
 // answered with FULL and does not end the stream.
 inline constexpr size_t kRegisterContentsMax = 1024;
 inline constexpr size_t kAnswersMax = kLookupTokensMax / kStepTokens;  // names in one answer
@@ -99,8 +99,7 @@ struct PublishBlock {
   SegmentTable segments;
   uint64_t staging_offset = 0;
   uint32_t staging_id = 0;
-  // Digest{} means the parent if that is a content id of the session, otherwise the session's
-  // content if it has only one; otherwise the content stays unknown.
+  // Digest{} leaves the choice of the content to the daemon (engine.proto).
   Digest content;
   friend bool operator==(const PublishBlock&, const PublishBlock&) = default;
 };
@@ -384,8 +383,8 @@ struct WatchQuery {
   friend bool operator==(const WatchQuery&, const WatchQuery&) = default;
 };
 
-// What happened to blocks of one variant in one tier, one after the other, or, if `cleared` is
-// true, to all blocks of an engine in DEVICE.
+// What happened to blocks of one variant in one tier, or, if `cleared` is true, to all blocks of an
+// engine in DEVICE.
 struct BlockEvent {
   uint64_t sequence = 0;  // of the last block or of the clearing; 0 in a snapshot
   bool stored = false;    // if neither stored nor cleared, the blocks were removed
@@ -465,7 +464,7 @@ struct FetchStart {
   friend bool operator==(const FetchStart&, const FetchStart&) = default;
 };
 
-// One message of a FetchBlocks stream: the beginning of a key's answer, or bytes of it.
+// One message of a FetchBlocks stream: the beginning of a key's answer, bytes of it, or both.
 struct FetchBlocksPart {
   std::optional<FetchStart> start;
   std::string_view data;  // not a copy: it lies in the decoded message

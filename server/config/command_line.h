@@ -1,8 +1,7 @@
 // The command line of larderd: the action, and the flags, which are one of the sources of the
 // configuration.
 //
-// Every option of config_options is a flag with one value.  This file only parses the flags;
-// LoadConfig interprets their values.
+// Every option of config_options is a flag with one value.  LoadConfig interprets the values.
 // Ownership: values.  Thread-safety: pure functions.
 #pragma once
 
@@ -31,10 +30,8 @@ struct CommandLine {
   std::vector<std::pair<std::string, std::string>> flags;  // for ConfigSources
 };
 
-// Parses `arguments`, which do not include the program's name.  Returns InvalidArgument, with what
-// to do about it, if a flag is unknown, if a flag with a value lacks it or is given twice, if
-// several actions are given (except that --help and --version win over the others), or if an
-// argument is neither a flag nor a flag's value.
+// Parses `arguments`, which do not include the program's name.  Returns InvalidArgument if that
+// fails; LoadConfig checks the options' values.  --help and --version win over other actions.
 [[nodiscard]] absl::StatusOr<CommandLine> ParseCommandLine(
     const std::vector<std::string>& arguments);
 

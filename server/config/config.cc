@@ -20,8 +20,8 @@ constexpr std::string_view kPrefix = "LARDER_";
 
 absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
 
-// Returns true for LARDER_ variables that are not options and yet no error: LARDER_CONFIG, which
-// names the file, LARDER_CACHE of the scripts in deploy/, and those of the tests and fuzzers.
+// Returns true for LARDER_ variables that are not options and yet no error, such as those of the
+// scripts in deploy/ and of the tests.
 bool IsForOthers(std::string_view name) {
   return name == "LARDER_CACHE" || name == "LARDER_CONFIG" || name.starts_with("LARDER_TEST_") ||
          name.starts_with("LARDER_FUZZ_");
@@ -131,7 +131,7 @@ void Loader::ApplyEnvironment() {
     const std::string name = entry.substr(0, equals);
     if (IsForOthers(name)) continue;
     const bool upper = std::none_of(name.begin(), name.end(), absl::ascii_islower);
-    // A name with lower-case letters is not an option; the error message shows it unchanged.
+    // A name with lower-case letters is kept as it is, and so is reported as an unknown option.
     const std::string key = upper ? absl::AsciiStrToLower(name.substr(kPrefix.size())) : name;
     Apply(key, std::string_view(entry).substr(equals + 1), name,
           absl::StrCat("environment ", name));

@@ -1,13 +1,13 @@
 // The configuration that an operator can choose, checked and ready to use.
 //
-// The options themselves (name, kind, default, help) are one table in config_options.cc; every
-// field below has the name of its option.  The sources override each other in this order: flags >
-// environment (LARDER_*) > file > defaults.  A key, a LARDER_ variable or a flag that is not an
-// option is an error (except the few variables that IsForOthers in config.cc names), and so is a
-// value that does not parse, even if another source overrides it.
+// The options themselves (name, kind, default, help) are one table in config_options.cc; a field of
+// Config has the name of its option.  The sources override each other in this order: flags >
+// environment (LARDER_*) > file > defaults.  An unknown key, flag or LARDER_ variable is an error
+// (except the few variables that IsForOthers in config.cc names), and so is a value that does not
+// parse, even if another source overrides it.
 //
-// A valid configuration does not guarantee that the host can satisfy it: the daemon reports a
-// socket that is in use when it starts, and too little memory then or while it populates the pool.
+// A valid configuration does not guarantee that the host can satisfy it, for example that the host
+// has the memory.
 // Ownership: values.  Thread-safety: plain data.
 // Lifecycle: larderd calls LoadConfig only when it starts; there is no reload.
 #pragma once
@@ -83,7 +83,7 @@ struct Config {
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
 
-  // Returns N if one host read in N is checked under the chosen policy, or 0 if none is.
+  // Returns N if about one host read in N is checked, or 0 if none is.
   [[nodiscard]] uint32_t CheckOneIn() const;
   [[nodiscard]] std::string DataSocket() const { return socket_dir + "/data.sock"; }
   [[nodiscard]] std::string ControlSocket() const { return socket_dir + "/control.sock"; }
@@ -106,19 +106,17 @@ struct LoadedConfig {
   struct Setting {
     std::string_view option;
     std::string text;    // as a flag would give it
-    std::string origin;  // "default", "larder.toml:3", "environment LARDER_POOL", "flag --pool"
+    std::string origin;  // such as "default", "larder.toml:3" or "flag --pool"
   };
   Config config;
   std::vector<Setting> settings;  // one for each option, in the order of ConfigOptions()
 };
 
-// Returns InvalidArgument with one line for each error that it finds.  The line of a value that is
-// not valid begins with its place (FILE:LINE, variable or flag).
+// Returns InvalidArgument if there are errors, with one line for each.
 [[nodiscard]] absl::StatusOr<LoadedConfig> LoadConfig(const ConfigSources& sources);
 
 // Returns the effective configuration as a TOML file, with the origin of each value as a comment.
-// LoadConfig, given only this file and the uid of the original sources, reads it back to the same
-// Config, unless a path contains control characters or is not UTF-8.
+// LoadConfig can read it back, unless a value contains control characters or is not UTF-8.
 [[nodiscard]] std::string PrintConfig(const LoadedConfig& loaded);
 
 }  // namespace larder

@@ -48,7 +48,7 @@ absl::StatusOr<std::string> ReadAll(const std::string& path) {
   return bytes;
 }
 
-// Writes a value as the text of an option.  Returns false if no option can have this kind of value.
+// Writes a string, boolean or number as the text of an option.  Returns false for other values.
 bool TextOf(const toml::node& node, std::string* text) {
   if (const auto* s = node.as_string()) {
     *text = s->get();
@@ -69,8 +69,8 @@ bool TextOf(const toml::node& node, std::string* text) {
   return true;
 }
 
-// Writes the elements of a list to `text`, separated by commas, as a flag or variable has them.
-// Returns false if no option can have an element of this kind.
+// Writes the elements of a list to `text`, separated by commas.  Returns false if TextOf does so
+// for an element.
 bool TextOfArray(const toml::array& array, std::string* text) {
   for (const toml::node& element : array) {
     std::string part;

@@ -2,7 +2,7 @@
 // the options.
 //
 // All keys are at the top level: a section is an error, because no option belongs to one.
-// Ownership: values.  Thread-safety: any thread may call it; it only reads the file.
+// Ownership: values.  Thread-safety: any thread may call ReadConfigFile.
 // Limits: files up to 1 MiB.
 #pragma once
 
@@ -20,8 +20,8 @@ struct FileSetting {
   uint32_t line = 0;
 };
 
-// Returns InvalidArgument if the file does not exist, cannot be read, is larger than 1 MiB or is
-// not TOML.  The message begins with FILE:LINE if the file is not TOML, and with FILE otherwise.
+// Returns InvalidArgument, with a message that begins with `path`, if the file cannot be read, is
+// too large or is not TOML.
 [[nodiscard]] absl::StatusOr<std::vector<FileSetting>> ReadConfigFile(const std::string& path);
 
 }  // namespace larder

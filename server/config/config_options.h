@@ -1,4 +1,4 @@
-// The table of options: everything that can be configured, each declared once.
+// The table of options, which declares each option once.
 //
 // The flag, the environment variable and the file key of each option, and its part of --help, of
 // larderd(8), of the default configuration file and of --print-config, are all made from this
@@ -21,19 +21,19 @@ struct ConfigOption {
   std::string_view name;
   std::string_view group;          // heading in --help
   std::string_view value;          // the kind of value that --help names: "SIZE"
-  std::string_view default_value;  // as text; parses, except the empty default of socket_dir
+  std::string_view default_value;  // as text
   bool quoted;                     // true if TOML writes the value as a string
   std::string_view help;           // full sentences
-  // Parses `text` into the option's field of `config`; `self` is the uid of the daemon.  Returns
-  // InvalidArgument, whose message says what is wrong, if `text` is not a valid value; the field
-  // may have changed all the same.
+  // Parses `text` into the option's field of `config`; `self` is the uid of the daemon.  Returns an
+  // error, whose message says what is wrong, if `text` is not valid; the field may have changed all
+  // the same.
   absl::Status (*assign)(std::string_view text, uid_t self, Config* config);
 };
 
 [[nodiscard]] std::span<const ConfigOption> ConfigOptions();
 // Returns nullptr if there is no such option.
 [[nodiscard]] const ConfigOption* FindConfigOption(std::string_view name);
-// Returns the name of the option that `name` misspells or begins; empty if no option is close.
+// Returns the name of an option that is much like `name`; empty if there is none.
 [[nodiscard]] std::string_view NearestConfigOption(std::string_view name);
 
 [[nodiscard]] std::string FlagName(const ConfigOption& option);      // "--data-socket-mode"

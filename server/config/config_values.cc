@@ -27,14 +27,14 @@ absl::Status Bad(std::string_view text, const Parts&... what) {
   return absl::InvalidArgumentError(absl::StrCat("\"", shown, cut, "\" ", what...));
 }
 
-// Parses all of `text` as a number.  Returns false if it is not one.
+// Parses all of `text` as a T.  Returns false if that fails.
 template <class T>
 bool ToNumber(std::string_view text, T* value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
   return !text.empty() && error == std::errc() && end == text.data() + text.size();
 }
 
-// Splits "1.5GiB" into {"1.5", "GiB"}; spaces between the two are allowed.
+// Splits "1.5GiB" into {"1.5", "GiB"}; spaces before the unit are allowed.
 std::pair<std::string_view, std::string_view> SplitUnit(std::string_view text) {
   size_t digits = text.find_first_not_of("0123456789.");
   if (digits == std::string_view::npos) digits = text.size();
@@ -153,8 +153,7 @@ absl::StatusOr<mode_t> ParseSocketMode(std::string_view text) {
   if (digits.starts_with("0o")) digits.remove_prefix(2);
   uint32_t mode = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), mode, 8);
-  // The leading zero is required: a decimal 660 most likely lacks it, and no operator writes
-  // rw-rw-rw- as the decimal 438.
+  // The leading zero is required, because a number without it may be meant as decimal.
   if (error != std::errc() || end != digits.data() + digits.size() || text.front() != '0') {
     return Bad(text, "is not an octal mode: write it with a leading zero, such as 0660");
   }

@@ -33,8 +33,8 @@ constexpr const char* kFileIntro =
 # larderd).
 )";
 
-// The file shows this as the default of socket_dir, which depends on how larderd is started.  It is
-// the default under larderd.service and for root.
+// The file shows this path as the default of socket_dir, as it is under larderd.service.  In other
+// cases the default may differ.
 constexpr std::string_view kSocketDir = "/run/larder";
 
 absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }

@@ -1,5 +1,5 @@
-// The peer of each connection that gRPC serves, keyed by the name that gRPC gives a connection that
-// it received as a descriptor: "fd:12" (ServerContext::peer).
+// The users at the other end of the connections that AcceptLoop hands to gRPC, by the name that
+// gRPC gives a connection that it received as a descriptor: "fd:12" (ServerContext::peer).
 //
 // A caller that shows no sideband token is charged to the user that the kernel reports for its
 // connection; this class finds that user.
@@ -26,9 +26,8 @@ class ConnectionPeers {
 
   void Put(int fd, const SocketPeer& peer) LARDER_EXCLUDES(mu_);
   void Forget(int fd) LARDER_EXCLUDES(mu_);
-  // Returns the account to which calls without a sideband token are charged over the connection
-  // that gRPC calls `name` ("fd:12"): that of the user at the other end.  Returns nullopt if there
-  // was no Put for this connection, or Forget was called since.
+  // Returns the account of the user at the other end of the connection that gRPC calls `name`
+  // ("fd:12"), for calls without a sideband token.  Returns nullopt if the connection has no entry.
   [[nodiscard]] std::optional<Shares::Account> AccountOf(const std::string& name) const
       LARDER_EXCLUDES(mu_);
 

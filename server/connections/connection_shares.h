@@ -21,7 +21,7 @@
 
 namespace larder {
 
-// The process at the other end of a unix socket, by SO_PEERCRED.
+// The process that opened the other end of a unix socket, by SO_PEERCRED.
 struct SocketPeer {
   uid_t uid = 0;
   pid_t pid = 0;  // 0 if it is in a PID namespace that the daemon does not see
@@ -38,9 +38,9 @@ class ConnectionShares {
     size_t all = 0;
     size_t per_uid = 0;
     size_t per_process = 0;
-    // For the text of a refusal: the option that raises per_process, null if no option does.
+    // The option that the text of a refusal names for per_process; null: none.
     const char* process_option = nullptr;
-    // For the text of a refusal: what raises `all` and per_uid, null if nothing does.
+    // What the text of a refusal names for `all` and per_uid; null: nothing.
     const char* others_option = "LimitNOFILE (ulimit -n)";
     friend bool operator==(const Limits&, const Limits&) = default;
   };
@@ -73,10 +73,10 @@ struct ConnectionCounters {
   Counter over_all = 0;          // refused at the limit for all uids together
   Counter over_uid = 0;          // refused at the limit of a uid
   Counter over_process = 0;      // refused at the limit of a process
-  Counter over_descriptors = 0;  // refused or left waiting: no descriptor or kernel memory was left
-  Counter carried_rights = 0;    // closed because descriptors came with the bytes
+  Counter over_descriptors = 0;  // times that no descriptor or memory was left for one
+  Counter carried_rights = 0;    // closed because descriptors may have come with them
   Counter held_most = 0;         // ended because of too many incomplete bytes, or of long headers
-  Counter reopened = 0;          // times that the listener broke and was replaced
+  Counter reopened = 0;          // times that the listener was replaced
   Counter broken = 0;            // 1 while the socket cannot accept
   void Count(ShareRefusal refusal);
 };

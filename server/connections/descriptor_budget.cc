@@ -10,9 +10,8 @@
 namespace larder {
 namespace {
 
-// A uid may have half of the connections (but at least one), so that one uid alone does not use up
-// all of them.  A process may have a 64th of its uid's connections, but at least 8 (or all of them
-// if the uid has fewer), and at most per_process_max, which is at least 8.
+// A uid may have about half of the connections.  A process may have a 64th of its uid's, but at
+// least 8 (or all of them if the uid has fewer), and at most per_process_max, which is at least 8.
 ConnectionShares::Limits SharesOf(size_t all, size_t per_process_max) {
   const size_t per_uid = std::max<size_t>(all / 2, 1);
   const size_t per_process = std::clamp<size_t>(per_uid / 64, 8, per_process_max);
@@ -41,7 +40,7 @@ absl::StatusOr<DescriptorBudget> ShareOutDescriptors(const DescriptorNeeds& need
   budget.control.per_uid = budget.control.all;  // users of control.sock are trusted with the cache
   budget.data = SharesOf(std::min(share - share / 8, B::kDataMax), 32);
   budget.admin = SharesOf(std::min(free / 10, B::kAdminMax), 8);
-  budget.admin.per_uid = budget.admin.all;  // admin.sock is for one uid
+  budget.admin.per_uid = budget.admin.all;  // admin.sock is for the operator
   // A session may take two descriptors, its session socket and its page, and so may a connection of
   // the sideband: its socket and the pidfd of its process.
   budget.sessions_max = std::min(needs.sessions_max, share / 2);

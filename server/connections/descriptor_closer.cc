@@ -22,8 +22,7 @@ constexpr unsigned kUnshare = 2;  // CLOSE_RANGE_UNSHARE
 #define SYS_close_range 436  // Linux 5.9, all architectures except alpha
 #endif
 
-// Starts a detached thread.  Returns false if the system has no resources for one, where
-// std::thread would throw.
+// Starts a detached thread.  Returns false if it cannot be started, where std::thread would throw.
 bool StartDetached(void* (*run)(void*), void* argument) {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
@@ -66,7 +65,7 @@ class Undertaker {
   // REQUIRES: Start returned true, and Release was called.
   void AwaitEnd() const {
     constexpr long kShortest_ns = 200'000, kLongest_ns = 100'000'000;
-    // The only sign that the thread has exited is that its thread id no longer exists.
+    // When the thread has exited, its thread id no longer exists.
     for (long pause = kShortest_ns; syscall(SYS_tgkill, getpid(), thread_.load(), 0) == 0;) {
       const timespec time{.tv_sec = 0, .tv_nsec = pause};
       nanosleep(&time, nullptr);
@@ -107,7 +106,7 @@ class Undertaker {
 
 // An undertaker starts, while `hand_over` is held, with copies of the descriptors of the process,
 // and closes those that are not in its batch.  One of these may be in the batch of another
-// undertaker.  If the copy were the last one, its close would linger, because the starting
+// undertaker.  If the copy were the last one, its close could linger, because the starting
 // undertaker is not exiting.  So an undertaker keeps the copies of its batch, after the process has
 // closed its own, until an undertaker that was starting meanwhile has closed what is not in its
 // batch.

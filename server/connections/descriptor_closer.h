@@ -1,25 +1,22 @@
 // Closes descriptors whose close may wait, on threads that do nothing else.
 //
-// The last close of a TCP socket that lingers waits for as long as its sender chose, and so does
+// The last close of a TCP socket that lingers may wait for as long as its sender chose, and so may
 // the last close of a unix socket that carries such a socket.  But the kernel lets no socket linger
 // if it closes the socket because a thread exits.  So a thread with its own descriptor table (Linux
 // 5.9, close_range) takes copies of the descriptors; then the process closes its own descriptors,
-// which are not the last ones; and then the thread exits.  A socket that lingers thus delays no
-// thread for long and keeps no descriptor open, however many such sockets a peer sends.
+// which are not the last ones; and then the thread exits.
 //
 // A close that waits all the same (for a file system whose server does not answer) occupies its
-// thread, and the descriptors of the same batch that are not closed yet stay open.  If the kernel
-// is older or refuses, or no further thread can be started, a thread closes its batch in the
-// ordinary way; then each lingering socket occupies a thread, and what waits for a thread stays
-// open.
+// thread.  If the kernel is older or refuses, or no further thread can be started, a thread closes
+// its batch in the ordinary way; then a lingering socket may occupy it, too.
 //
 // Ownership: it owns the descriptors from Close on.  There is one DescriptorCloser for the whole
 // process, and it is never destroyed: its threads are detached, because the exit of the process
 // must not wait for them.  The kernel lets no socket linger at the exit.
 // Thread-safety: all methods may be called from any thread.
 // Locks: mu_ and hand_over_ are leaves; no thread holds both.
-// Limits: a thread closes up to kBatchMax descriptors at once.  A descriptor that finds all threads
-// busy starts another thread; from kThreadsMax threads on only if kBatchMax descriptors wait.
+// Limits: a thread closes up to kBatchMax descriptors at once.  From kThreadsMax threads on,
+// another one is started only if kBatchMax descriptors wait.
 #pragma once
 
 #include <cstddef>

@@ -77,8 +77,8 @@ void Doorkeeper::RefuseOne(Time now) {
     CloseSocket(std::move(socket), refuses_rights());
   }
   spare_ = OpenSpare();
-  // The descriptor that was free for a moment is taken.  The listener may stay readable, so the
-  // loop must pause or it could spin.
+  // Without a spare descriptor the listener may stay readable, so the loop must pause or it could
+  // spin.
   if (!spare_) not_before_ = now + kExhausted;
 }
 

@@ -55,22 +55,19 @@ class Doorkeeper {
   void Check(Time now);
 
   [[nodiscard]] const std::string& name() const { return name_; }
-  // Returns true after the socket has broken, or was found to have lost its file, until a new
-  // socket is open.
+  // Returns true while the doorkeeper tries to replace a socket that broke or lost its file.
   [[nodiscard]] bool broken() const { return broken_; }
-  // Returns true if no connection of the present socket can carry descriptors.
+  // Returns ListeningSocket::refuses_rights() of the present socket.
   [[nodiscard]] bool refuses_rights() const { return socket_->refuses_rights(); }
   void Tell(const std::string& what) const;  // reports the name followed by `what`
   // Reports that a connection of this uid was refused, and why, unless the last refusal (of any
-  // uid) was reported less than kTellAgain ago.  A peer that reconnects as soon as it is refused
-  // may do so tens of thousands of times per second, and composing the text costs more than the
-  // refusal.
+  // uid) was reported less than kTellAgain ago.  A peer may be refused tens of thousands of times
+  // per second.
   void TellRefused(uid_t uid, absl::FunctionRef<std::string()> why, Time now);
 
  private:
   void OnError(int error, Time now);
-  // Accepts one connection with the spare descriptor and closes it, so that the listener does not
-  // stay readable.
+  // Accepts one connection with the spare descriptor and closes it.
   void RefuseOne(Time now);
   void Break(const std::string& why, Time now);
   void Mend(Time now);

@@ -91,7 +91,7 @@ ListeningSocket::~ListeningSocket() {
 }
 
 void ListeningSocket::Replace(FileDescriptor listener, bool refuses_rights) {
-  // Connections that were not accepted are closed with the listener.
+  // Closing the listener may close connections that were not accepted.
   CloseListener(std::exchange(listener_, std::move(listener)), !refuses_rights_);
   refuses_rights_ = refuses_rights;
 }
@@ -104,7 +104,7 @@ bool ListeningSocket::InPlace() const {
 absl::Status ListeningSocket::Reopen() {
   struct stat st {};
   const bool is_there = lstat(options_.path.c_str(), &st) == 0;
-  // RemoveStaleSocket would take the broken socket for a program that listens, so our own file is
+  // RemoveStaleSocket might take the broken socket for a program that listens, so our own file is
   // unlinked directly.
   if (owned_ && is_there && InPlace()) {
     unlink(options_.path.c_str());

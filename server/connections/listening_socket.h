@@ -4,14 +4,13 @@
 // Of the files that it finds at the path, it removes only its own and a socket file at which no
 // program listens any more.  The mode of the file decides which users may connect; on a file that
 // this class creates it is set before the first connection is possible.  The class does not keep
-// two daemons apart (server/runtime/lock_file.h does), except that it refuses a path at which a
-// program listens.
+// two daemons apart (server/runtime/lock_file.h does).
 //
 // Ownership: it owns its listening descriptor (of a handed-over listener, a duplicate) and the file
 // that it created.  Its destructor unlinks that file if it is still at the path.
 // Thread-safety: none; the caller serializes.
 // Lifecycle: Open (connections wait from here on) -> accept ... -> destroyed.  Reopen is called
-// when the socket broke or its file was removed.
+// when the socket broke or lost its file.
 // Limits: the path must be shorter than 108 bytes.
 #pragma once
 
@@ -29,9 +28,8 @@
 namespace larder {
 
 // Removes the socket file that a dead program left at `path`.  Returns OK if there is no file.
-// Returns FailedPrecondition, and removes nothing, if the file is not a socket, or unless an
-// attempt to connect shows that no program listens on it.  Returns another error if the file cannot
-// be examined or removed.
+// Returns FailedPrecondition, and removes nothing, if the file is not a socket or a program may
+// listen on it; or another error.
 [[nodiscard]] absl::Status RemoveStaleSocket(const std::string& path);
 
 class ListeningSocket {
@@ -48,8 +46,8 @@ class ListeningSocket {
   };
 
   // Takes over Options::handed_over, or creates the socket file and listens there.  Returns
-  // FailedPrecondition if it would create the file, but a program listens at the path or the file
-  // there is not a socket; other errors if a system call fails.
+  // InvalidArgument if Options::Validate does, FailedPrecondition if RemoveStaleSocket does not
+  // remove a file that is in the way, or another error.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<ListeningSocket>> Open(
       const Options& options);
   ~ListeningSocket();
@@ -58,17 +56,16 @@ class ListeningSocket {
 
   [[nodiscard]] int get() const { return listener_.get(); }
   [[nodiscard]] const std::string& path() const { return options_.path; }
-  // Returns true if no connection of the present listener can carry descriptors.  Returns false if
-  // the kernel cannot refuse descriptors, and for a listener that was handed over, because clients
-  // may have connected before the daemon could refuse them.
+  // Returns true if a connection that is accepted at the present listener carries no descriptors.
+  // Returns false if the kernel cannot refuse them, and for a listener that was handed over,
+  // because clients may have connected before the daemon could refuse descriptors.
   [[nodiscard]] bool refuses_rights() const { return refuses_rights_; }
 
-  // Returns false if the file was removed or replaced: new connections then do not reach this
-  // socket.  Returns true for a handed-over listener whose file this process could not see.
+  // Returns false if the file is no longer found at the path: new connections may then not reach
+  // this socket.  Returns true for a handed-over listener whose file this process could not see.
   [[nodiscard]] bool InPlace() const;
-  // Opens a new socket at the path and listens on it.  Its mode is Options::mode, or that of the
-  // file at the path if the service manager made it.  If Reopen fails, the old listener stays open,
-  // but its file may be gone.
+  // Opens a new socket at the path and listens on it.  If Reopen fails, the old listener stays
+  // open, but its file may be gone.
   [[nodiscard]] absl::Status Reopen();
 
  private:

@@ -25,7 +25,7 @@ namespace {
 
 std::atomic<bool> pretend_old{false};
 
-// Peeked bytes are not used, so all parts of a peek point to one small buffer.
+// StreamCarriesRights does not use the bytes, so all parts of its peek point to one small buffer.
 constexpr size_t kScratchBytes = 4 << 10;
 constexpr size_t kScratchParts = 1024;
 
@@ -48,7 +48,8 @@ Peek PeekInto(int socket, std::span<iovec> parts, std::span<std::byte> control =
     message.msg_controllen = control.size();
     peek.bytes = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT);
     if (peek.bytes >= 0 || (errno != EINTR && (errno != ECONNRESET || reset))) break;
-    // The kernel reports a reset once, before the bytes that the peer had sent.
+    // The kernel reports a reset once: at a packet socket before the packets that the peer had
+    // sent, at a stream after its bytes.  The next peek finds what is left, or the end.
     reset = errno == ECONNRESET || reset;
   }
   if (peek.bytes < 0) return peek;

@@ -1,20 +1,18 @@
 // Protects the daemon against descriptors that peers send (SCM_RIGHTS) where it expects none.
 //
-// A descriptor can be hostile: closing the last reference to a TCP socket that lingers waits for as
-// long as its sender chose, in the thread that reads or closes the unix socket that carries it.
+// A descriptor can be hostile: closing the last reference to a TCP socket that lingers may wait for
+// as long as its sender chose, in the thread that reads or closes the unix socket that carries it.
 // From Linux 6.16 on, the kernel refuses messages with descriptors for a socket on which the daemon
 // turned off SO_PASSRIGHTS in time: the sender gets EPERM, and such a socket needs no check.  For
 // other sockets (on older kernels, and those of a listener that was handed over) a reader peeks
 // first, with a control buffer too small for descriptors: the kernel then reports that there are
 // some (MSG_CTRUNC) and installs none, and the references that the kernel drops are not the last
-// ones, because the message stays queued.  The daemon ends such a connection, and a thread that
-// serves no client closes its socket with everything that it carries
-// (server/connections/descriptor_closer.h).  Bytes that were sent out of band (MSG_OOB) are
-// received inline, so that the peek sees them as well.
+// ones, because the message stays queued.  A connection that carries descriptors is ended, and a
+// thread that serves no client closes its socket (server/connections/descriptor_closer.h).  Bytes
+// that were sent out of band (MSG_OOB) are received inline, so that the peek sees them as well.
 //
 // These functions do not check descriptors that are expected; the sideband does that.
 // Ownership: none.  Thread-safety: any thread may call these functions.
-// Limits: a peek copies the bytes, so where peeks are needed each byte is copied at least twice.
 #pragma once
 
 #include <sys/types.h>
@@ -62,8 +60,8 @@ void PretendNoPassRights(bool pretend);
 // Closes a connected socket without waiting for descriptors that it may carry.  With
 // `kernel_refuses` it carries none, and is closed at once.
 void CloseSocket(FileDescriptor socket, bool kernel_refuses);
-// Closes a listener, and with it the connections that were not accepted.  With `may_carry`, which
-// says that these connections may carry descriptors, another thread closes the listener.
+// Closes a listener.  With `may_carry`, which says that connections that wait there may carry
+// descriptors, another thread closes it.
 void CloseListener(FileDescriptor listener, bool may_carry);
 
 }  // namespace larder

@@ -29,9 +29,8 @@ ino_t InodeOf(int fd) {
   return fstat(fd, &st) == 0 ? st.st_ino : 0;
 }
 
-// Raises the priority of this thread.  The thread's work is short and bounded, and new clients wait
-// while the thread waits for a core: the kernel refuses connections when a few thousand are not
-// accepted.  If a higher priority is not permitted (RLIMIT_NICE), the thread keeps its priority.
+// Raises the priority of this thread, if that is permitted (RLIMIT_NICE), because new clients wait
+// while the thread waits for a core.
 void TakePrecedence() {
   constexpr int kNice = -10;
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
@@ -161,8 +160,7 @@ void AcceptLoop::HandOver(size_t endpoint, FileDescriptor socket, const SocketPe
       fd, Connection{.inode = InodeOf(fd), .endpoint = endpoint, .peer = peer, .own = own});
   Served& served = served_[endpoint];
   ++served.counters.open;
-  // gRPC names a connection that it received as a descriptor by the descriptor's number, so that
-  // services can look up its peer.  A connection that gRPC's own listener accepts has no such name.
+  // gRPC names the connection by the number of its descriptor, by which services look up its peer.
   peers_.Put(fd, peer);
   if (!own) incoming_.Watch(fd, peer, served.counters.held_most);
   grpc::AddInsecureChannelFromFd(&served.servers.Enter(peer.uid), fd);

@@ -3,18 +3,18 @@
 // and cannot take over a socket that already listens.
 //
 // The loop keeps each socket's connections within their limits.  It closes a connection that it
-// refuses: the caller sees UNAVAILABLE, and the metrics, and usually the log, say which limit was
-// reached.  (HTTP/2 could report this by GOAWAY, but then gRPC's client connects again at once,
-// forever.)  If a socket breaks, or its file is removed, the loop opens a new one
-// (server/connections/doorkeeper.h).  If the kernel cannot refuse descriptors, a connection that
-// carries some is ended (server/connections/passed_rights.h).
+// refuses; the metrics say which limit was reached.  (HTTP/2 could report this by GOAWAY, but then
+// gRPC's client connects again at once, forever.)  If a socket breaks, or its file is removed, the
+// loop opens a new one (server/connections/doorkeeper.h).  If the kernel cannot refuse descriptors,
+// a connection that carries some is ended (server/connections/passed_rights.h).
 //
 // gRPC owns a connection from the hand-over on and does not report when it closes it.  So the loop
 // remembers the descriptor number and inode of each connection and checks whether the number still
 // has that inode: an fstat of a socket of this process cannot block, and 4,000 take a millisecond.
 // Watching a duplicate of each descriptor instead would cost a descriptor for each connection and
-// leave gRPC's epoll with sockets that gRPC considers closed.  The loop checks every kCheckEvery,
-// and also when a limit refuses a connection, unless the last check was less than kCheckAgain ago.
+// leave gRPC's epoll with sockets that gRPC considers closed.  The loop checks about every
+// kCheckEvery, and also when a limit refuses a connection, unless the last check was less than
+// kCheckAgain ago.
 //
 // Ownership: the loop owns its thread and the listening sockets; it borrows the servers,
 // ConnectionPeers, IncomingMessages and the counters.
@@ -22,9 +22,9 @@
 // other methods.
 // Locks: mu_ protects thread_ only; Stop holds it while it joins the thread, which never acquires
 // it.
-// Lifecycle: constructed when the servers serve -> Stop before they are shut down -> destroyed.  A
-// connection that was not accepted by then waits for the next daemon, if the service manager handed
-// over the listener.
+// Lifecycle: constructed when the servers serve -> Stop before they are shut down -> destroyed.
+// Connections that were not accepted by then may wait for the next daemon, if the service manager
+// handed over the listener.
 // Limits: Endpoint::limits.  The daemon's own connections do not count.
 #pragma once
 
@@ -118,7 +118,7 @@ class AcceptLoop {
   std::atomic<bool> stop_{false};
   Heartbeat heartbeat_;
 
-  // served_ to forgot_ are used by the thread only, and by Stop when the thread has ended.
+  // While the thread runs, only the thread uses served_ to forgot_.
   std::vector<Served> served_;
   absl::flat_hash_map<int, Connection> connections_;  // by descriptor
   Time next_check_;

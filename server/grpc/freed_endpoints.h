@@ -1,6 +1,6 @@
 // Keeps the memory of gRPC's connections for a while after gRPC has freed it.
 //
-// gRPC 1.51 (Debian 12) writes to the object of a connection after it has freed the object.  The
+// gRPC 1.51 (Debian 12) may write to the object of a connection after it has freed the object.  The
 // reclaimer of gRPC's memory quota holds the object without a reference
 // (src/core/lib/iomgr/tcp_posix.cc, maybe_post_reclaimer).  So a reclaimer that runs on one thread
 // while the connection ends on another clears a flag and unlocks a mutex of the connection, in
@@ -34,8 +34,7 @@ inline constexpr std::chrono::seconds kKeepFreedEndpoint{1};
 // objects per second were seen.
 inline constexpr size_t kFreedEndpointsMax = 8'192;
 
-// Returns how many objects of kEndpointBytes this program has deleted since it started, including
-// those that are kept; 0 under a sanitizer.
+// Returns how many objects have been kept so far; 0 under a sanitizer.
 [[nodiscard]] uint64_t FreedEndpoints();
 
 }  // namespace larder

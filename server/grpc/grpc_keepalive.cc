@@ -13,8 +13,8 @@
 namespace larder {
 namespace {
 
-// The time between attempts to connect, the least that gRPC allows.  While other processes connect
-// faster than the daemon accepts, the kernel refuses some attempts, and the next one may succeed.
+// The time between attempts to connect, the least that gRPC allows.  The kernel may refuse an
+// attempt while other processes connect faster than the daemon accepts.
 constexpr int kReconnect_ms = 100;
 
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path) {

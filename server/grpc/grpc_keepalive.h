@@ -2,14 +2,13 @@
 // connections and answers, or only to keep the server's threads awake.
 //
 // It makes one call of grpc.health.v1 at a time.  Any health that the server reports counts as an
-// answer; a call that fails does not.  Over the socket file a call after HangUp makes a new
-// connection, and so also proves that the listener works.  A call within the process costs a fifth
-// of such a call and wakes the same threads.
+// answer; a call that fails does not.  A call that makes a new connection over the socket file also
+// proves that the listener works.
 // Ownership: owns the connection and the call, which end with this object.
 // Thread-safety: all methods from any thread.
 // Locks: one, a leaf; it is not held while a call is begun or a connection ends.
 // Lifecycle: destroyed before the server that it calls.  A keepalive within the process must be
-// closed before that server shuts down, because gRPC crashes when a server that has shut down is
+// closed before that server shuts down, because gRPC may crash when a server that has shut down is
 // called within the process.
 #pragma once
 
@@ -25,9 +24,9 @@ namespace larder {
 
 class GrpcKeepalive {
  public:
-  // Calls over the socket file.  A call ends after `limit` at the latest.
+  // Calls over the socket file, each time with a deadline of `limit`.
   GrpcKeepalive(const std::string& socket_path, std::chrono::milliseconds limit);
-  // Calls within the process.  A call ends after `limit` at the latest.
+  // Calls within the process, each time with a deadline of `limit`.
   GrpcKeepalive(grpc::Server& server, std::chrono::milliseconds limit);
   ~GrpcKeepalive();
   GrpcKeepalive(const GrpcKeepalive&) = delete;

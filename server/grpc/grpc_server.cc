@@ -12,10 +12,9 @@
 namespace larder {
 namespace {
 
-// Returns how much memory gRPC may hold for the messages of one server.  Beyond it gRPC ends calls
-// of any client of this server, without a reason.  This should be rare, because IncomingMessages
-// usually ends connections earlier.  Complete messages are charged to their callers
-// (server/runtime/shares.h) within memory_limit.
+// Returns gRPC's memory quota for one server.  Beyond it gRPC ends calls of any client of this
+// server, without telling why.  This should be rare, because IncomingMessages usually ends
+// connections earlier.
 ByteCount Quota(ByteCount memory_limit) { return ByteCount(memory_limit.value() / 2); }
 
 // Removes gRPC's reflection, which every server has if the program is linked with the reflection

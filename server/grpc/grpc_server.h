@@ -3,14 +3,13 @@
 //
 // gRPC has a memory quota for each server, and when the quota is used up it ends calls of that
 // server, whichever client's they are.  So a socket file whose users do not trust one another has
-// several servers, and all connections that a user has at a time are at the same server.  Users
-// share a server only if more users than there are servers were connected at a time.
+// several servers, and all connections that a user has at a time are at the same server.
 //
 // Ownership: the services and counters outlive it; it outlives the AcceptLoop.
 // Thread-safety: Enter and Leave from one thread at a time; the other methods from any thread.
 // Lifecycle: Start -> connections by AddInsecureChannelFromFd -> Shutdown -> Wait -> destroyed.
 // Limits: kStreamsPerConnectionMax calls at once on a connection.  A connection without a call for
-// kIdleLimit_ms is closed, so that a silent peer does not occupy a share.  gRPC's clients connect
+// kIdleLimit_ms is closed, so that a silent peer does not keep a share.  gRPC's clients connect
 // again with their next call.
 #pragma once
 

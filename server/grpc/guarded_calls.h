@@ -5,8 +5,7 @@
 // gRPC reads without a buffer for descriptors.  So the kernel closes descriptors that arrive, in
 // gRPC's thread, and such a close may block for as long as the sender chose.  Therefore this file
 // defines recvmsg, sendmsg and close for the whole program: the shared library of gRPC finds these
-// functions before libc's.  For a socket that is neither guarded nor watched each costs at most two
-// loads more than the system call.
+// functions before libc's.
 //
 // Under a sanitizer, which defines the same names, and in a program in which shared libraries find
 // other functions of these names, nothing is guarded or watched, and GuardsWork returns false.
@@ -27,7 +26,7 @@ namespace larder {
 // one writes at a time.
 class SocketWatch {
  public:
-  // Destroyed when the socket is about to be closed, or gets another watch.
+  // Called before the socket is closed, or when it gets another watch.
   virtual ~SocketWatch() = default;
   // `capacity` is the size of the buffer that the bytes were read into.  If OnReceived returns
   // false, the read fails with ECONNRESET, so that gRPC closes the socket.
@@ -35,11 +34,9 @@ class SocketWatch {
   virtual void OnSent(std::span<const std::byte> bytes) = 0;
 };
 
-// From now on a recvmsg of the socket without a control buffer fails with ECONNRESET if the bytes
-// carry descriptors.
-// Returns false if the socket cannot be guarded (GuardsWork() returns false, or the descriptor is
-// 2^20 or above); on a kernel that cannot refuse descriptors, a peer can then block the thread that
-// reads the socket.
+// Until the socket is closed, gRPC's read of it fails with ECONNRESET if the bytes carry
+// descriptors.  Returns false if the socket cannot be guarded (GuardsWork() returns false, or the
+// descriptor is 2^20 or above); a peer may then be able to block the thread that reads the socket.
 [[nodiscard]] bool GuardSocket(int socket);
 // Shows `watch` the bytes of the socket until the socket is closed.  Only destroys `watch` if the
 // descriptor is 2^20 or above.

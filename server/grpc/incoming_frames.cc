@@ -61,8 +61,7 @@ void FrameSplitter::Feed(std::span<const std::byte> bytes,
 }
 
 bool IncomingFrames::OnReceived(std::span<const std::byte> bytes, size_t capacity) {
-  // Bytes that begin where the previous ones ended are in the same buffer: two allocations are
-  // never adjacent, because each has a header.
+  // Bytes that begin where the previous ones ended are taken to be in the same buffer.
   if (bytes.data() != block_.end) block_ = {.number = block_.number + 1, .bytes = capacity};
   block_.end = bytes.data() + bytes.size();
   received_.Feed(bytes, [this](const FrameSplitter::Piece& piece) { OnFrame(piece); });
@@ -104,8 +103,7 @@ void IncomingFrames::OnData(Call& call, std::span<const std::byte> data) {
     data = data.subspan(taken);
     call.message_left -= taken;
     if (call.message_left != 0) break;
-    // The message is complete, so it is no longer counted here: its service charges it to the
-    // caller's share.
+    // The message is complete, so it is no longer counted here.
     call.prefix_bytes = 0;
     call.held = 0;
     call.block = 0;

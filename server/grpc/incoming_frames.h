@@ -1,5 +1,5 @@
-// The open calls of one HTTP/2 connection of a gRPC client, which neither side has ended, and how
-// much memory their incomplete messages take.
+// The open calls of one HTTP/2 connection of a gRPC client, and how much memory their incomplete
+// messages take.
 //
 // gRPC reports a message to a service when all of it has arrived.  So this class follows the frames
 // of the connection (RFC 9113, section 4.1) as gRPC reads them, and in DATA frames the lengths that
@@ -48,13 +48,12 @@ class IncomingFrames {
   // About how much memory gRPC keeps for a call whose first message is incomplete, and for a piece
   // of a message in addition to the buffer into which it read the piece.
   static constexpr size_t kCallBytes = 8 << 10, kPieceBytes = 64;
-  // The upper limit of the bytes of a call's headers.  gRPC's clients send at most 8 KiB.
+  // The upper limit of the bytes of a call's headers, as they are sent.
   static constexpr size_t kHeadersMax = 32 << 10;
 
   // Counts bytes that gRPC has read.  `capacity` is the size of the buffer that gRPC read them
-  // into.  While gRPC keeps a piece of a buffer, it keeps all of the buffer, including what it
-  // reads later into the part that is still empty.  Returns false once the headers of a call, which
-  // gRPC does not limit, have been longer than kHeadersMax.
+  // into: while gRPC keeps a piece of a buffer, it keeps all of it.  Returns false once the headers
+  // of a call have been longer than kHeadersMax.
   [[nodiscard]] bool OnReceived(std::span<const std::byte> bytes, size_t capacity);
   void OnSent(std::span<const std::byte> bytes);
 

@@ -24,7 +24,7 @@ struct IncomingMessages::Table {
     uint64_t held = 0;
     absl::flat_hash_map<pid_t, Process> processes;  // 0: all whose pid the daemon does not see
   };
-  // The arguments of OnEnded, which is called after all locks are released.
+  // The arguments of OnEnded, which is called without the locks of this file.
   struct Ended {
     std::string what, why;
   };
@@ -103,7 +103,7 @@ class IncomingMessages::Connection final : public SocketWatch {
   uint64_t counted_ LARDER_GUARDED_BY(mu_) = 0;  // what was last recorded in the table
 
   // held_ and over_ are written under the table's mutex.
-  uint64_t held_ = 0;              // its part of the table's sums: counted_; 0 after it was ended
+  uint64_t held_ = 0;              // what the table counts for this connection
   std::atomic<bool> over_{false};  // it has been ended
 };
 

@@ -7,10 +7,9 @@
 // service cannot refuse it sooner.  This class counts the bytes of each connection while gRPC reads
 // them (server/grpc/guarded_calls.h).  Beyond the limit it chooses the user whose connections
 // together hold most, of that user the process that holds most, and of that process the connection
-// that holds most, and ends this connection at once, until the total is within the limit.  The next
-// read of an ended connection fails, gRPC frees what it holds for the connection, and the
-// connection's calls end with UNAVAILABLE.  A connection on which the headers of a call are longer
-// than IncomingFrames::kHeadersMax is ended, too.
+// that holds most, and ends this connection at once, until the total is within the limit.  gRPC
+// then frees what it holds for the connection.  A connection on which the headers of a call are
+// longer than IncomingFrames::kHeadersMax is ended, too.
 //
 // It does not count complete messages; server/runtime/shares.h does.
 // Ownership: Daemon owns it.  A connection that outlives it is neither counted nor ended any more.
@@ -18,9 +17,9 @@
 // Locks: the lock of a connection is acquired before the lock of the table of all connections.
 // OnEnded is called without them.
 // Lifecycle: Watch, before gRPC gets a connection -> gRPC closes it.
-// Limits: `limit`.  Beyond it gRPC may hold up to kUntoldBytes for each connection, which are not
-// counted, and what its threads read while a connection is being ended.  If GuardsWork() returns
-// false, nothing is limited.
+// Limits: about `limit`.  Beyond it gRPC may hold up to kUntoldBytes for each connection, and what
+// its threads read while a connection is being ended.  If GuardsWork() returns false, nothing is
+// limited.
 #pragma once
 
 #include <atomic>
@@ -40,7 +39,7 @@ class IncomingMessages {
   static constexpr uint64_t kUntoldBytes = 16 << 10;
   // Called for each connection that this object ends, on a thread of gRPC that reads or writes some
   // connection, not necessarily the ended one.  `what` is the same text for all connections of a
-  // uid; `why` is a sentence for an operator.  May be empty.
+  // uid; `why` is for an operator.  OnEnded may be empty.
   using OnEnded = std::function<void(const std::string& what, const std::string& why)>;
   IncomingMessages(ByteCount limit, OnEnded on_ended);
   ~IncomingMessages();

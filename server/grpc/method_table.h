@@ -1,9 +1,9 @@
 // Which socket file serves which method of the contract: declared here only, one line per method.
 //
-// A method of proto/larder/v1 without a line does not compile, nor does a line without its method.
-// Every service is served at a socket through ServedAt.  ServedAt leaves the methods that the table
-// does not declare for that socket to WrongSocket (wrong_socket.h), which refuses a call before
-// gRPC decodes its request.  Health and reflection are gRPC's own: health is served at every
+// A method of Engine, Cache or Admin without a line does not compile, nor does a line without its
+// method.  The services are served at a socket through ServedAt.  ServedAt leaves the methods that
+// the table does not declare for that socket to WrongSocket (wrong_socket.h), which refuses a call
+// before gRPC decodes its request.  Health and reflection are gRPC's own: health is served at every
 // socket, reflection at the sockets whose callers are trusted, control.sock and admin.sock.
 //
 // The table does not decide which users may open a socket file: the file's owner, group and mode
@@ -77,7 +77,7 @@ struct PartsOf<Line<Method, kSockets>> {
 template <class Api, class... Lines>
 struct MethodTable {
   using Service = Api;
-  // The sockets of each method, in the order of the .proto file.
+  // The sockets of each method, in the order of the lines.
   static constexpr std::array<SocketSet, sizeof...(Lines)> kSockets = {
       method_table_internal::PartsOf<Lines>::kValue...};
   // True if every method has a line, in the order of the .proto file.

@@ -16,7 +16,7 @@ absl::Status TooMany(size_t blocks) {
                    SelectedBlocks::kBlocksMax, " per call; select fewer tokens or one engine"));
 }
 
-// Selects, for each variant, the digests of the chain at which the variant's blocks end.
+// Selects the digests of the chain at which blocks of these variants end.
 absl::StatusOr<SelectedBlocks> OfChain(std::span<const Digest> chain,
                                        std::span<const VariantIndex> variants,
                                        const BlockStore& store) {

@@ -1,4 +1,4 @@
-// Resolves the wire::BlockSelection of a verb to blocks, with the variants that engines registered.
+// Resolves the wire::BlockSelection of a verb to blocks.
 //
 // Functions without state of their own; they only read the store and the instance table.
 // Thread-safety: any thread.
@@ -30,8 +30,8 @@ struct SelectedBlocks {
 };
 
 // Returns those of selection.variants that are known.  If selection.variants is empty, returns the
-// variants of the selection's engine, or, if it names no engine, all variants that are registered
-// or stored.
+// variants of the selection's engine, or, if it names no engine, of all engines and of stored
+// blocks.
 [[nodiscard]] std::vector<VariantIndex> VariantsOf(const wire::BlockSelection& selection,
                                                    const InstanceTable& instances,
                                                    const BlockStore& store);
@@ -54,8 +54,8 @@ struct SelectedBlocks {
 [[nodiscard]] std::vector<wire::BlockAnswer> AnswersOf(const SelectedBlocks& selected,
                                                        std::span<const BlockStatus> statuses);
 
-// Returns the most bytes that a call with this selection takes: for the selection while the call
-// waits for its answer, or for the answer until the caller has read it, whichever is more.
+// Returns about how many bytes a call with this selection takes, for the selection or for its
+// answer, whichever is more.
 [[nodiscard]] inline size_t AnswerBytesOf(const SelectedBlocks& selected) {
   constexpr size_t kEach = sizeof(Digest) + 1, kBeside = 64;  // a status is a varint of a byte
   constexpr size_t kEachBlock = sizeof(SelectedBlocks::Block) + sizeof(BlockStatus);

@@ -38,7 +38,7 @@ size_t DeviceTable::Stored(SessionId session, const Report& report) {
   Engine& engine = EngineNumbered(it->second.engine);
   const size_t each = report.tokens.size() / report.digests.size();
   size_t left_out = 0;
-  bool full = false;  // after a refusal, which is slow, asks for no more places in this call
+  bool full = false;  // after a refusal no more places are taken in this call
   for (size_t i = 0; i < report.digests.size(); ++i) {
     const Name name{report.variant, report.digests[i]};
     const bool had = it->second.has.contains(name);
@@ -164,8 +164,8 @@ bool DeviceTable::CheaperToReportAgain(uint32_t number, const Names& has) const 
   return gone > many && there < 2 * gone;
 }
 
-// Other sessions of the engine may store and remove blocks meanwhile.  Their events are interleaved
-// with those of ReportAgain, and the last event of each block is right.
+// Other sessions of the engine may store and remove blocks meanwhile.  Their events may be
+// interleaved with those of ReportAgain, but the last event of each block is right.
 void DeviceTable::ReportAgain(uint32_t number) {
   Cursor left;
   left.engine_ = left.last_engine_ = number;
@@ -216,7 +216,7 @@ uint32_t DeviceTable::NumberOf(const std::string& engine_id) {
   return number;
 }
 
-// Forgets the engines that have no session and no event left in the ring.
+// Forgets engines that have no session and no event left in the ring.
 void DeviceTable::ForgetEngines() {
   MutexLock lock(names_mu_);
   for (auto it = engines_.begin(); it != engines_.end();) {

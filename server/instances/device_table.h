@@ -1,16 +1,15 @@
 // The blocks that engines report in their device memory, for Lookup, WatchEvents and directives.
 //
-// The daemon neither holds nor checks these bytes, and it forgets a session's reports when the
-// session ends.  A block counts once per engine, however many of the engine's sessions have it.
+// The daemon does not hold the bytes of these blocks, and it forgets a session's reports when the
+// session ends.
 // Ownership: Daemon owns it; the event ring outlives it.
 // Thread-safety: all methods from any thread.
 // Locks: under mu_, only the ring's lock, names_mu_ and the locks that Shares acquires to refuse a
 // charge may be acquired.  Lookup, ForEachHolder, ForEach and the end of a session release mu_
-// after every kSlice blocks.  ForEach visits a block that an engine has throughout exactly once.
-// Limits: those of struct Limits, and the share of each process and uid.  Blocks beyond them are
-// left out, and Stored returns how many.  If the end of a session removes more blocks than the ring
-// keeps events, and its engine still has more blocks than that, watchers of DEVICE may be cut off.
-// Memory: about 150 B per place, and the token ids of each block.
+// between slices of blocks.  ForEach visits a block that an engine has throughout exactly once.
+// Limits: those of struct Limits, and the share of each process and uid.  Stored returns how many
+// blocks it left out.  Watchers of DEVICE may be cut off when a session with very many blocks ends.
+// Memory: about 150 B per place, and the token ids that are kept.
 #pragma once
 
 #include <atomic>
@@ -60,14 +59,14 @@ class DeviceTable {
     Digest parent = {};                     // of the first block; only with tokens
     std::span<const uint32_t> tokens = {};  // equally many per block (the caller checks), or none
   };
-  // Adds blocks to those that the session has.  Returns how many were left out.
+  // Adds blocks to those that the session has.  Returns how many were left out at a limit.
   size_t Stored(SessionId session, const Report& report) LARDER_EXCLUDES(mu_);
   void Removed(SessionId session, VariantIndex variant, std::span<const Digest> digests)
       LARDER_EXCLUDES(mu_);
   // Removes all blocks that the session has.
   void Cleared(SessionId session) LARDER_EXCLUDES(mu_);
 
-  // The most blocks that are visited under one hold of mu_.
+  // About how many blocks a long visit covers before it releases mu_.
   static constexpr size_t kSlice = 1024;
 
   // Returns the number of blocks of all engines; a block that two engines have counts twice.  Takes
@@ -113,8 +112,7 @@ class DeviceTable {
     Digest parent;
     std::vector<uint32_t> tokens;
   };
-  // Returns nullopt if the block has left device memory since the event, or its tokens are not
-  // known.
+  // Returns nullopt if the engine does not have the block now, or its tokens are not known.
   [[nodiscard]] std::optional<Chain> ChainOf(const TierEvent& event) const LARDER_EXCLUDES(mu_);
 
   void CheckInvariants() const LARDER_EXCLUDES(mu_);  // O(n); tests
@@ -156,15 +154,15 @@ class DeviceTable {
   [[nodiscard]] static bool TakePlace(Session& session);
   void KeepChain(Engine& engine, Block& block, const Digest& parent,
                  std::span<const uint32_t> tokens) LARDER_REQUIRES(mu_);
-  // Removes the blocks `has` of a session from its engine, which has this number, and decrements
-  // the engine's `sessions`.
+  // Removes the session from the holders of the blocks `has`, and decrements the `sessions` of its
+  // engine `number`.
   void LetAllGo(SessionId session, uint32_t number, const Names& has) LARDER_EXCLUDES(mu_);
   // If `has` is all that the engine has, removes all blocks of the engine with one event (none if
   // it has no blocks), decrements its `sessions` and returns true.  Otherwise does nothing and
   // returns false.
   [[nodiscard]] bool LetEngineGo(uint32_t number, const Names& has) LARDER_EXCLUDES(mu_);
-  // Returns true if many blocks leave, and no more events are needed to report the engine as
-  // cleared and its remaining blocks as stored than to report each block that leaves.
+  // Returns true if many blocks leave, and it takes no more events to report the engine as cleared
+  // and its remaining blocks as stored than to report each block that leaves.
   [[nodiscard]] bool CheaperToReportAgain(uint32_t number, const Names& has) const
       LARDER_EXCLUDES(mu_);
   void ReportAgain(uint32_t number) LARDER_EXCLUDES(mu_);
@@ -172,8 +170,8 @@ class DeviceTable {
   // how many.
   template <class OnBlock>
   size_t Walk(Cursor* cursor, size_t most, OnBlock visit) const LARDER_REQUIRES(mu_);
-  // Removes a block from a session.  Returns true if no session of the engine has the block any
-  // more, so that it was erased.
+  // Removes the session from the block's holders.  Returns true if it was the last, so that the
+  // block was erased.
   [[nodiscard]] bool LetGo(SessionId session, Engine& engine, const Name& name)
       LARDER_REQUIRES(mu_);
   void Tell(Engine& engine, const TierEvent& event) LARDER_REQUIRES(mu_);

@@ -10,8 +10,8 @@ namespace {
 
 size_t OwedFor(size_t blocks) { return blocks + DirectiveQueue::kOwedOfDirective; }
 
-// Returns true if an engine may answer `said` for a block of a directive of this kind
-// (engine.proto, DirectiveDone).
+// Returns true if DirectiveDone (engine.proto) lists `said` for this kind, and it is not CANCELLED
+// or UNSUPPORTED.
 bool MaySay(wire::DirectiveKind kind, BlockStatus said) {
   using Kind = wire::DirectiveKind;
   switch (said) {

@@ -2,22 +2,19 @@
 // collects the answers.
 //
 // The daemon keeps no pins of DEVICE: the engine keeps them until their deadline, and they end with
-// the engine.  An order is sent to every session that has one of its blocks, in directives of up to
-// wire::kKeysMax keys, and its caller gets an answer once each of these is answered or given up.
+// the engine.  An order for blocks is sent to every session that has one of them, in directives of
+// up to wire::kKeysMax keys, and its caller gets one answer when the order has no open directive.
 // If a session ends, kMissing is recorded for its blocks, because its device memory ends with it.
-// A session is sent directives only up to kOwedMax unanswered; its other directives wait, and are
-// sent, in the order in which they were given, as the session answers.  The queue waits kPatience
-// for the answer to a directive that was sent.  It gives up on directives that wait to be sent
-// kPatience after the session's last answer, or after the first of them began to wait if that was
-// later.  So after kPatience it gives up on a session that hangs, and it waits for a session that
-// keeps answering, however many blocks that session has.
+// A session is sent directives only while it owes at most kOwedMax; its other directives wait, and
+// are sent in order as the session answers.  The queue gives up on a directive that was sent if it
+// is not answered within about kPatience, and on those that wait if the session answers nothing for
+// about that long.
 // Ownership: Daemon owns it; the table and the counters outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: mu_ is not held while a session, the device table or an order's caller is called.
-// Lifecycle: constructed -> Give ... -> EndAll, from which on an order is answered at once: with
-// kPending for each block that a session has.
+// Lifecycle: constructed -> Give ... -> EndAll, after which orders are answered without being sent.
 // Limits: an order has as many blocks as its caller may select; a session owes at most kOwedMax.
-// Memory: 25 B per block of an order while it is open.
+// Memory: about 25 B per block of an order while it is open.
 #pragma once
 
 #include <chrono>
@@ -44,10 +41,9 @@ namespace larder {
 class DirectiveQueue {
  public:
   static constexpr std::chrono::seconds kPatience{5};
-  // The upper limit of what a session owes, which is what it was sent and has not answered, however
-  // long ago: one for each key, plus kOwedOfDirective for each directive.  The limit bounds the
-  // memory that a session which does not read can take.  A directive always fits if the session
-  // owes nothing.
+  // The upper limit of what a session owes, which is what it was sent and has not answered: about
+  // one for each key, plus kOwedOfDirective for each directive.  The limit bounds the memory that a
+  // session which does not read can take.
   static constexpr size_t kOwedMax = 65'536, kOwedOfDirective = 16;
   static_assert(wire::kKeysMax + kOwedOfDirective <= kOwedMax);
 
@@ -60,33 +56,29 @@ class DirectiveQueue {
     bool pinned = false;  // kDrop: drop pinned blocks too
   };
   using Block = DeviceTable::Name;
-  // Returns kOk if the directive is on its way; kMissing if the session has ended or has not
-  // registered the variant; kUnsupported if the session takes no directives.
+  // Returns kOk if the directive is on its way, otherwise the status to record for its blocks, such
+  // as kMissing if the session has ended.
   using Send = std::function<BlockStatus(SessionId, VariantIndex, wire::Directive)>;
   DirectiveQueue(const DeviceTable& devices, const Clock& clock, WallClock now_ms,
                  Counters& counters, Send send);
 
   // Receives one status per block: the worst one of the sessions that have it (Worse in
-  // block_selection.h).  A session's status is what it answered (engine.proto, DirectiveDone),
-  // except:
-  // kMissing: the session has ended; also if no session has the block.
-  // kPending: the session was sent the directive and did not answer or did not do it in time; it
-  // owes so many answers that it was not sent the directive; or EndAll was called.
-  // kUnsupported: the session takes no directives, or its answer is not allowed for this kind.
-  // Called once, on the thread that calls Give or on another one.
+  // block_selection.h), or kMissing if none has it.  A session's status is usually what it answered
+  // (engine.proto, DirectiveDone), or, for example, kPending if it did not answer in time.  Called
+  // once, on the thread that calls Give or on another one.
   using Answer = std::function<void(std::vector<BlockStatus>)>;
   void Give(Order order, std::vector<Block> blocks, Answer answer) LARDER_EXCLUDES(mu_);
   // Gives an order without blocks to each of these sessions.  `answer` receives one status per
-  // session, kOk if the session did what was ordered.
+  // session, kOk if the session answered that it did what was ordered.
   void GiveAll(Order order, std::span<const SessionId> sessions, Answer answer)
       LARDER_EXCLUDES(mu_);
 
   // Handles a session's answer to a directive, and sends what may be sent now.  An answer to an
-  // unknown directive, or with a wrong number of statuses, is counted and ignored.  A late answer
-  // changes no status, but reduces what the session owes, so that more can be sent to it.
+  // unknown directive, or with a wrong number of statuses, is counted and ignored.  After the
+  // queue gave up, an answer changes no status, but reduces what the session owes.
   void Done(SessionId session, const wire::DirectiveDone& done) LARDER_EXCLUDES(mu_);
   void SessionEnded(SessionId session) LARDER_EXCLUDES(mu_);
-  // Records kPending for the directives for which kPatience has passed.  To be called several times
+  // Records kPending for the directives on which the queue gives up.  To be called several times
   // per second.
   void Tick(TimePoint now) LARDER_EXCLUDES(mu_);
   void EndAll() LARDER_EXCLUDES(mu_);
@@ -121,7 +113,7 @@ class DirectiveQueue {
 
   [[nodiscard]] static std::shared_ptr<Call> Begin(Order order, std::vector<Block> blocks,
                                                    size_t statuses, Answer answer);
-  // Appends the parts to the lines of their sessions and sends what may be sent.
+  // Queues the parts, or closes them after EndAll, and sends what may be sent.
   // REQUIRES: the parts of a session are next to one another.
   void Queue(std::vector<Part> parts) LARDER_EXCLUDES(mu_);
   void SendWaiting(SessionId session) LARDER_EXCLUDES(mu_);
@@ -130,8 +122,8 @@ class DirectiveQueue {
   [[nodiscard]] std::optional<wire::Directive> TakeNext(SessionId session, VariantIndex* variant)
       LARDER_REQUIRES(mu_);
   void End(std::shared_ptr<Call> call) LARDER_EXCLUDES(mu_);
-  // Records `statuses`, one per block, or, if they are empty, `all` for every block of the part.
-  // If this was the call's last open part, appends the call to *answered.
+  // Closes the part with `statuses`, one per block, or, if they are empty, with `all` for every
+  // block.  If nothing of the call is open then, appends the call to *answered.
   static void Close(Part& part, BlockStatus all, std::span<const BlockStatus> statuses,
                     Answered* answered);
   // Closes and removes the parts that wait in this line.

@@ -13,8 +13,7 @@ namespace {
 
 constexpr size_t kEventsAtOnce = 256;
 
-// Returns true if `next` differs from `event` only in its block and, if it has a chain, continues
-// the chain of `event`; the two are then reported as one event.
+// Returns true if the blocks of `next` can be appended to those of `event`.
 bool Continues(const wire::BlockEvent& event, const wire::BlockEvent& next) {
   if (event.cleared || next.cleared || event.stored != next.stored ||
       event.variant != next.variant || event.tier != next.tier ||

@@ -2,9 +2,9 @@
 // for a snapshot; then the events since the watcher's call began, or, if the watcher continues a
 // stream, since the event that it names.
 //
-// The watcher sets the pace: nothing is read ahead or kept for it.  A watcher that falls behind the
-// event ring is cut off.  While a snapshot is read, blocks come and go; the events since the
-// snapshot began follow the snapshot and correct it.
+// The watcher sets the pace: nothing is read ahead for it.  A watcher that falls behind the event
+// ring is cut off.  While a snapshot is read, blocks come and go; the events since the snapshot
+// began follow the snapshot and correct it.
 // Ownership: the watcher's stream owns it; store, disk and device table outlive it.
 // Thread-safety: none.
 // Blocking: Next reads from the disk if the watcher wants tokens and a block is only on disk.
@@ -51,8 +51,7 @@ class EventFeed {
   [[nodiscard]] absl::StatusOr<wire::WatchReply> NextOfSnapshot();
   // Returns the next blocks of the snapshot: those of HOST and DISK, then those of DEVICE.
   [[nodiscard]] std::vector<TierEvent> SomeOfSnapshot();
-  // Returns OutOfRange if an event is of an engine that DeviceTable has forgotten; the ring has
-  // then dropped the event since it was read.
+  // Returns OutOfRange if an event is of an engine that DeviceTable has forgotten.
   [[nodiscard]] absl::StatusOr<std::vector<wire::BlockEvent>> Describe(
       std::span<const TierEvent> events) const;
   // AddChainsOfDevice and AddChains add parent and tokens, as far as they are known, to the events

@@ -160,7 +160,7 @@ absl::StatusOr<InstanceTable::Extended> InstanceTable::Extend(const std::string&
   Part* const part = PartOf(engine, who);
   const Registration none;
   const Registration& before = part == nullptr ? none : *part->registration;
-  // A Register that adds nothing must copy nothing, because a message may have 64 Registers.
+  // A Register that adds nothing must copy nothing, because a message may have many.
   if (part != nullptr && said.IsIn(before)) {
     return Extended{.registration = part->registration, .changed = false, .owner = {}};
   }
@@ -198,7 +198,7 @@ absl::StatusOr<InstanceTable::Extended> InstanceTable::Extend(const std::string&
 }
 
 absl::Status InstanceTable::Intern(Registration& registration, const Shares::Account* who) {
-  // A number is never released, so the caller's share must allow all of them before one is given.
+  // A number is never released, so the share must allow all new numbers before one is given.
   if (who != nullptr) {
     absl::flat_hash_set<Digest> unknown;
     for (const Variant& variant : registration.variants) {

@@ -3,19 +3,15 @@
 //
 // A registration says what an engine instance needs, with one variant for each rank and group.
 // Lookup answers the minimum over these variants, so that "1,024 tokens" means that every rank can
-// load 1,024 tokens.  Registrations outlive sessions: a detached engine is kept while blocks of its
-// variants are stored.
+// load 1,024 tokens.  An engine without sessions is kept while blocks of its variants are stored.
 //
 // An engine id is a name, not a proof of identity: any process may attach under it, and its session
-// works.  The first caller that attaches or registers something owns the id; the owner is a uid, or
-// all callers whose uid is not known.  Ownership lasts while a session of the owner exists and for
-// kOwnerReturns after its end; if the owner is a uid and there is a disk, also for kOwnerReturns
-// after a restart of the daemon.  Then the id passes to another caller that has a session: Collect
-// passes it to the caller of the oldest one, unless a caller that had none begins one first.  Only
-// the owner's statements about the engine count: what it registers, and what it has in device
-// memory.  What another caller registers serves only its own sessions, and Lookup and List do not
-// report it.  If that caller becomes the owner, its registrations replace those of the former
-// owner.
+// works.  The first caller that uses the id owns it; the owner is a uid, or all callers whose uid
+// is not known.  If the owner has no session, and did not have one in the last kOwnerReturns, the
+// id may pass to another caller that has one.  Only the owner's statements about the engine count:
+// what it registers, and what it has in device memory.  What another caller registers serves only
+// its own sessions, and Lookup and List do not report it.  If it becomes the owner, what it
+// registers replaces what the former owner registered.
 // Ownership: Daemon owns it; the store and the device table outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: the locks of the store, of its index and of Shares may be acquired under mu_.  The device
@@ -60,8 +56,8 @@ class InstanceTable {
   InstanceTable(BlockStore& store, const Clock& clock, std::vector<TierRate> rates,
                 const DeviceTable* devices = nullptr);
 
-  // How long an id waits for its owner to return.  An engine that restarts, or whose daemon
-  // restarts, attaches again within seconds.
+  // How long an id waits for an owner without sessions, so that an engine or the daemon can
+  // restart.
   static constexpr std::chrono::seconds kOwnerReturns{60};
 
   // Called without a lock when the owner of an engine registered something new, and when Collect
@@ -71,8 +67,8 @@ class InstanceTable {
   void SetOnChange(OnChange on_change) { on_change_ = std::move(on_change); }
 
   // Called without a lock when a caller attaches under an engine id that another caller owns, or
-  // registers something new for it.  `who` names the caller's uid only, so that one caller cannot
-  // cause many different texts.  Must be set before another thread uses this object.
+  // registers something new for it.  `who` names no more than the caller's uid, so one caller
+  // cannot cause many values of `who`.  Must be set before another thread uses this object.
   using OnOther = std::function<void(const std::string& who, const std::string& what)>;
   void SetOnOther(OnOther on_other) { on_other_ = std::move(on_other); }
 
@@ -116,8 +112,8 @@ class InstanceTable {
   void SessionEnded(const std::string& engine_id, SessionId session) LARDER_EXCLUDES(mu_);
 
   // Returns, the best first, how much of the chain is stored for the engines that registered
-  // `content_id`, or only for engine `engine_id` if that is not empty.  Leaves out engines for
-  // which nothing of it is stored, and looks at no more than 64 engines of an owner.
+  // `content_id`; if `engine_id` is not empty, only for that one of them.  Leaves out engines for
+  // which it finds nothing, and looks at no more than 64 engines of an owner.
   [[nodiscard]] std::vector<wire::InstanceHit> Lookup(const Digest& content_id,
                                                       std::span<const Digest> chain,
                                                       std::string_view engine_id) const
@@ -138,8 +134,8 @@ class InstanceTable {
   // Returns an empty engine_id if the engine is not known.
   [[nodiscard]] wire::InstanceInfo Find(const std::string& engine_id) const LARDER_EXCLUDES(mu_);
 
-  // Returns the variants of one engine, or, if `engine_id` is empty, all variants that are
-  // registered or stored; each variant once, ascending.
+  // Returns the variants of one engine, or, if `engine_id` is empty, of all engines and of stored
+  // blocks; each variant once, ascending.
   [[nodiscard]] std::vector<VariantIndex> VariantsOf(const std::string& engine_id) const
       LARDER_EXCLUDES(mu_);
 
@@ -166,7 +162,7 @@ class InstanceTable {
     std::vector<Digest> content_ids, variant_ids;
     [[nodiscard]] bool IsIn(const Registration& registration) const;
   };
-  // A uid, or, if it has none, all callers whose uid is not known.
+  // A uid; nullopt stands for all callers whose uid is not known.
   struct Claimant {
     std::optional<uid_t> uid;
     bool operator==(const Claimant&) const = default;
@@ -188,7 +184,7 @@ class InstanceTable {
     }
   };
   struct Engine {
-    std::optional<Claimant> owner;  // nullopt if no caller has used the id and none is expected
+    std::optional<Claimant> owner;  // nullopt if no owner is known
     TimePoint owner_left;           // when its last session ended, or ExpectOwner named it
     Part own;                       // the owner's, or what a former daemon knew
     Part former;                    // the former owner's, until the new owner registers something
@@ -225,7 +221,7 @@ class InstanceTable {
     bool changed = false;           // what Lookup uses has changed
     std::optional<Claimant> owner;  // set if it is another caller and something is new
   };
-  // Adds `said` to what the caller has registered for the engine.
+  // The part of Register that runs under mu_.
   [[nodiscard]] absl::StatusOr<Extended> Extend(const std::string& engine_id, const Said& said,
                                                 const Shares::Account* who) LARDER_EXCLUDES(mu_);
   // Returns the engine, which is created if it is not known.  Returns ResourceExhausted at a limit.
@@ -236,19 +232,19 @@ class InstanceTable {
       LARDER_REQUIRES(mu_);
   [[nodiscard]] static bool Owns(const Engine& engine, const Shares::Account* who);
   [[nodiscard]] static bool HasSession(const Engine& engine, const Claimant& whose);
-  // Returns true if the owner has a session, or left less than kOwnerReturns ago.
-  // REQUIRES: the engine has an owner.
+  // Returns true if the owner has a session, or if its last session ended, or ExpectOwner named it,
+  // less than kOwnerReturns ago.
   [[nodiscard]] bool AwaitsOwner(const Engine& engine) const LARDER_REQUIRES(mu_);
-  // Passes each engine whose owner stays away to the caller of its oldest session.  Returns the
-  // engines that were passed on.
+  // Passes engines whose owners stay away to other callers that have sessions, and returns their
+  // ids.
   [[nodiscard]] std::vector<std::string> PassOnWhatIsLeft() LARDER_REQUIRES(mu_);
   // Returns the part that holds the caller's registrations, or null if another caller owns the
   // engine and this one has no session of it.
   [[nodiscard]] static Part* PartOf(Engine& engine, const Shares::Account* who);
-  // To be called when a session of `who` begins.  Returns ResourceExhausted if the share of engines
-  // of the uid of `who` is used up.
+  // To be called when a session of `who` begins.  Returns ResourceExhausted if that exceeds the
+  // share of engines of its uid.
   [[nodiscard]] absl::Status Join(Engine& engine, const Shares::Account& who) LARDER_REQUIRES(mu_);
-  // Makes `to` the owner.  Returns true if this changes what Lookup uses.
+  // Makes `to` the owner.  Returns true if `to` has registered something.
   // REQUIRES: `to` is one of `others`, and the owner has no session.
   [[nodiscard]] static bool PassOn(Engine& engine, const Claimant& to);
   // Returns a copy of `before` with `said` added.  Returns ResourceExhausted at an engine's limits.
@@ -279,8 +275,7 @@ class InstanceTable {
   OnOther on_other_;
   mutable Mutex mu_;
   absl::btree_map<std::string, Engine> engines_ LARDER_GUARDED_BY(mu_);
-  // Charges for variants' numbers, each to the uid that registered the variant first.  Numbers are
-  // never released, so neither are the charges.
+  // Charges for variants' numbers.  Numbers are never released, so neither are the charges.
   std::vector<Shares::Ticket> numbers_ LARDER_GUARDED_BY(mu_);
 };
 

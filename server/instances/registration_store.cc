@@ -104,8 +104,7 @@ void RegistrationStore::Write(const std::string& engine_id) {
     return breaker_.Succeeded();
   }
   ++counters_.registrations_failed;
-  // The disk works but has no space left for registrations, so only this registration waits, until
-  // another one is deleted.
+  // The disk works but has no space left for registrations, so only this registration waits.
   if (absl::IsResourceExhausted(status)) return Refuse(engine_id, status);
   breaker_.Failed(SteadyNow());
   if (!std::exchange(failing_, true) && warn_) {

@@ -2,11 +2,11 @@
 // before they have attached again.
 //
 // A registration is a fact of the disk tier (DiskTier::PutFact) under "registration/ENGINE"; its
-// value is a session message with one Register.  A failed write is counted and retried after a
-// while, because an engine registers only once.  A registration for which the disk has no space
-// left waits until another registration is deleted or the engine registers something new.
+// value is a session message with one Register.  A failed write is usually retried later.  A
+// registration for which the disk has no space left may wait until another registration is deleted.
 // Ownership: Daemon owns it; tier, instances and counters outlive it.
-// Thread-safety: all methods from any thread.  Save never waits: this object's own thread writes.
+// Thread-safety: all methods from any thread.  Save does not wait for the disk: this object's own
+// thread writes.
 // Locks: mu_ is a leaf; it is not held while the disk, the instance table or `warn` is called.
 // Limits: those of InstanceTable.
 #pragma once
@@ -26,9 +26,8 @@ namespace larder {
 
 class RegistrationStore {
  public:
-  // Called on the store's thread for a write that fails, and then not again before a write has
-  // succeeded; and for a registration that does not fit on the disk, unless another one that does
-  // not fit waits already.  May be empty.
+  // Called on the store's thread when a write fails, but not for each of several failures.  May be
+  // empty.
   using Warn = std::function<void(const std::string&)>;
 
   RegistrationStore(DiskTier& tier, InstanceTable& instances, std::string tenant,
@@ -46,7 +45,7 @@ class RegistrationStore {
 
  private:
   void Run() LARDER_EXCLUDES(mu_);
-  // Writes one registration; if that fails, has it written again later.
+  // Writes or deletes one registration; if that fails, it may be retried later.
   void Write(const std::string& engine_id) LARDER_EXCLUDES(mu_);
   void Refuse(const std::string& engine_id, const absl::Status& why);
   void TryRefused() LARDER_EXCLUDES(mu_);
@@ -57,7 +56,7 @@ class RegistrationStore {
   Counters& counters_;
   const Warn warn_;
   DiskBreaker breaker_;                   // used by the thread only
-  bool failing_ = false;                  // used by the thread only: no write since a failed one
+  bool failing_ = false;                  // used by the thread only: suppresses warnings
   absl::btree_set<std::string> refused_;  // used by the thread only: engines without disk space
   Mutex mu_;
   CondVar wake_;

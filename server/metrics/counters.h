@@ -1,5 +1,4 @@
-// Counts what happened in the daemon since its start, as plain numbers: cheap enough for every
-// path.
+// Counts what happened in the daemon since its start, as plain numbers.
 //
 // The name, unit and help of each counter are in the table of metrics_table.cc; a test checks that
 // the table is complete.  Counters only grow; gauges are read from their owners on request.
@@ -29,8 +28,8 @@ class alignas(64) Counter {
   std::atomic<uint64_t> value_{0};
 };
 
-// The distribution of durations: how many were longer than one bound and at most as long as the
-// next.  A reader may see a duration in its bucket before it is in the sum.
+// The distribution of durations, by buckets.  A reader may see a duration in its bucket before it
+// is in the sum.
 class alignas(64) Histogram {
  public:
   // The upper bounds of the buckets, in seconds; one more bucket counts longer durations.
@@ -64,14 +63,14 @@ struct Latencies {
   Histogram lookup;
   Histogram write;      // the reserves and publishes of a message, without copies from staging
   Histogram acquire;    // the acquires of a message
-  Histogram disk_read;  // from an acquire until a block of it was read from disk, for each block
+  Histogram disk_read;  // from an acquire until a block of it was read from disk
 };
 
 struct Counters {
   // Sessions.
   Counter sessions_attached;
   Counter sessions_refused;  // most at the limit, or because the daemon drains
-  Counter sessions_lost;     // ended uncleanly, so that what they held went into quarantine
+  Counter sessions_lost;     // ended with something in quarantine
 
   // Requests, by kind, including some that are then refused.  A message of a session counts as the
   // requests of these kinds that it contains.
@@ -93,8 +92,8 @@ struct Counters {
   Counter requests_acquire;
 
   // Refusals.
-  Counter calls_overloaded;  // RESOURCE_EXHAUSTED at admission
-  Counter invalid_messages;  // INVALID_ARGUMENT, and answers to directives that were ignored
+  Counter calls_overloaded;  // mostly RESOURCE_EXHAUSTED
+  Counter invalid_messages;  // mostly INVALID_ARGUMENT, and ignored answers to directives
   Counter calls_at_wrong_socket;
   Counter registrations_refused;   // of sessions
   Counter unknown_releases;        // of leases that the session does not hold
@@ -103,11 +102,11 @@ struct Counters {
   // Blocks.
   Counter blocks_published;
   Counter blocks_duplicate;
-  Counter blocks_refused;    // not published by a session: invalid, full, reservation not held ...
+  Counter blocks_refused;    // that a session could not publish
   Counter blocks_hit;        // found in host memory
   Counter blocks_from_disk;  // read from disk for the acquire
   Counter blocks_missing;
-  Counter host_checks;  // blocks that sessions read, or Verify reads, and that are checked by hash
+  Counter host_checks;  // reads from host memory that are checked by hash
   Counter blocks_damaged_in_transit;
   Counter put_bytes;  // of published blocks
   Counter put_tokens;
@@ -116,11 +115,11 @@ struct Counters {
   Counter got_disk_bytes;
   Counter got_disk_tokens;
   Counter staged_bytes;   // copied from staging segments
-  Counter copied_bytes;   // copied to staging segments, for sessions that may not map slabs
+  Counter copied_bytes;   // copied to staging segments
   Counter stored_bytes;   // received by StoreBlocks
   Counter fetched_bytes;  // sent by FetchBlocks
 
-  // Registrations of engines that could not be written to disk.
+  // Failed writes of engines' registrations to disk.
   Counter registrations_failed;
 
   // Clear.
@@ -131,7 +130,7 @@ struct Counters {
   Counter events_told;
   Counter watchers_cut_off;
 
-  // Sessions and registrations under an engine id that belongs to another uid.
+  // Uses of an engine id that belongs to another caller.
   Counter engine_id_conflicts;
 
   // Blocks that engines have in device memory, and directives for them.
@@ -163,11 +162,10 @@ struct Counters {
   Counter pins_not_restored;  // beyond pins_max when the daemon started
   Counter pin_writes_failed;  // failed writes of pins to disk, which are retried
 
-  // Checks of the watchdog that found a part of the daemon which had not answered the check before,
-  // or a socket that accepts no connections.
+  // Checks of the watchdog that found a part of the daemon that makes no progress.
   Counter stuck;
 
-  // Leases and reservations that ended at their deadline.
+  // Most leases and reservations that expired.
   Counter leases_expired;
   Counter reservations_expired;
 

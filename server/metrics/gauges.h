@@ -1,4 +1,4 @@
-// The present state of the daemon, as plain numbers: the pool, the disk, sessions, shares, sockets.
+// The present state of the daemon, mostly as plain numbers.
 //
 // Daemon::gauges() fills it for each scrape of /metrics and each Admin.Stats; the table of metrics
 // (metrics_table.h) names its numbers.  Numbers that only grow are here if their owner counts them,
@@ -40,7 +40,7 @@ struct Gauges {
   } sessions;  // by write mode, and by read mode
   double started_unix_s = 0;
   std::string pages;         // the kind of pages of the pool
-  std::string pool_stalled;  // why the host gives the pool no more memory; empty if it does
+  std::string pool_stalled;  // why the latest growth of the pool failed, or empty
   ByteCount quarantined;
   size_t device_blocks = 0;
   size_t processes = 0;
@@ -48,7 +48,7 @@ struct Gauges {
   bool draining = false;
   std::optional<TierWorker::Stats> disk;  // nullopt if there is no disk
   HostVerifier::Stats host_verifier;
-  double host_verify_s = 0;  // seconds within which damage in the pool is found; 0 if not verified
+  double host_verify_s = 0;  // about how long damage may stay unnoticed; 0 if not verified
   const SidebandCounters* sideband = nullptr;
   std::vector<Shares::Use> shares;  // by kind
   const SocketCounters* sockets = nullptr;

@@ -1,9 +1,9 @@
 // Serves the table of metrics to Prometheus, over HTTP on a loopback address.
 //
-// It collects the numbers when a reader requests them; between scrapes it costs almost nothing.
+// It collects the numbers when a reader requests them.
 // Ownership: the counters and everything that `gauges` reads outlive this object.  It owns its
-// threads: a listener and two workers.  A slow or hostile reader can delay other readers, by about
-// 5 s per request, but not the daemon's other threads.
+// threads: a listener and two workers.  A slow reader can delay other readers, but not the daemon's
+// other threads.
 // Thread-safety: one thread calls Start and destroys it; the workers call `gauges`.
 #pragma once
 

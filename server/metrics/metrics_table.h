@@ -28,7 +28,7 @@ struct ProcessMemory {
 // Returns the processor time, in seconds, that all threads of this process have used so far.
 [[nodiscard]] double ReadProcessorSeconds();
 
-// The sources of all numbers that are not in Counters, read once for each scrape.
+// The sources of the numbers that are not in Counters.
 struct MetricReadings {
   Gauges daemon;
   ProcessMemory memory;

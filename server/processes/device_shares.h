@@ -43,11 +43,10 @@ class DeviceShares {
   };
   // Keeps `share` and returns its new ticket.  Returns ResourceExhausted if a limit is reached.
   [[nodiscard]] absl::StatusOr<ShareTicket> Add(ProcessId owner, uid_t uid, Share share);
-  // Returns the share, with a duplicate of its descriptor that the caller owns.  Returns NotFound
-  // if there is no such ticket, or if another uid shared it: memory that a process may not open
-  // does not exist for that process.
+  // Returns the share, with a duplicate of its descriptor (if it has one) that the caller owns.
+  // Returns NotFound if there is no such ticket, or if another uid shared it.
   [[nodiscard]] absl::StatusOr<Share> Open(uid_t uid, const ShareTicket& ticket) const;
-  // Drops what this process shares under the ticket.  Returns false if it shares nothing under it.
+  // Drops what this process shares under the ticket.  Returns false if that is nothing.
   bool Drop(ProcessId owner, const ShareTicket& ticket);
   void DropProcess(ProcessId owner);
 

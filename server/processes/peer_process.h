@@ -20,11 +20,10 @@ class PeerProcess {
  public:
   // Returns the process that connected (SO_PEERCRED, and SO_PEERPIDFD if the kernel has it; without
   // it, if the pid was reused since, the pidfd is of the process that has the pid now).  Returns
-  // FailedPrecondition, with what to do about it, if the process is in a PID namespace that the
-  // daemon does not see or the kernel gives no pidfd; ResourceExhausted if no descriptor is left;
-  // Unavailable if the process no longer exists.
+  // FailedPrecondition, with what to do about it, if the daemon does not see the process;
+  // Unavailable if the process no longer exists; or another error.
   [[nodiscard]] static absl::StatusOr<PeerProcess> OfSocket(int socket);
-  // Returns the process with this pid, or the errors of OfSocket for its pidfd.
+  // Returns the process with this pid, or an error as OfSocket does.
   // REQUIRES: the caller knows that `pid` was not reused (for example because the process is a
   // child of its own), or a later check would notice that.
   [[nodiscard]] static absl::StatusOr<PeerProcess> OfPid(pid_t pid, uid_t uid);

@@ -31,8 +31,7 @@ absl::Status Watch(int epoll, int fd, uint64_t id) {
 
 SidebandToken NewToken() {
   SidebandToken token;
-  // getrandom returns 16 bytes whole, and the daemon starts long after the kernel's random pool is
-  // seeded.
+  // getrandom returns so few bytes whole.
   LARDER_CHECK(getrandom(token.data(), token.size(), 0) == ssize_t{kTokenBytes});
   return token;
 }
@@ -148,7 +147,7 @@ absl::StatusOr<ProcessId> ProcessTable::EntryOf(PeerProcess peer) {
   }
   const ProcessId id{++last_id_};
   LARDER_RETURN_IF_ERROR(Watch(epoll_.get(), peer.pidfd(), id.value));
-  by_pid_[peer.pid()] = id;  // the entry of a dead process with this pid stays until Reap erases it
+  by_pid_[peer.pid()] = id;  // the entry of a dead process with this pid may stay for a while
   entries_.try_emplace(
       id, Entry{.peer = std::move(peer), .place = std::move(place.ticket), .tokens = {}});
   return id;

@@ -1,16 +1,16 @@
 // The processes that attached over the sideband, their tokens, and the only proof of death that the
 // daemon accepts: the pidfd.
 //
-// The table does not own what belongs to a process (leases, reservations, staging segments); the
-// owners of those learn of a death from the callback.  A closed socket is not a death.  The table
-// does not see a process that shares the memory of an attached process without being its thread
-// (vfork, CLONE_VM).
+// The table does not own what belongs to a process, such as leases and staging segments; the owners
+// of those learn of a death from the callback.  A closed socket is not a death.  The table does not
+// see a process that shares the memory of an attached process without being its thread (vfork,
+// CLONE_VM).
 //
-// An entry and its pidfd live until the process is dead, or has no sideband connection, no session
-// and no quarantine.  If the process connects again while its entry lives, it gets the same
-// ProcessId and another token; later it gets another id.  Ids are never reused, so a process that
-// reuses a pid gets another id: a pid stands for an entry only while the entry's pidfd reports the
-// process alive, and two live processes never share a pid.
+// An entry and its pidfd live until the table notices that its process is dead, or has no sideband
+// connection, no session and no quarantine.  If the process connects again while its entry lives,
+// it gets the same ProcessId and another token; later it gets another id.  Ids are never reused, so
+// a process that reuses a pid gets another id: a pid stands for an entry only while the entry's
+// pidfd reports the process alive, and two live processes never share a pid.
 //
 // Ownership: Daemon creates it; it outlives the Sideband and the sessions.
 // Thread-safety: all methods may be called from any thread, except that one thread calls Start,
@@ -18,8 +18,8 @@
 // Locks: mu_ is acquired before the lock of Shares, and is held while Shares reports a refusal.
 // The death callback runs without mu_.
 // Lifecycle: Create -> Start -> ... -> Stop (joins; no callback after it) -> destroyed.
-// Limits: processes_max entries, of which each uid has a share, because entries may outlive
-// connections; tokens_per_process_max tokens for each entry.  It needs Linux 5.3.
+// Limits: processes_max entries, of which each uid has a share if Options::shares is set;
+// tokens_per_process_max tokens for each entry.  It needs Linux 5.3.
 #pragma once
 
 #include <sys/types.h>
@@ -74,10 +74,10 @@ class ProcessTable {
   ProcessTable(const ProcessTable&) = delete;
   ProcessTable& operator=(const ProcessTable&) = delete;
 
-  // `on_death` runs on the table's own thread, once for each process that dies while it has an
-  // entry.  By then no thread of that process runs, and it maps no memory.  The call comes after
-  // every AddSession and AddQuarantine of that id that returned true.  The callback may call any
-  // method except Start and Stop; a slow callback delays the report of the next death.
+  // `on_death` runs on the table's own thread, once for each entry whose process it finds dead.  By
+  // then no thread of that process runs, and it maps no memory.  The call comes after every
+  // AddSession and AddQuarantine of that id that returned true.  The callback may call any method
+  // except Start and Stop; a slow callback delays the report of the next death.
   void Start(DeathCallback on_death);
   void Stop();
 
@@ -85,22 +85,21 @@ class ProcessTable {
     ProcessId process;
     SidebandToken token{};
   };
-  // Adds a connection of this process.  Returns ResourceExhausted if a limit, or the share of its
-  // uid, is reached; Unavailable if the table notices that the process is dead.
+  // Adds a connection of this process.  Returns ResourceExhausted at a limit or share, Unavailable
+  // if the table notices that the process is dead, or another error.
   [[nodiscard]] absl::StatusOr<Attachment> Attach(PeerProcess peer, bool writable);
   // Called when the connection that got the token is closed.  The token becomes invalid at once,
   // or, if the process has sessions, at the latest when the last of them is removed.
   void Detach(const SidebandToken& token);
 
-  // Returns nullopt if the token is invalid.  It becomes invalid at the latest when the table has
-  // noticed that its process is dead.
+  // Returns nullopt if the token is invalid, as it is at the latest when the table has noticed that
+  // its process is dead.
   [[nodiscard]] std::optional<AttachedProcess> Find(const SidebandToken& token) const;
-  // Returns true if the process has an entry.  The process may die at any moment after that.
+  // Returns true if the process has an entry.  The process may be dead all the same.
   [[nodiscard]] bool Contains(ProcessId process) const;
 
-  // AddSession and AddQuarantine return false if the process has no entry: either it died, and the
-  // death callback has been called for it or is about to be, or its entry was erased as unused, and
-  // the callback will not be called.
+  // AddSession and AddQuarantine return false if the process has no entry: it died, or its entry
+  // was erased as unused.  The caller cannot rely on the death callback then.
   [[nodiscard]] bool AddSession(ProcessId process);
   [[nodiscard]] bool AddQuarantine(ProcessId process);
   // RemoveSession undoes one AddSession, and RemoveQuarantine one AddQuarantine.  Both are no-ops

@@ -139,7 +139,7 @@ void Sideband::Accept(uint32_t events) {
   const int at = watched_;
   for (int i = 0; i < Doorkeeper::kBatch; ++i) {
     FileDescriptor socket = door_->Accept(SteadyNow());
-    if (!socket) break;  // only a failed Accept may replace the listening socket
+    if (!socket) break;  // a failed Accept may have replaced the listening socket
     Admit(std::move(socket));
   }
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) door_->OnHangup(at, SteadyNow());
@@ -191,7 +191,7 @@ void Sideband::Admit(FileDescriptor socket) {
 void Sideband::Close(uint64_t id) {
   const auto found = connections_.find(id);
   places_.Give(found->second.peer);
-  // Another thread may close the socket later (CloseSocket); until then epoll would report it again
+  // Another thread may close the socket later (CloseSocket); until then epoll could report it again
   // and again.
   (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.connection->socket(), nullptr);
   connections_.erase(found);

@@ -1,16 +1,15 @@
 // The sideband: the socket file at which processes of this host attach and receive descriptors.
 //
 // The sideband listens, accepts within limits, and runs all SidebandConnections on one thread.  It
-// does not create directories, and it does not keep two daemons apart, except that it refuses a
-// path at which a program listens.  The mode of the file decides which users may connect; unless
-// the listener was handed over, it is set before the first connection is possible.  If the socket
-// breaks or its file is removed, the sideband opens a new one (server/connections/doorkeeper.h).
+// does not create directories, and it does not keep two daemons apart.  The mode of the file
+// decides which users may connect; unless the listener was handed over, it is set before the first
+// connection is possible.  If the socket breaks or its file is removed, the sideband opens a new
+// one (server/connections/doorkeeper.h).
 //
-// Ownership: it owns the socket file (and unlinks it at the end if the file is still in place),
-// unless it was handed a listener; the connections; and the thread.  It borrows host, processes and
-// staging, which outlive it.
-// Thread-safety: one thread calls Create and Start and destroys it; any thread may call the other
-// methods.
+// Ownership: it owns the listening socket (server/connections/listening_socket.h), the connections
+// and the thread.  It borrows host, processes and staging, which outlive it.
+// Thread-safety: one thread calls Create and Start and destroys it; one thread calls Ask and
+// Answered; any thread may call the other methods.
 // Locks: the queue of dead processes has one, a leaf, and so have the DeviceShares.
 // Lifecycle: Create (listens; connections wait) -> Start -> destroyed (closes all connections).
 // The daemon's death callback calls OnProcessDeath, so ProcessTable::Stop must precede the
@@ -60,9 +59,8 @@ class Sideband {
     [[nodiscard]] absl::Status Validate() const;
   };
 
-  // Returns InvalidArgument if an option is not valid; FailedPrecondition if no listener is handed
-  // over, and a program listens at the path or the file there is not a socket; other errors if a
-  // system call fails.
+  // Returns InvalidArgument if an option is not valid, or another error, as ListeningSocket::Open
+  // does.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Sideband>> Create(const Options& options,
                                                                         SidebandHost& host,
                                                                         ProcessTable& processes,

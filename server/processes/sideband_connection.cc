@@ -28,7 +28,7 @@ void CheckReadOnly(int fd) {
 }
 
 // Returns true for a memfd (or another file of tmpfs or hugetlbfs), a dma-buf, or an export of
-// NVIDIA's driver.  The two system calls that it makes cannot wait for a file system.
+// NVIDIA's driver.  Does not wait for a file system.
 bool IsMemory(int fd) {
   if (fcntl(fd, F_GET_SEALS) >= 0) return true;  // a file in memory, such as a memfd
   std::array<char, 64> target{};
@@ -174,8 +174,8 @@ absl::Status SidebandConnection::On(const HelloFrame&) {
 absl::Status SidebandConnection::On(const ChallengeReplyFrame& frame,
                                     const ReceivedPacket& packet) {
   // The answer contains the nonce, so it was sent after the daemon got the pidfd, and the kernel
-  // confirms that a process with this pid sent it.  If the pidfd's process is still alive, the pid
-  // was its own all the time, so that process sent the answer.
+  // confirms that a process with this pid sent it.  If the pidfd's process is still alive, no other
+  // process had its pid meanwhile, so it sent the answer.
   if (frame.nonce != nonce_ || !packet.credentials || packet.credentials->pid != peer_->pid() ||
       packet.credentials->uid != peer_->uid() || !peer_->alive()) {
     ++context_.counters.wrong_answer;

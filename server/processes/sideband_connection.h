@@ -1,8 +1,8 @@
 // One connection of the sideband: HELLO, CHALLENGE, CHALLENGE_REPLY, WELCOME, then requests.
 //
 // A connection does not listen or wait, and it does not know other connections (Sideband does).
-// Everything that it reads may be hostile.  If a request cannot be granted, the connection answers
-// ERROR and continues; if a packet breaks the protocol, it answers ERROR and ends.
+// Everything that it reads may be hostile.  It answers ERROR to a request that it does not grant,
+// and usually ends after a packet that breaks the protocol.
 //
 // It accepts descriptors only from processes of trusted uids, after WELCOME, and keeps them only if
 // they are memory: a file in memory such as a memfd, a dma-buf, or an export of NVIDIA's driver.  A
@@ -13,11 +13,10 @@
 // created and the shares that arrived over it; its destructor releases them.  It borrows the
 // Context.
 // Thread-safety: none; only the Sideband's thread calls it.
-// Limits: a client should send one request at a time.  The connection ends if more than
-// kUnreadBytesMax of its answers are unread when a request comes, or if an answer does not fit into
-// the socket.  It also ends, instead of sending an answer with a descriptor, if more than
-// kUnreadBesideMax are unread: a descriptor in an unread answer counts toward the daemon's user,
-// who may have as many descriptors in all sockets as it may have open files.
+// Limits: a client should send one request at a time.  The connection ends if the client leaves too
+// many answers unread (kUnreadBytesMax), and earlier if an answer has a descriptor
+// (kUnreadBesideMax): the kernel limits how many descriptors in unread messages the daemon's user
+// may have.
 #pragma once
 
 #include <atomic>
@@ -72,7 +71,7 @@ class SidebandHost {
 // The sideband's thread writes these counters; any thread may read them.
 struct SidebandCounters {
   using Counter = std::atomic<uint64_t>;
-  ConnectionCounters door;       // of sideband.sock: accepted, over_descriptors, reopened, broken
+  ConnectionCounters door;       // of sideband.sock
   Counter connections_open = 0;  // now
   Counter welcomed = 0;
   Counter over_limit = 0;       // connections refused, mostly by a limit (also of processes)
@@ -95,14 +94,13 @@ struct SidebandCounters {
   Counter opened_memory = 0;  // shared device memory opened, by descriptor
   Counter opened_handle = 0;  // shared device memory opened, by handle
   Counter cleans = 0;
-  // Requests answered with ERROR that no other counter counts, except requests for a session socket
-  // of a daemon that serves none.
+  // Most of the other requests that were answered with ERROR.
   Counter requests_failed = 0;
 };
 
 class SidebandConnection {
  public:
-  // Both limits are in bytes as the kernel counts them: a short packet counts as 768 bytes.
+  // Both limits are in bytes as the kernel counts them: a short packet counts as hundreds of bytes.
   static constexpr int kUnreadBytesMax = 16 * 1024;
   static constexpr int kUnreadBesideMax = 2 * 1024;
 

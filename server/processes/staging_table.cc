@@ -50,7 +50,7 @@ absl::StatusOr<FreshSegment> MakeSegment(uid_t uid, ByteCount bytes) {
   // keep the pages of a dropped segment.
   if (!fresh.segment->RemovePages()) return NoSegment(errno, "MADV_REMOVE");
   // Sealed before the client gets the descriptor: if the client shrank the file, an access by the
-  // daemon would raise SIGBUS.
+  // daemon could raise SIGBUS.
   if (fcntl(fresh.descriptor.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return NoSegment(errno, "sealing");
   }
@@ -71,14 +71,13 @@ constexpr char kHalf[] = ", and a segment may take at most half of what is left;
 
 StagingSegment::~StagingSegment() { munmap(mapping_.data(), mapping_.size()); }
 
-// MakeSegment has checked that this works: the seals allow it, and neither they nor the kind of
-// file can change afterwards.
+// MakeSegment has checked that RemovePages works; seals and kind of file cannot change afterwards.
 bool StagingSegment::RemovePages() const {
   return madvise(mapping_.data(), mapping_.size(), MADV_REMOVE) == 0;
 }
 
-// The accounts of all users, and the segments that were dropped and are not freed yet.  The table
-// and every segment share the ledger, because it must outlive the segments.
+// The accounts of all users, and dropped segments that wait to be freed.  The table and every
+// segment share the ledger, because it must outlive the segments.
 // Thread-safety: all methods may be called from any thread.
 class StagingTable::Ledger : public std::enable_shared_from_this<Ledger> {
  public:
@@ -86,7 +85,7 @@ class StagingTable::Ledger : public std::enable_shared_from_this<Ledger> {
 
   [[nodiscard]] absl::Status Charge(uid_t uid, ByteCount bytes) LARDER_EXCLUDES(mu_);
   void Uncharge(uid_t uid, ByteCount bytes) LARDER_EXCLUDES(mu_);
-  // Frees a dropped segment: on a thread of its user if Options::frees_aside is true, otherwise
+  // Frees a dropped segment: on a thread for its user if Options::frees_aside is true, otherwise
   // before this returns.  The segment stays charged until its pages are removed.
   void Free(std::unique_ptr<const StagingSegment> segment) LARDER_EXCLUDES(mu_);
   [[nodiscard]] ByteCount total() const LARDER_EXCLUDES(mu_) {
@@ -166,16 +165,15 @@ void StagingTable::Ledger::FreeNow(std::unique_ptr<const StagingSegment> segment
   if (removed) Uncharge(uid, bytes);
 }
 
-// Each user has a thread of its own, so processes that delay it delay only segments of their own
-// user.
+// Each user has its own thread, so processes that delay it delay only segments of their own user.
 void StagingTable::Ledger::Free(std::unique_ptr<const StagingSegment> segment) {
   if (!options_.frees_aside) return FreeNow(std::move(segment));
   const uid_t uid = segment->uid();
   MutexLock lock(mu_);
   User& user = users_[uid];
   user.dropped.push_back(std::move(segment));
-  // If no thread can be started, the segment stays queued, and charged, until the user's next
-  // segment is dropped.
+  // If no thread can be started, the segment stays queued, and charged, at least until another
+  // segment of the user is dropped.
   if (!user.freeing) user.freeing = StartThread(uid);
 }
 

@@ -1,23 +1,22 @@
 // The staging segments of attached processes: memory that the daemon creates and shares with one
-// process, for processes that may not map slabs.  The process writes into a segment the blocks that
-// it puts, and the daemon copies into a segment the blocks that the process reads.
+// process.  The process may write into a segment the blocks that it puts, and the daemon may copy
+// into a segment the blocks that the process reads.
 //
 // The table does not copy and does not check content: the client may change the bytes at any
 // moment.  So a copy out of a segment is hashed at its destination, never in the segment, and the
 // daemon reads nothing back from a segment that it needs later.
-// A client cannot make an access by the daemon raise SIGBUS: a segment is a memfd that the daemon
-// created and sealed against shrinking before the client got its descriptor, and it does not use
-// hugetlb pages.  (A client may punch holes; the next access to a hole allocates a page again,
-// within what was charged for the segment.)
+// A client cannot shrink a segment, which would make an access by the daemon raise SIGBUS: a
+// segment is a memfd that the daemon created and sealed before the client got its descriptor, and
+// it does not use hugetlb pages.  (A client may punch holes; the next access to a hole allocates a
+// page again, within what was charged for the segment.)
 // The kernel charges pages to the daemon if the daemon touches them first, so there are limits on
 // what a process, the processes of a uid, and all processes may request.  A descriptor or a mapping
-// that the client keeps does not keep the pages: when a segment is dropped, its pages are removed
-// from the file, and the segment stays charged until they are removed.  (Pages that a client writes
-// afterwards are charged to the client.)
+// that the client keeps does not keep the pages: after a segment is dropped, its pages are removed
+// from the file, and the segment stays charged until they are removed.
 //
-// Ownership: the table shares each mapping with the copies under way: a dropped segment is freed
-// when the last of these copies releases it.  The client owns the descriptor; the daemon keeps
-// none.
+// Ownership: the table shares each mapping with the copies under way: a dropped segment is not
+// freed before the last of these copies releases it.  The client owns the descriptor; the daemon
+// keeps none.
 // Thread-safety: all methods may be called from any thread.  Freeing a segment takes a kernel lock
 // that its client may hold for as long as it likes (by a write to the file from memory whose pages
 // do not arrive), which is why Options::frees_aside exists.
@@ -71,14 +70,13 @@ class StagingTable {
     ByteCount uid_bytes_max = MiB(512);
     ByteCount total_bytes_max = GiB(1);
     uint32_t uid_segments_max = 1024;  // including dropped ones that are not freed yet
-    // If true, a separate thread for each user frees the user's dropped segments soon.  Otherwise
-    // the thread that releases the last reference frees the segment, which may take long.
+    // If true, a separate thread for each user frees the user's dropped segments.  Otherwise the
+    // thread that releases the last reference frees the segment, which may take long.
     bool frees_aside = false;
   };
   // A segment larger than kSmallBytes may take at most half of what is left of each limit of bytes.
-  // So a client that is refused, and halves its request again and again, finds a segment that fits,
-  // if the limits of segments allow one more and at least kSmallBytes are left of each limit of
-  // bytes.
+  // So a client that is refused can halve its request again and again, and usually finds a segment
+  // that fits.
   static constexpr ByteCount kSmallBytes = MiB(4);
 
   explicit StagingTable(const Options& options);
@@ -91,9 +89,8 @@ class StagingTable {
     FileDescriptor descriptor;  // for the client: readable and writable
   };
   // Creates a segment of a process.  Returns InvalidArgument if `bytes` is 0 or not a multiple of
-  // 4,096.  Returns ResourceExhausted if the segment exceeds a limit, which the message names; if
-  // the segment is larger than kSmallBytes and larger than half of what is left of a limit of
-  // bytes; if the host has no memory or descriptor; or if all ids are used up.
+  // 4,096.  Returns ResourceExhausted if the segment does not fit into a limit, which the message
+  // names, or if the host has no memory or descriptor; or another error.
   [[nodiscard]] absl::StatusOr<Made> Make(ProcessId process, uid_t uid, ByteCount bytes);
   // Returns nullptr if this process has no such segment.
   [[nodiscard]] std::shared_ptr<const StagingSegment> Get(ProcessId process, uint32_t id) const;

@@ -1,7 +1,7 @@
 // Checks whether a file system has the space that --disk-limit allows the disk tier to use.
 //
 // The disk tier allocates its files as it needs them, so without this check a file system that is
-// too small is noticed much later, when writes fail.
+// too small is noticed only when writes fail.
 // Thread-safety: any thread may call it.
 #pragma once
 

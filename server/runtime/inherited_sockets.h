@@ -1,5 +1,5 @@
-// The sockets on which the service manager listens before the daemon runs (systemd's socket units):
-// a client that connects while the daemon starts or restarts waits instead of being refused.
+// The sockets on which the service manager listens before the daemon runs (systemd's socket units),
+// so that clients can connect while the daemon starts or restarts.
 //
 // Ownership: this object owns the listening sockets; the parts of the daemon that use them borrow
 // them.
@@ -24,8 +24,8 @@ class InheritedSockets {
     int type = 0;  // SOCK_STREAM or SOCK_SEQPACKET
   };
   // Takes over the sockets that the service manager passed to this process; often there are none.
-  // Returns FailedPrecondition, with what to do about it, if one of them is not among the `wanted`
-  // sockets, and FailedPrecondition if the environment of the service manager is not valid.
+  // Returns FailedPrecondition if one of them is not among the `wanted` sockets, or if the
+  // environment of the service manager is not valid.
   [[nodiscard]] static absl::StatusOr<InheritedSockets> Take(const std::vector<Wanted>& wanted);
 
   // Returns the descriptor of the socket at `path`, which this object still owns, or -1 if the

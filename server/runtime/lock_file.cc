@@ -40,7 +40,7 @@ absl::Status PrepareDirectory(const std::string& dir) {
 
 // Returns an error if the lock file belongs to neither this user nor the owner of its directory,
 // and makes a file of this user inaccessible to other users (mode 0600): a user who can open the
-// file can hold its lock forever, and then no daemon could start.
+// file can hold its lock, and then no daemon can start.
 absl::Status KeepForOurselves(int fd, const struct stat& file, const std::string& path) {
   struct stat dir {};
   if (stat(path.substr(0, path.rfind('/')).c_str(), &dir) != 0) {
@@ -58,8 +58,8 @@ absl::Status KeepForOurselves(int fd, const struct stat& file, const std::string
   return absl::OkStatus();
 }
 
-// Returns the pid that the holder of the lock wrote into the file, as text for an error message.
-// The pid may be wrong: only the lock decides which daemon serves the directory.
+// Returns a text for an error message: the pid in the lock file, or that it is unknown.  The pid
+// may be wrong: only the lock decides which daemon serves the directory.
 std::string HolderPid(int fd) {
   char text[24] = {};
   const ssize_t n = pread(fd, text, sizeof text - 1, 0);

@@ -14,7 +14,7 @@
 // Ownership: server/main.cc creates the log.  Other parts of the daemon report through functions
 // that it passes to them.
 // Thread-safety: all methods of Log, LogLimiter and LogRepeats may be called from any thread.
-// Limits: at most kLogValueBytesMax bytes of each value are logged.
+// Limits: the first kLogValueBytesMax bytes of a text are logged.
 #pragma once
 
 #include <concepts>

@@ -19,8 +19,7 @@ size_t AnonymousBytes() {
   return (resident - shared) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Returns about how many bytes are resident but not allocated: free memory in the arenas, stacks,
-// and other mappings.
+// Returns about how many bytes are resident but not allocated, such as free memory in the arenas.
 size_t UnallocatedBytes() {
   const struct mallinfo2 heap = mallinfo2();
   const size_t allocated = heap.uordblks + heap.hblkhd;
@@ -38,14 +37,14 @@ void KeepHeapWarm() {
   (void)mallopt(M_TRIM_THRESHOLD, kHeapKeptBytes);
 }
 
-// Compares the unallocated bytes and not the size of the process: otherwise the free memory that a
-// burst of messages leaves behind would stay until the process grew beyond its size in the burst.
+// Compares the unallocated bytes and not the size of the process, which also depends on how much is
+// allocated.
 void MallocTrimmer::Check() {
   const size_t now = UnallocatedBytes();
   least_ = std::min(least_, now);
   if (now < least_ + kHeapFreeBytes) return;
   (void)malloc_trim(0);
-  least_ = UnallocatedBytes();  // this trim could not return so much, so another could not either
+  least_ = UnallocatedBytes();  // what the trim could not return does not count
 }
 
 }  // namespace larder

@@ -9,27 +9,25 @@
 
 namespace larder {
 
-// malloc maps allocations of this many bytes and more, and returns them to the kernel as soon as
-// they are freed.
+// malloc may map allocations of this many bytes and more, and returns mapped ones to the kernel as
+// soon as they are freed.
 inline constexpr int kHeapMappedBytes = 4 << 20;
-// malloc may use as many arenas as there are cores, but at least this many (glibc: eight per core).
+// malloc's limit of arenas is the number of cores, but at least this (glibc: eight per core).
 // Memory that is free in one arena is of no use to a thread that allocates from another: eight
 // processes that flooded the daemon with long requests left 60 MiB free with 16 arenas, and 35 MiB
 // with four.
 inline constexpr int kHeapArenasLeast = 4;
-// When more than this many bytes are free at the top of an arena, malloc returns them to the
+// About how many free bytes malloc keeps at the top of an arena before it returns them to the
 // kernel.  Memory that is free below a live allocation stays until the MallocTrimmer returns it.
 inline constexpr int kHeapKeptBytes = 4 << 20;
-// When this many bytes more are resident and free than at the minimum that was seen since the last
-// trim, the MallocTrimmer returns the free memory to the kernel.
+// By how much the free memory must have grown before the MallocTrimmer returns it to the kernel.
 inline constexpr size_t kHeapFreeBytes = 16 << 20;
 // Applies kHeapMappedBytes, kHeapArenasLeast and kHeapKeptBytes to this process.
 // REQUIRES: no thread has been started yet.
 void KeepHeapWarm();
-// Check returns free memory to the kernel if at least kHeapFreeBytes more memory is resident and
-// free than at the minimum that Check has seen since its last trim.  Otherwise Check is cheap.  A
-// trim that returns much memory takes several milliseconds, during which allocations of other
-// threads may wait.  Thread-safety: none.
+// Check returns free memory to the kernel if that memory exceeds its minimum since the last trim by
+// kHeapFreeBytes.  A trim that returns much memory takes several milliseconds, during which
+// allocations of other threads may wait.  Thread-safety: none.
 class MallocTrimmer {
  public:
   void Check();

@@ -15,14 +15,14 @@
 namespace larder {
 namespace {
 
-// The manager reads every line as an assignment of its own, so a text must not contain newlines.
+// The manager reads every line as a separate assignment, so a text must not contain newlines.
 std::string OneLine(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
 }
 
-// Returns false if the queue of the socket at `path` is full, and true otherwise, even if the text
-// could not be sent.  sd_notify would wait for a free slot instead.
+// Returns false if the text cannot be sent to `path` without waiting, and true otherwise, even if
+// it could not be sent.  sd_notify would wait instead.
 bool SendNow(const FileDescriptor& socket, std::string_view path, std::string_view text) {
   sockaddr_un address{};
   if (path.size() >= sizeof address.sun_path) return true;

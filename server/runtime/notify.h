@@ -1,12 +1,10 @@
 // Reports the state of the daemon to the service manager (systemd): READY, STOPPING, STATUS,
 // WATCHDOG.
 //
-// The methods that report are no-ops without $NOTIFY_SOCKET, and none of them fails.  None of them
-// waits for the manager either, because a manager that does not listen must not stop the daemon;
-// only an address that is neither a path nor abstract may make them wait (sd_notify).  If the
-// manager's queue is full, a report other than StillAlive is kept and sent with the next one,
-// usually with the StillAlive of the next pulse (signals.h); of several statuses only the newest is
-// kept.
+// The methods that report do nothing without $NOTIFY_SOCKET, and none of them fails.  They do not
+// wait for the manager if its address is a path or abstract: a manager that does not listen must
+// not stop the daemon.  If the manager's queue is full, a report other than StillAlive is kept and
+// sent with a later one; of several statuses only the newest is kept.
 // Ownership: this object owns a socket once it has reported to a path or an abstract address.
 // Thread-safety: all methods may be called from any thread, as long as no thread changes the
 // environment.
@@ -37,11 +35,10 @@ class ServiceManager {
   [[nodiscard]] std::optional<Duration> WatchdogInterval() const;
 
  private:
-  // Sends an event and a status, after the events that are kept.  `event` consists of whole lines,
-  // or is empty.
+  // Tries to send an event and a status, after the events that are kept.  `event` consists of whole
+  // lines, or is empty.
   void Tell(const std::string& event, const std::string& status) LARDER_EXCLUDES(mu_);
-  // Sends everything that is kept, and `now`.  If the queue is full, `now` is lost, and what was
-  // kept before stays kept.
+  // Tries to send everything that is kept, and `now`.  If the queue is full, only `now` is lost.
   void TellKept(const std::string& now) LARDER_REQUIRES(mu_);
 
   Mutex mu_;

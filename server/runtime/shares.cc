@@ -47,7 +47,7 @@ uint64_t MostOf(const Shares::Limit& limit, uint64_t max, uint64_t times, uint64
 }
 
 // Adds `amount` if the sum is within `max`.  It compares and exchanges instead of adding and
-// undoing, because two threads that overshoot together would both be refused.
+// undoing, because two threads that overshoot together could both be refused.
 bool AddWithin(std::atomic<uint64_t>& held, uint64_t amount, uint64_t max) {
   uint64_t now = held.load(std::memory_order_relaxed);
   while (amount <= max && now <= max - amount) {
@@ -88,7 +88,7 @@ Shares::Limits Shares::LimitsOf(const Sizes& sizes) {
   of(ShareKind::kByteStreams) = {
       .all = std::max<uint64_t>(1, sizes.memory_limit.value() / kStream.value())};
   // Messages that are still arriving (incoming_messages.h), messages that wait (kWaitingBytes) and
-  // answers that are not read yet (kUnreadBytes) have limits of their own, in addition to this one.
+  // answers that are not read yet (kUnreadBytes) have limits of their own.
   of(ShareKind::kMessageBytes) = {.all = std::max(sizes.memory_limit.value() / 2,
                                                   std::min(sizes.memory_limit, kMessage).value()),
                                   .floor = kMessage.value()};
@@ -104,8 +104,7 @@ Shares::Limits Shares::LimitsOf(const Sizes& sizes) {
   of(ShareKind::kRegistrationBytes) = {.all = sizes.registrations.value()};
   of(ShareKind::kLeases) = {.all = 131'072};  // about 300 B each
   of(ShareKind::kDevicePlaces) = {.all = 1 << 20};
-  // Caps instead of the rule: a leased block counts for every lease on it, so there is no total to
-  // divide.
+  // Caps instead of the rule: a leased block counts for every lease on it, so leases have no total.
   const uint64_t share =
       sizes.pool == ByteCount(0) ? UINT64_MAX : Times(sizes.pool, sizes.lease_share).value();
   const uint64_t three =
@@ -209,8 +208,8 @@ Shares::Answer Shares::Take(const std::shared_ptr<Book>& book, ShareKind kind, u
   const Limit& limit = state.limit;
   Book* const uid = book == nullptr || book->uid == nullptr ? book.get() : book->uid.get();
   Book* const process = uid == book.get() ? nullptr : book.get();
-  // The holder's own share is checked first: an amount that exceeds that share must not be added to
-  // the total even for a moment, as this could refuse other holders.
+  // The shares are checked before the total is charged: an amount that a share refuses would
+  // otherwise count toward the total for a moment, and could refuse other holders.
   const uint64_t before = state.held.load(std::memory_order_relaxed);
   const uint64_t left = limit.all - std::min(limit.all, before);
   if (amount > left) return Refuse(kind, amount, nullptr, book.get());
@@ -320,7 +319,7 @@ uint64_t Shares::OwnRoom(const Book& book, ShareKind kind) const {
   const uint64_t free = Free(kind);
   const uint64_t held = book.held[Index(kind)].load(std::memory_order_relaxed);
   const auto left = [held](uint64_t most) { return most - std::min(most, held); };
-  // The largest n for which held + n <= times * (free - n); more where that is below the floor.
+  // `ruled` is the largest n for which held + n <= times * (free - n).
   const uint64_t most = free > UINT64_MAX / times ? UINT64_MAX : free * times;
   const uint64_t ruled = left(most) / (times + 1);
   return std::min(left(of_process ? limit.process_max : UidMax(limit, book)),

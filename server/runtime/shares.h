@@ -2,12 +2,11 @@
 // process and uid, one table of limits, and a ticket for everything that is held.  Shares grants or
 // refuses every request for the kinds below.
 //
-// The rule: a process is granted more of a kind if it then holds no more than stays free.  The
-// processes of a uid together are granted more if they then hold no more than three times what
-// stays free.  So one process alone gets half of a kind and one uid three quarters, and the more
-// holders there are, the less each of them gets.  Up to the floor of a kind (1; 1 MiB to 32 MiB for
-// the bytes of messages and answers) the rule does not limit a holder.  Kinds that count bytes of
-// the pool have fixed caps instead.
+// The rule: after a grant, a process holds no more of a kind than stays free, and the processes of
+// a uid together hold no more than three times what stays free.  So one process alone gets about
+// half of a kind and one uid three quarters, and the more holders there are, the less each of them
+// gets.  Up to the floor of a kind (1, or some MiB for the bytes of messages and answers) the rule
+// does not limit a holder.  Kinds that count bytes of the pool have fixed caps instead.
 //
 // The total limit and the caps of a kind are exact: they are never exceeded, even when many threads
 // take at once.  What the rule allows may be exceeded a little, because what is free may change
@@ -20,7 +19,7 @@
 // Locks: mu_ protects the table of accounts only; it is a leaf, and Take does not acquire it.
 // Lifecycle: Of -> Account -> Take -> the ticket lives as long as what it accounts for ->
 // destroyed.
-// Memory: about 300 B for each process and uid that holds an account or a ticket.
+// Memory: about 300 B for each known process and uid.
 #pragma once
 
 #include <sys/types.h>
@@ -47,11 +46,11 @@ namespace larder {
 enum class ShareKind : uint8_t {
   kCalls,              // calls of Cache under way, except WatchEvents
   kSessions,           // attached sessions
-  kProcesses,          // processes with a sideband connection, a session or a quarantine
+  kProcesses,          // processes that the ProcessTable knows
   kByteStreams,        // StoreBlocks and FetchBlocks calls under way
-  kMessageBytes,       // bytes of messages under way, and of reads by copies that wait
-  kWaitingBytes,       // bytes of messages that have arrived and wait for capacity in kMessageBytes
-  kUnreadBytes,        // bytes of answers that their callers have not read
+  kMessageBytes,       // bytes for messages and byte streams under way, and for waiting reads
+  kWaitingBytes,       // bytes of a session's messages that wait for kMessageBytes
+  kUnreadBytes,        // bytes of answers that wait for their callers
   kWatchers,           // WatchEvents calls under way
   kEngines,            // known engine ids
   kVariants,           // variants of all registrations
@@ -59,8 +58,8 @@ enum class ShareKind : uint8_t {
   kContents,           // contents of all registrations
   kRegistrationBytes,  // bytes of names and numbers in registrations
   kLeases,             // leases, including revoked ones until they are acknowledged
-  kLeasedBytes,        // bytes of leased blocks; a block under two leases counts twice
-  kReservedBytes,      // bytes of the pool that are reserved, by writers or to decode a block
+  kLeasedBytes,        // bytes that leases hold; a block under two leases counts twice
+  kReservedBytes,      // bytes of the pool that are reserved, mainly by writers
   kDevicePlaces,       // blocks that sessions report in device memory
 };
 inline constexpr size_t kShareKinds = 17;
@@ -91,7 +90,7 @@ class Shares {
     uint64_t process_max = UINT64_MAX, uid_max = UINT64_MAX;
   };
   using Limits = std::array<Limit, kShareKinds>;  // by kind
-  // The sizes that depend on the configuration; all other limits are fixed.
+  // The parts of the configuration on which limits depend.
   struct Sizes {
     uint64_t calls_max = 256;
     uint64_t sessions_max = 1024;
@@ -111,7 +110,7 @@ class Shares {
   };
 
  public:
-  // An amount of a kind, held until the ticket is destroyed.  A ticket is empty when it is
+  // An amount of a kind, which the destructor releases.  A ticket is empty when it is
   // default-constructed, moved from or reset.
   class Ticket {
    public:
@@ -140,8 +139,8 @@ class Shares {
 
   struct Answer {
     Ticket ticket;           // empty if the request was refused
-    Duration retry_after{};  // if refused; 0 if a retry cannot succeed, as the limit is smaller
-    bool own = false;        // if refused: the holder's own share was full, not the total
+    Duration retry_after{};  // if refused; 0 if the amount exceeds the total or a cap
+    bool own = false;        // if refused: a share was full, not the total
     std::string why;         // if refused: which share, whose, the limit and what to do
     [[nodiscard]] bool admitted() const { return static_cast<bool>(ticket); }
   };
@@ -161,9 +160,9 @@ class Shares {
     // Counts a refusal that a caller decided from Room, without asking for a ticket.
     void CountRefused(ShareKind kind) const { shares_->CountRefused(kind, *book_); }
     [[nodiscard]] uint64_t held(ShareKind kind) const;
-    // Returns true if the account's uid holds at least as much of the kind as the average uid that
-    // holds some, and the account at least as much as the average process of its uid that holds
-    // some.  When all holders wait for one another, this is true for at least one of them.
+    // Returns true if the account holds at least an average part of what its uid holds of the kind,
+    // and the uid at least an average part of what all hold.  When all holders wait for one
+    // another, this is true for at least one of them.
     [[nodiscard]] bool HasItsPart(ShareKind kind) const {
       return shares_->HasItsPart(*book_, kind);
     }
@@ -178,17 +177,16 @@ class Shares {
     std::shared_ptr<Book> book_;
   };
 
-  // Called for each refusal, on the thread that asked, possibly often, and under locks of the
-  // caller.  `what` is the kind and the uid, so that one uid cannot cause many different texts;
-  // `why` names the holder and says why it was refused.
+  // Called for each refusal, on the thread that asked, possibly often and under locks of the
+  // caller.  One uid causes few different texts in `what`; `why` is a text for an operator.
   using OnRefused = std::function<void(const std::string& what, const std::string& why)>;
   explicit Shares(const Limits& limits, OnRefused on_refused = {});
   Shares(const Shares&) = delete;
   Shares& operator=(const Shares&) = delete;
 
   [[nodiscard]] Account Of(const ShareHolder& holder) LARDER_EXCLUDES(mu_);
-  // Returns an account whose tickets count only toward the total and are charged to no holder.  It
-  // is for what an earlier daemon left on disk.  Only Take and OfUid may be called on it.
+  // Returns an account whose tickets count only toward the total and are charged to no holder.
+  // Only Take and OfUid may be called on it.
   [[nodiscard]] Account OfDaemon() { return {this, nullptr}; }
 
   [[nodiscard]] uint64_t held(ShareKind kind) const { return StateOf(kind).held.load(); }
@@ -224,7 +222,7 @@ class Shares {
   [[nodiscard]] std::string Text(ShareKind kind, const Book* full,
                                  std::optional<uint64_t> wanted) const;
   [[nodiscard]] uint64_t Free(ShareKind kind) const;
-  // Returns how much more a book's own share allows, ignoring how much of the total is free.
+  // Returns how much more a book's own share allows.  The total may allow less.
   [[nodiscard]] uint64_t OwnRoom(const Book& book, ShareKind kind) const;
   // Returns the one that allows the least: `book`, its uid's book, or (null) the total.
   [[nodiscard]] const Book* Tightest(const Book& book, ShareKind kind) const;

@@ -1,10 +1,10 @@
 // Turns signals into calls on a dedicated thread, where the handlers may do anything.
 //
-// The first SIGTERM or SIGINT calls `on_end`; the second one ends the process, at once or when the
-// handler that runs returns.  SIGHUP calls `on_hangup`.  SIGPIPE is ignored: a write to a peer that
-// has closed its connection returns an error instead.
-// The thread also calls `on_pulse` periodically, for the watchdog of a service manager, and before
-// it handles a signal.  While a handler runs, the thread does not call `on_pulse`.
+// The first SIGTERM or SIGINT calls `on_end`; one that arrives later ends the process, once a
+// handler that runs has returned.  SIGHUP calls `on_hangup`.  SIGPIPE is ignored: a write to a peer
+// that has closed its connection returns an error instead.
+// The thread also calls `on_pulse`, for a watchdog, about every `pulse` and more often when signals
+// arrive, but not while another handler runs.
 //
 // Ownership: this object owns its thread.  Thread-safety: one thread creates and destroys it.
 // Lifecycle: BlockSignals before any thread of the process is started -> SignalThread -> destroyed

@@ -3,14 +3,11 @@
 //
 // Users take turns, and the processes of a user share the turns of that user: at most one waiting
 // job of each other user is taken before a user's next job, however many jobs and processes the
-// other users have.  The queue is shared as well: a process that has waiting jobs may queue another
+// other users have.  The queue is shared as well: a process with a waiting job may submit another
 // one only if its waiting jobs together then take no more slots, and no more bytes, than stay free.
-// So a process gets at most half of the queue, and a process without waiting jobs may always queue
-// one.
 // Ownership: the destructor joins the threads, after they have run all accepted jobs.
 // Thread-safety: Submit and Help may be called from any thread.
-// Limits: Submit returns false beyond `jobs_max` waiting jobs or `bytes_max` declared bytes, except
-// for a process that has no waiting job.
+// Limits: about `jobs_max` waiting jobs and `bytes_max` declared bytes.
 // Memory: list nodes of finished jobs are reused.
 #pragma once
 
@@ -44,8 +41,7 @@ class WorkerPool {
 
   [[nodiscard]] size_t threads() const { return threads_.size(); }
   // Queues a job of the holder `who`; `bytes` is the memory that the job takes while it waits.
-  // Returns false if the pool is being destroyed, or if other jobs of the holder's process wait and
-  // this one does not fit the queue or the part of it that the process may take.
+  // Returns false if the pool is being destroyed, or if the process's part of the queue is full.
   [[nodiscard]] bool Submit(const ShareHolder& who, size_t bytes, std::function<void()> job)
       LARDER_EXCLUDES(mu_);
   // Queues a job in a pool whose queue is not divided among holders.  Returns false if the pool is
@@ -53,8 +49,7 @@ class WorkerPool {
   [[nodiscard]] bool Submit(std::function<void()> job) LARDER_EXCLUDES(mu_);
 
   // Queues a job that is worth running only if a thread has nothing else to do.  Drops the job if
-  // the pool is being destroyed, and unless more than twice as many slots stay free as jobs of the
-  // holder's process wait already.
+  // few slots are free, or if the pool is being destroyed.
   void Help(const ShareHolder& who, std::function<void()> job) LARDER_EXCLUDES(mu_);
 
  private:

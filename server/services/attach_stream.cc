@@ -34,9 +34,8 @@ void AttachStream::Refuse(const absl::Status& status) { Finish(status); }
 
 void AttachStream::OnReadDone(bool ok) {
   if (!ok) {
-    // The client has half-closed the stream, or the stream broke: the session ended well only if it
-    // received `bye`.  The session ends before its stream, so that when a client sees the end of
-    // the stream, the daemon has ended the session already.
+    // The client has half-closed the stream, or the stream broke.  The session is ended before the
+    // stream, so that it has ended when a client sees the end of the stream.
     EndSession();
     MutexLock lock(mu_);
     if (!finish_) finish_ = absl::OkStatus();
@@ -134,8 +133,8 @@ std::optional<absl::StatusOr<Shares::Ticket>> AttachStream::TakeRoom() {
     if (!place.admitted()) return absl::ResourceExhaustedError(place.why);
     waits_ = std::move(place.ticket);
   }
-  // Messages that wait for one another's capacity must not wait forever, so after kWaitMax a
-  // message is refused if its process holds its part of the capacity.
+  // Messages must not wait for one another's capacity forever, so after kWaitMax a message is
+  // refused if its account holds an average share or more (HasItsPart).
   bool over = false;
   if (now >= std::max(*waits_from_ + kWaitMax, asked_ + kAskAgain)) {
     asked_ = now;  // not at each try, because HasItsPart looks at all accounts

@@ -4,15 +4,13 @@
 // Thread-safety: Send, Finish and Abort from any thread.  gRPC calls the reactor's methods.
 // Locks: mu_ may be held while gRPC is asked to read, write or finish, and while a share is taken.
 // The session is called without it, and calls this object under the session's locks.
-// Limits: while more than kQueuedMax bytes of answers wait to be written, no further message is
-// read, so that a client which sends requests and does not read cannot make the daemon's memory
-// grow.
+// Limits: reading pauses when more than kQueuedMax bytes of answers wait to be written, so that a
+// client which sends requests and does not read cannot make the daemon's memory grow.
 // Memory: gRPC delivers a message as bytes.  A message longer than kSmallBytes is charged to the
 // session's account before it is parsed, until it has been handled.  If the share is full, the
-// message waits unparsed, and its bytes are charged to kWaitingBytes; if that is full too, or the
-// message has waited for too long (kWaitMax), the session ends.  Answers that wait are charged
-// (ChargeAnswers).  Between two messages the stream keeps at most about SessionCodec::kKeptBytes of
-// memory for each direction, to reuse it.
+// message may wait unparsed, charged to kWaitingBytes; the session ends if the message cannot wait,
+// and may end if it waits for too long (kWaitMax).  Answers that wait are charged (ChargeAnswers).
+// Between two messages, message_ and down_ each keep at most about SessionCodec::kKeptBytes.
 #pragma once
 
 #include <chrono>
@@ -61,20 +59,17 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void OnDone() override;
   void EndSession();  // idempotent
   // The steps of handling up_: it waits for capacity; a long message goes to a worker, because
-  // gRPC's few threads serve all calls; it is handled; then the stream ends, or the next read
-  // begins, at once or when fewer answers wait.
+  // gRPC's few threads serve all calls; it is handled; EndRead completes the handling.
   void AwaitRoom() LARDER_EXCLUDES(mu_);
   void HandToWorker() LARDER_EXCLUDES(mu_);
   void HandleRead() LARDER_EXCLUDES(mu_);
-  // Ends the session if the status is not OK; otherwise begins the next read, unless too many
-  // answers wait.
+  // Completes the handling of up_.  Ends the session if the status is not OK.
   void EndRead(absl::Status status) LARDER_EXCLUDES(mu_);
   void RetryLater(std::function<void()> again) LARDER_REQUIRES(mu_);
   // Parses up_ into message_.
   [[nodiscard]] absl::Status Parse();
   // Charges the message in up_ if it is long.  Returns nullopt if it must wait for capacity, and
-  // ResourceExhausted if it must not: there can never be enough, kWaitingBytes is full, or it has
-  // waited for kWaitMax and the account HasItsPart.
+  // ResourceExhausted if it cannot wait or has waited for too long.
   [[nodiscard]] std::optional<absl::StatusOr<Shares::Ticket>> TakeRoom();
   void WriteNext() LARDER_REQUIRES(mu_);
   // Returns true if nothing is left to do except to call gRPC's Finish, which the caller must then

@@ -9,9 +9,9 @@
 // Thread-safety: none; gRPC and the retry alarm call a stream one at a time.
 // Memory: one message at a time.  Its bytes and the parsed message are charged to the caller's
 // share while the message is under way.  If the share is full, the message waits; a received
-// message waits unparsed.  An idle stream takes little beyond its base charge.
-// Limits: a stream on which nothing moves for 30 s ends.  Every stream ends at the deadline that
-// its caller sets, at most one hour after it began, or after 30 s if the caller sets none.
+// message waits unparsed.
+// Limits: a stream on which nothing moves for 30 s ends, and every stream at the deadline that its
+// caller sets, or after 30 s if it sets none; at the latest after one hour.
 #pragma once
 
 #include <optional>
@@ -31,7 +31,7 @@ namespace larder {
 class StreamShare {
  public:
   // Takes a place in kByteStreams and the base charge.  Returns ResourceExhausted if a share is
-  // full, with a retry hint in the trailing metadata if a retry can succeed.
+  // full, usually with a retry hint in the trailing metadata.
   [[nodiscard]] static absl::StatusOr<StreamShare> Enter(grpc::CallbackServerContext& context,
                                                          const Shares::Account& account);
   // Releases the charge for the previous message, and charges `memory` bytes for the next one.

@@ -15,8 +15,8 @@ namespace {
 constexpr Duration kRetryAfterLongCalls = std::chrono::seconds(1);
 constexpr size_t kPageBytesMax = 1 << 20;  // of instances; the first of a page may be larger
 
-// Removes the salts of contents.  A salt keeps users apart: only a user that knows it can name the
-// blocks that were stored with it.
+// Removes the salts of contents.  A salt keeps users apart: only a user that knows it can compute
+// the digests of the blocks stored with it.
 void HideSalts(std::vector<wire::InstanceInfo>* instances) {
   for (wire::InstanceInfo& instance : *instances) {
     for (ContentSpec& content : instance.contents) content.salt.clear();

@@ -2,9 +2,9 @@
 // Clear (clear_calls.cc), Move (move_calls.cc), Compress (compress_calls.cc), WatchEvents
 // (watch_call.cc).
 //
-// Short requests are answered from memory on gRPC's thread, long ones on threads for long requests
-// (charged_request.h), and the verbs of many blocks on threads of their own (LongCalls).  If there
-// is a disk, Pin and Unpin of HOST and DISK answer when the change is on disk.
+// Short requests are usually handled on gRPC's thread; long ones (charged_request.h), and those on
+// more than kInlineBlocks blocks, on threads for long requests; and the verbs of many blocks on
+// threads of their own (LongCalls).
 //
 // There is one CacheService at each socket that serves a method of Cache (method_table.h).  The one
 // at data.sock does not reveal the salts of contents, and keeps pins apart by user.
@@ -89,7 +89,7 @@ class CacheService final : public ChargedAt<CacheMethods> {
   [[nodiscard]] absl::StatusOr<Shares::Ticket> Admit(grpc::CallbackServerContext& context,
                                                      const Shares::Account& account,
                                                      Draining draining = Draining::kRefused);
-  // Counts a call and returns ResourceExhausted for it, because too many calls of its verb wait.
+  // Counts a refused call and returns ResourceExhausted: too many calls of its verb wait.
   [[nodiscard]] absl::Status TooManyLongCalls(grpc::CallbackServerContext* context);
   // Admits a unary call: takes its place in kCalls (Admit).  Returns false if the call was refused;
   // Begin has then finished it.
@@ -123,9 +123,8 @@ class CacheService final : public ChargedAt<CacheMethods> {
                                            const v1::CompressRequest& request,
                                            ProgressStream<v1::CompressProgress>* stream);
   // Completes the owner of the pins.  At data.sock the owner gets a prefix for the caller's user;
-  // returns PermissionDenied if the call has no token that proves its user, Unauthenticated if the
-  // token is not valid, InvalidArgument if the owner becomes too long.  At other sockets the owner
-  // stays as it is.
+  // returns PermissionDenied if the call has no token, or another error.  At other sockets the
+  // owner stays as it is.
   [[nodiscard]] absl::Status BindOwner(const grpc::CallbackServerContext& context,
                                        std::string* owner) const;
   // Returns PermissionDenied for DEVICE at data.sock, where no caller may direct engines, and
@@ -133,17 +132,16 @@ class CacheService final : public ChargedAt<CacheMethods> {
   [[nodiscard]] absl::Status CheckPinnedTier(Tier tier) const;
   using Selected = std::shared_ptr<const SelectedBlocks>;
   static constexpr size_t kInlineBlocks = 2'048;  // pinning or prefetching them takes about 1 ms
-  // Runs `work`, which must finish the call: on the calling thread if the selection has at most
-  // kInlineBlocks blocks, otherwise by OnLongThread, so that gRPC's few threads serve other calls
-  // meanwhile.
+  // Runs `work`, which must finish the call, on the calling thread if the selection has at most
+  // kInlineBlocks blocks; otherwise passes it to OnLongThread, so that gRPC's few threads serve
+  // other calls meanwhile.
   void InTurn(UnaryCall& call, SelectedBlocks selected, std::function<void(const Selected&)> work);
   // Ends all pins of the order's owner: those that the daemon keeps, and, except at data.sock,
   // those of DEVICE, which the engines are asked to end.
   void UnpinAll(const DirectiveQueue::Order& order, v1::UnpinReply* reply,
                 std::function<void(const absl::Status&)> done);
-  // Returns the blocks that a selection names.  `selection` is the decoded `request`, except the
-  // tokens, which are read from `request`.  Returns PermissionDenied for another tenant,
-  // InvalidArgument for too many blocks.
+  // Returns the blocks that a selection names, or an error.  `selection` is the decoded `request`,
+  // except the tokens, which are read from `request`.
   [[nodiscard]] absl::StatusOr<SelectedBlocks> SelectBlocks(
       const std::string& tenant, wire::BlockSelection& selection,
       const v1::BlockSelection& request) const;

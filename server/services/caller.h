@@ -33,9 +33,9 @@ inline constexpr char kRetryMetadata[] =
 [[nodiscard]] absl::StatusOr<std::optional<AttachedProcess>> CallerOf(
     const grpc::ServerContextBase& context, const ProcessTable& processes);
 
-// Returns the account that a call is charged to.  `caller` is the process of its token, whose
-// account it is.  Calls without a token are charged to one account for each user, which counts as
-// one process of that user; calls of which the user is not known share one account.
+// Returns the account that a call is charged to: that of `caller`, the process of its token.  Calls
+// without a token are charged to one account for each user, which counts as one process of that
+// user; calls of unknown users share one account.
 [[nodiscard]] Shares::Account AccountOf(const grpc::ServerContextBase& context,
                                         const std::optional<AttachedProcess>& caller,
                                         const SessionDeps& deps);
@@ -47,17 +47,16 @@ inline constexpr char kRetryMetadata[] =
 // Returns PermissionDenied unless `named` is empty or the caller's own tenant.
 [[nodiscard]] absl::Status CheckTenant(std::string_view named, std::string_view own);
 
-// Returns ResourceExhausted, and puts the retry hint into the trailing metadata, unless
-// `retry_after` is 0, which means that a retry cannot succeed.
+// Returns ResourceExhausted.  Puts the retry hint into the trailing metadata, unless `retry_after`
+// is 0: then a retry cannot succeed.
 [[nodiscard]] absl::Status Overloaded(grpc::ServerContextBase& context, Duration retry_after,
                                       std::string_view what);
 
-// The reactor of a unary call, with the call's place in kCalls.  Unless the answer cannot be
-// charged, the place is released before the answer is sent, so that a caller that makes one call at
-// a time never finds its own place taken.  The answer is charged to the caller until the caller has
-// read it.  An answer of at most 16 KiB that cannot be charged is sent nevertheless, and the call
-// keeps its place until the answer is read.  Such a call, and one with an answer of more than 32
-// KiB, is cancelled if its answer is not read within 30 s.
+// The reactor of a unary call, with the call's place in kCalls.  The place is usually released
+// before the answer is sent, so that a caller that makes one call at a time does not find its own
+// place taken.  A reply is charged to the caller until gRPC is done with the call.  A short reply
+// that cannot be charged may be sent nevertheless; the call then keeps its place until gRPC is
+// done.  A call with an uncharged or long reply is cancelled if it is not read within 30 s.
 // Ownership: deletes itself when gRPC is done with it, which is after Finish.
 // Thread-safety: one thread at a time.
 class UnaryCall final : public grpc::ServerUnaryReactor {
@@ -67,12 +66,11 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
             const SessionDeps& deps)
       : context_(context), reply_(reply), deps_(deps), account_(AccountOf(context, deps)) {}
   [[nodiscard]] grpc::CallbackServerContext& context() const { return context_; }
-  // Returns the caller's account as it was when the call began; the caller's token may have become
-  // invalid since.
+  // Returns the account to which the call is charged.
   [[nodiscard]] const Shares::Account& account() const { return account_; }
   void Hold(Shares::Ticket place) { place_ = std::move(place); }
-  // Charges an answer of about `bytes` bytes in advance, so that no work is done whose answer
-  // cannot be sent.  Returns ResourceExhausted, with which the caller must finish the call, if the
+  // Charges an answer of about `bytes` bytes in advance, so that work whose answer cannot be sent
+  // is seldom done.  Returns ResourceExhausted, with which the caller must finish the call, if the
   // share does not allow it.
   [[nodiscard]] absl::Status ReserveAnswer(size_t bytes);
   // Ends the call with `status`, and with the reply if `status` is OK.  If the reply cannot be
@@ -86,8 +84,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
  private:
   void OnDone() override { delete this; }
   // Lets gRPC call OnDone on the current thread, as it does for its own reactor, because OnDone
-  // never waits.  Handing OnDone to another thread would take a quarter of the time of a short
-  // call.
+  // never waits.
   bool InternalInlineable() override { return true; }
   // Returns nullopt if the answer is charged, otherwise the refusal.
   [[nodiscard]] std::optional<Shares::Answer> ChargeAnswer(size_t bytes);

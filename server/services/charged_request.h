@@ -1,4 +1,4 @@
-// Weighs requests and charges them to their callers before it parses them.
+// Weighs requests and charges long ones to their callers before it parses them.
 //
 // By default gRPC parses a request before it calls the service, and keeps the message until the
 // caller has read the answer: 16 MiB can become half a GiB, for as long as the caller likes.  So
@@ -47,10 +47,9 @@ inline constexpr size_t kInlineRequestBytes = 128 << 10;
 [[nodiscard]] absl::Status Parse(grpc::ByteBuffer* bytes, google::protobuf::Message* message);
 
 // Weighs, charges and parses a request.  The ticket is empty if the request is at most
-// kSmallRequestBytes long.  Returns ResourceExhausted if the share is full, with a retry hint in
-// the trailing metadata if a retry can succeed.  Returns InvalidArgument, and counts it, if the
-// bytes are longer than `length_max`, would take too much memory when parsed (MemoryOf), or are not
-// a valid message of this type.
+// kSmallRequestBytes long.  Returns ResourceExhausted if the share is full, usually with a retry
+// hint in the trailing metadata.  Returns InvalidArgument, and counts it, if the bytes are longer
+// than `length_max` or otherwise not valid.
 [[nodiscard]] absl::StatusOr<Shares::Ticket> ParseCharged(grpc::CallbackServerContext& context,
                                                           const SessionDeps& deps,
                                                           grpc::ByteBuffer bytes, size_t length_max,
@@ -59,9 +58,9 @@ inline constexpr size_t kInlineRequestBytes = 128 << 10;
 // Parses the bytes of a request and has its call finished, now or later.  Returns InvalidArgument
 // if the bytes are not a valid message; the call must then not have been finished.
 using AnswerBytes = std::function<absl::Status(grpc::ByteBuffer)>;
-// Weighs and charges a request, then calls `answer`: on this thread, or for a request longer than
-// kInlineRequestBytes on a thread of `long_requests`.  If the request is refused, finishes `call`
-// with an error instead.
+// Weighs a request, charges a long one, and calls `answer`: on this thread, or for a request longer
+// than kInlineRequestBytes on a thread of `long_requests`.  If the request is refused, finishes
+// `call` with an error instead.
 void AnswerCharged(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_requests,
                    grpc::ByteBuffer bytes, const google::protobuf::Descriptor& type,
                    AnswerBytes answer);

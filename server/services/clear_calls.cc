@@ -51,8 +51,8 @@ void CacheService::AnswerClear(UnaryCall& call, const v1::ClearRequest& request,
   if (!taken) call.Finish(TooManyLongCalls(&call.context()));
 }
 
-// The blocks that engines have are found before HOST and DISK are cleared, because finding them
-// needs the blocks that are stored there.  No thread waits for the engines' answers.
+// The blocks that engines have are found before HOST and DISK are cleared, because finding them may
+// need the blocks that are stored there.  No thread waits for the engines' answers.
 void CacheService::RunClear(const ClearVerb::What& what, v1::ClearReply* reply,
                             std::function<void(const absl::Status&)> done) {
   const bool of_device = (what.tiers & TierBit(Tier::kDevice)) != 0;

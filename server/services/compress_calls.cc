@@ -62,7 +62,7 @@ void CacheService::RunCompress(const CompressVerb::What& what,
       of_device ? long_calls_.device_verbs.Find(what.scope, &blocks) : absl::OkStatus();
   wire::CompressProgress last;
   last.blocks = blocks.size();
-  // With DEVICE, the answers for single blocks are sent once, when the engines have added theirs.
+  // With DEVICE, no answers for single blocks are sent before the engines have added theirs.
   const auto report = [stream, &last, of_device,
                        device_blocks = blocks.size()](const wire::CompressProgress& progress) {
     last = progress;

@@ -14,11 +14,11 @@
 namespace larder {
 namespace {
 
-// How often the thread looks for events while there are watchers.
+// How long the thread may wait before it looks for events, while there are watchers.
 constexpr Duration kPollEvery = std::chrono::milliseconds(10);
 constexpr Duration kRetryAfterWatchers = std::chrono::seconds(10);
-// After this many events of tiers that a watcher does not watch, it gets a message with the number
-// of the latest event.
+// After about this many events of tiers that a watcher does not watch, it gets a message with the
+// number of the latest event.
 constexpr uint64_t kUntold = 4096;
 
 absl::Status Ending() {
@@ -46,8 +46,8 @@ class EventStreams::Stream final : public Reactor {
     if (writing_ || !feed_.ready()) return Told::kNothing;
     absl::StatusOr<wire::WatchReply> reply = feed_.Next();
     if (!reply.ok()) return CutOff();
-    // Events of tiers that the watcher does not watch are reported only by a number every kUntold
-    // events, so that it can continue from there.
+    // Events of tiers that the watcher does not watch are reported only by a number now and then,
+    // so that the watcher can continue from there.
     if (reply->events.empty() && !reply->snapshot_end && reply->sequence < told_ + kUntold)
       return Told::kMore;
     told_ = reply->sequence;

@@ -1,8 +1,7 @@
 // WatchEvents: the streams of all watchers, and the one thread that sends events to them.
 //
-// Each watcher gets events as fast as it reads.  A watcher that does not read slows down no other
-// watcher: it is cut off when its next event is no longer kept (EventFeed), and its call is
-// cancelled if it does not read that error either.
+// A watcher that does not read slows down no other watcher: it is cut off when its next event is no
+// longer kept (EventFeed), and its call is cancelled if it does not read that error either.
 // Ownership: Daemon owns EventStreams, which outlives its streams.  A stream deletes itself when
 // gRPC is done with the call.
 // Thread-safety: all methods from any thread.
@@ -49,7 +48,7 @@ class EventStreams {
   class Stream;
   void Run() LARDER_EXCLUDES(mu_);
   // Sends to each watcher that can take more, and removes the streams that ended.  Returns true if
-  // there is more to send at once.
+  // there may be more to send at once.
   [[nodiscard]] bool TellAll(std::vector<Stream*>* streams);
   void Wake() LARDER_EXCLUDES(mu_);
 

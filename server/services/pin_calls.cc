@@ -141,8 +141,8 @@ void CacheService::AnswerUnpin(UnaryCall& call, const v1::UnpinRequest& request,
          });
 }
 
-// The pins that the daemon keeps end at once, whatever the engines do.  The reply is sent when that
-// is on disk, if there is a disk, and the engines have answered or their time is up.
+// The pins that the daemon keeps end at once, whatever the engines do.  The reply is sent when the
+// disk, if there is one, has answered, and the engines that are asked have, or their time is up.
 void CacheService::UnpinAll(const DirectiveQueue::Order& order, v1::UnpinReply* reply,
                             std::function<void(const absl::Status&)> done) {
   struct Both {

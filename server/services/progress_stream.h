@@ -36,7 +36,7 @@ class ProgressStream final : public grpc::ServerWriteReactor<Message> {
   }
 
   // Sends the message, or keeps it as the next one if an earlier one is being written.  Returns
-  // false if the caller has ended the call.
+  // false if the call is known to have been cancelled.
   [[nodiscard]] bool Report(Message message) LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     if (cancelled_) return false;
@@ -44,8 +44,7 @@ class ProgressStream final : public grpc::ServerWriteReactor<Message> {
     WriteNext();
     return true;
   }
-  // Reports what `progress` encodes to (proto/convert).  Returns false if the caller has ended the
-  // call.
+  // Reports what `progress` encodes to (proto/convert), and returns what Report returns.
   template <class Progress>
   [[nodiscard]] bool ReportEncoded(const Progress& progress) {
     Message message;

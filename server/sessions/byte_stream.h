@@ -1,15 +1,13 @@
 // The byte-stream fallback without gRPC: a receiver that turns StoreBlocks into stored blocks, and
 // a sender that turns stored blocks into FetchBlocks.
 //
-// Both check every byte of a block that they store or send: the receiver compares the bytes in the
-// extent with the sender's hashes, and the sender compares a block with its hashes before it sends
-// the block.  A block whose writer left hashing to the daemon is hashed then.
+// Both check the bytes of a block before they store or send it.
 // Ownership: one object per call.  The object holds store handles, which release their blocks and
 // extents when they are destroyed.
 // Thread-safety: none; one call at a time.
-// Limits: a receiver reserves the extent of one block at a time, from the block's first byte to its
-// last.  A sender leases up to 16 keys at a time and reserves one extent for a block that it
-// decodes.  All of it is charged to the caller's shares (server/runtime/shares.h).
+// Limits: a receiver reserves the extent of one block at a time.  A sender leases up to 16 keys at
+// a time and reserves at most one extent, for a block that it decodes.  All is charged to the
+// caller's shares (server/runtime/shares.h).
 #pragma once
 
 #include <cstdint>
@@ -33,17 +31,17 @@ class BlockReceiver {
   BlockReceiver(SessionDeps& deps, Shares::Account account)
       : deps_(deps), account_(std::move(account)) {}
 
-  // To be called with the first message of the stream.  Returns InvalidArgument, naming what is
-  // wrong.  If a registration exceeds a limit, returns OK, and no block is stored: blocks are
-  // answered FULL.
+  // To be called with the first message of the stream.  Returns an error, naming what is wrong, if
+  // the message is not acceptable.  If a registration exceeds a limit, returns OK, but no block of
+  // the stream is stored.
   [[nodiscard]] absl::Status Open(ContentSpec content, const VariantSpec& variant,
                                   const std::string& engine_id);
-  // Begins the next block.  Returns InvalidArgument, at which the caller must end the stream, if
-  // Open has not succeeded, the block is not valid, or the previous block is incomplete.  A block
-  // that cannot be stored gets a status that says why, and its bytes are discarded.
+  // Begins the next block.  Returns an error, at which the caller must end the stream, if Open has
+  // not succeeded, the block is not valid, or the previous block is incomplete.  A block that
+  // cannot be stored gets a status that says why.
   [[nodiscard]] absl::Status Begin(wire::StoreBlock block);
-  // Adds bytes to the current block.  Returns InvalidArgument if there are more bytes than the
-  // block's segment table states, or if no block has begun.
+  // Adds bytes to the current block.  Returns InvalidArgument if no block was begun that lacks so
+  // many bytes.
   [[nodiscard]] absl::Status Append(std::span<const std::byte> data);
   // To be called after the last message.  Returns InvalidArgument if a block is incomplete.
   [[nodiscard]] absl::Status Close();
@@ -70,7 +68,7 @@ class BlockReceiver {
   std::optional<wire::StoreBlock> block_;
   ExtentReservation reservation_;  // if empty after the first byte, bytes are discarded
   Shares::Ticket charged_;         // charges reservation_
-  bool begun_ = false;             // the current block's first byte has arrived, or it has failed
+  bool begun_ = false;             // the block has received its first byte or has failed
   uint64_t missing_bytes_ = 0;     // of the current block, not received yet
   size_t segment_ = 0;             // the next segment to be received
   std::optional<PayloadWriter> out_;

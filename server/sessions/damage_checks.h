@@ -1,8 +1,8 @@
-// Checks blocks that readers report as damaged.  The daemon drops a block only after it has read
-// the block itself and found it damaged.  A thread of this object checks one block at a time, at a
-// bounded rate, and takes the blocks of the reporting processes in turn.
+// Checks blocks that readers report as damaged.  A report alone drops no block: a thread of this
+// object reads the block first.  It checks one block at a time, at a bounded rate, and takes the
+// blocks of the reporting processes in turn.
 //
-// A report proves nothing and may be dropped: a damaged block is found again when it is sampled.
+// A report is only a hint, so reports beyond a limit are dropped.
 // Ownership: owns its thread; store and counters outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: mu_ is a leaf; it is not held while a block is checked.
@@ -62,7 +62,8 @@ class DamageChecks {
   [[nodiscard]] Waiting* PlaceOf(const ShareHolder& reporter) LARDER_REQUIRES(mu_);
   // Takes the next block of the process whose turn it is.  REQUIRES: a block waits.
   [[nodiscard]] Name TakeNext() LARDER_REQUIRES(mu_);
-  // Checks the block in HOST, drops it there if it is damaged, and returns how many bytes it read.
+  // Checks the block in HOST, calls DropDamaged if it is damaged, and returns how many bytes it
+  // read.
   [[nodiscard]] ByteCount Check(const Name& name);
 
   BlockStore& store_;

@@ -8,7 +8,7 @@
 // Ownership: owns the handles that are put in.
 // Thread-safety: all methods from any thread.
 // Locks: mu_ is a leaf; handles are destroyed without it.
-// Limits: none of its own.  The size of the pool bounds the bytes that wait here.
+// Limits: none of its own.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,8 @@
 // Chooses which reads of a session are checked: each one independently, one in `one_in` on average.
 //
-// Checking every n-th read would coincide with the windows in which clients ask: with windows of 16
+// Checking every n-th read could coincide with the windows in which clients ask: with windows of 16
 // keys and every 64th key checked, only keys at one position of a window would ever be checked.  So
-// the gap between two checks is drawn at random, such that every read has the same probability of
-// being checked, independently of the reads before it.
+// the gap between two checks is drawn at random.
 // Thread-safety: none; the lock of SessionLeases protects it.
 #pragma once
 
@@ -14,7 +13,7 @@ namespace larder {
 
 class ReadSampler {
  public:
-  // `one_in` 0 checks no read, 1 checks all.  Each session needs a different `seed`.
+  // `one_in` 0 checks no read, 1 checks all.  Each session should have a different `seed`.
   ReadSampler(uint32_t one_in, uint64_t seed) : one_in_(one_in), state_(seed) { Draw(); }
 
   [[nodiscard]] bool Next() {

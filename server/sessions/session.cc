@@ -93,7 +93,7 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     for (const wire::Register& r : up.registers)
       down.registered.push_back(registrations_.Register(r));
     // No client waits for a release.  So if a message has acquires but no reserves, its releases
-    // are handled after the grants are sent, unless an acquire needs the memory that they free.
+    // are handled after the grants are sent, unless a grant has FULL blocks.
     released = up.releases.empty() || up.acquires.empty() || !up.reserves.empty();
     if (released) leases_.Release(up.releases);
     if (up.revoke_ack) {
@@ -117,8 +117,8 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     MutexLock lock(mu_);
     answering_ = false;
   }
-  // Device reports are handled before answers to directives, so that a caller that learns that an
-  // engine has dropped a block does not find the block in the device table any more.
+  // Device reports are handled before answers to directives, since a report may remove the blocks
+  // that such an answer says were dropped.
   absl::Status reported;
   for (const wire::DeviceBlocks& d : up.device_blocks) {
     if (reported.ok()) reported = device_.Report(d);
@@ -128,9 +128,8 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
   }
   leases_.StartReads();
   LARDER_RETURN_IF_ERROR(reported);  // the session ends, which returns what was granted
-  // If little of the pool is free, evicts at most as many blocks as extents were reserved, so that
-  // the writer's next reserve finds free memory.  This thread does it, because another thread would
-  // compete for the store's lock.
+  // If little of the pool is free, evicts some blocks in advance, so that the writer's next reserve
+  // may find free memory.
   if (promised > 0) deps_.store.EvictToWatermark(std::min(promised, kEvictionsMax));
   MutexLock lock(mu_);
   if (!released && !closed_) leases_.Release(up.releases);
@@ -332,7 +331,7 @@ void AttachedSession::OnDurable(VariantIndex variant, std::span<const Digest> di
   }
   const std::optional<uint32_t> number = registrations_.NumberOf(variant);
   if (!number) return;
-  while (!digests.empty()) {  // a sync may cover more small blocks than a message holds
+  while (!digests.empty()) {  // `digests` may not fit one message
     const auto some = digests.first(std::min<size_t>(digests.size(), wire::kKeysMax));
     digests = digests.subspan(some.size());
     wire::Down down;

@@ -1,5 +1,5 @@
-// One attached process of an engine: the state machine behind an Attach stream or a session socket.
-// Knows messages, not gRPC.
+// One session of an engine's process: the state machine behind an Attach stream or a session
+// socket.  Knows messages, not gRPC.
 //
 // A session consists of parts, which share a SessionContext: what it registered
 // (SessionRegistrations), may write (SessionReservations), reads (SessionLeases) and has in device
@@ -10,13 +10,10 @@
 //
 // Ownership: shared by its stream, the SessionTable, and jobs.  The sink must stay valid until
 // OnClosed returns.
-// Thread-safety: OnUp from one thread at a time (the stream's reads); everything else from any
-// thread.
-// Locks: mu_ is held while a message is handled, except while its device reports and its answers to
-// directives are, and is acquired before the locks of the parts.  The parts' jobs do not acquire
-// it, except to ask whether the session has finished draining.
-// Lifecycle: Create -> OnUp... -> OnClosed.  Tick ends a session whose hello does not come within
-// kHelloDeadline, or before the grace period of a drain ends.
+// Thread-safety: OnUp from one thread at a time; everything else from any thread.
+// Locks: mu_ is held while most of a message is handled, and is acquired before the locks of the
+// parts.  The parts' jobs do not acquire it, except to end the stream of a drained session.
+// Lifecycle: Create -> OnUp... -> OnClosed.  Tick ends a session whose hello is late.
 // Limits: those of the parts and of engine.proto.
 #pragma once
 
@@ -44,19 +41,17 @@ class AttachedSession {
   static constexpr std::chrono::milliseconds kDrainGrace{100};
   static constexpr size_t kKeysPerMessageMax = 4 * wire::kKeysMax;  // in all acquires of one Up
 
-  // `process` is empty for a caller without a sideband token, which has byte streams only.
+  // `process` is empty for a caller without a sideband token, whose blocks go by byte streams.
   // `holder` says whose shares the session uses.
-  // Returns an error if the session's page cannot be created, and Unauthenticated if the process is
-  // dead or not attached any more.
+  // Returns Unauthenticated if the process is dead or not attached any more, or another error if
+  // the session cannot be created.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<AttachedSession>> Create(
       SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process,
       const ShareHolder& holder, std::string peer, SessionSink& sink);
 
-  // Handles a message and moves what it keeps out of `up`.  Does nothing and returns OK if OnClosed
-  // was called before.  Returns an error, at which the caller must end the stream: InvalidArgument
-  // if the hello is missing or repeated, the acquires name too many keys or want too many segment
-  // tables, or a device report is not valid; PermissionDenied if the hello names another tenant;
-  // ResourceExhausted if there are too many engines.
+  // Handles a message and moves what it keeps out of `up`.  After OnClosed does nothing and returns
+  // OK.  If it returns an error, such as InvalidArgument for a message that is not valid, the
+  // caller must end the stream.
   [[nodiscard]] absl::Status OnUp(wire::Up& up) LARDER_EXCLUDES(mu_);
   // To be called when the stream has ended; further calls do nothing.  After a `bye` the leases and
   // reservations are returned to the store; otherwise those whose memory the process may still
@@ -66,23 +61,21 @@ class AttachedSession {
   // it has reported that it unmapped everything of this session.  Ends the stream and returns the
   // leases and reservations that the session still has to the store.
   void OnUnmapped() LARDER_EXCLUDES(mu_);
-  // To be called several times per second.  Ends leases and reservations whose deadline has passed,
-  // a session whose hello is late, and, after kDrainGrace, a drained session that holds nothing any
-  // more.
+  // To be called several times per second.  Handles the deadlines of leases and reservations, of
+  // the hello, and of a drain.
   void Tick(TimePoint now) LARDER_EXCLUDES(mu_);
   // Tells the client to finish.  After kDrainGrace the session grants no new lease or reservation,
   // and its stream ends with OK once it has no lease, no reservation and no publish under way.
   void Drain() LARDER_EXCLUDES(mu_);
-  // Ends the stream with Unavailable, because the daemon stops.
+  // Ends the stream, because the daemon stops.
   void Abandon();
-  // Asks the engine to do something with blocks in its device memory.  The session sets the variant
-  // in `directive`.  Returns kOk if the directive was handed to the stream, kUnsupported if the
-  // client takes no directives, kMissing if the session has had no hello, has ended, or has not
-  // registered the variant of a directive that names blocks.
+  // Sends the engine a directive about its device memory.  The session sets the variant in
+  // `directive`.  Returns kOk if the directive is on its way, kUnsupported if the client takes no
+  // directives, otherwise kMissing, for example if the session has ended.
   [[nodiscard]] BlockStatus Direct(VariantIndex variant, wire::Directive directive)
       LARDER_EXCLUDES(mu_);
-  // Tells the client that blocks which it published are on disk, and survive a crash.  Does nothing
-  // if the client does not understand such messages.
+  // Tells the client that blocks which it published have become durable.  Does nothing if the
+  // client does not understand such messages.
   void OnDurable(VariantIndex variant, std::span<const Digest> digests) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] SessionId id() const { return context_.id; }
@@ -101,7 +94,7 @@ class AttachedSession {
   AttachedSession(SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process,
                   const ShareHolder& holder, std::string peer, SessionSink& sink);
 
-  // Checks a message before any part of it is handled, and attaches the session at the hello.
+  // Checks a message before its other parts are handled, and attaches the session at the hello.
   [[nodiscard]] absl::Status Admit(const wire::Up& up) LARDER_REQUIRES(mu_);
   [[nodiscard]] absl::Status Attach(const wire::Hello& hello) LARDER_REQUIRES(mu_);
   [[nodiscard]] wire::WriteMode ChooseWriteMode(wire::WriteMode wanted, std::string* reason) const;
@@ -124,11 +117,11 @@ class AttachedSession {
   bool draining_ LARDER_GUARDED_BY(mu_) = false;
   bool closed_ LARDER_GUARDED_BY(mu_) = false;
   bool bye_ LARDER_GUARDED_BY(mu_) = false;  // the client uses nothing of this session any more
-  // A message is being handled and its answers are not sent yet; the stream must not end before
-  // they are.
+  // A message is being handled and its answers are not sent yet; a drain must not end the stream
+  // before.
   bool answering_ LARDER_GUARDED_BY(mu_) = false;
   // When Tick must act for the session itself: at the deadline of the hello, and at the end of the
-  // drain's grace period; max if neither lies ahead.
+  // drain's grace period; max if it need not.
   TimePoint next_deadline_ LARDER_GUARDED_BY(mu_);
 
   SessionRegistrations registrations_;

@@ -2,7 +2,8 @@
 // chosen at the hello, and the outlet to the client.
 //
 // The parts are SessionRegistrations, SessionReservations, SessionLeases, SessionFillings and
-// SessionDevice.  AttachedSession (server/sessions/session.h) owns the parts and this context.
+// SessionDevice.  AttachedSession (server/sessions/session.h) owns this context and, directly or
+// not, the parts.
 // Thread-safety: all methods from any thread.  Members that are neither atomic nor classes with a
 // lock are const after Create, or after the hello where the comment says so.
 // Locks: the outlet's lock is held while the sink is called, and is acquired after all other locks
@@ -54,9 +55,9 @@ class SessionSink {
   virtual ~SessionSink() = default;
   virtual void Send(wire::Down message) = 0;
   // Ends the stream, with this status, after the messages that were handed to Send before.  A
-  // client that does not read may lose some of them.  Only the first call counts.
+  // client that does not read may lose some of them.  Does nothing if an end was requested before.
   virtual void Finish(absl::Status status) = 0;
-  // Ends the stream now; answers that wait may be dropped, since the client reads nothing any more.
+  // Ends the stream now; answers that wait may be dropped.
   virtual void Abort() { Finish(absl::CancelledError("the process of this session is dead")); }
 };
 
@@ -104,7 +105,7 @@ struct SessionDeps {
   const CopyKernel copy_kernel;  // copies to and from staging segments
   std::string boot_id;
   std::string tenant;
-  // One in this many reads from HOST is checked, on average; 0 checks none.
+  // About one in this many of the sessions' reads from HOST is checked; 0 disables these checks.
   uint32_t check_one_in = 64;
   DeviceTable& devices;
   DirectiveQueue& directives;
@@ -123,8 +124,8 @@ struct SessionContext {
         account(the_deps.shares.Of(holder)),
         outlet(sink) {}
 
-  // Returns an id for a lease or a reservation.  No id is used twice in a session, since the words
-  // of its page hold ids of both.
+  // Returns an id for a lease or a reservation.  Ids of both must differ in a session, since the
+  // words of its page hold them.
   [[nodiscard]] uint64_t NewId() {
     return (id.value << 32) | (ids.fetch_add(1, std::memory_order_relaxed) + 1);
   }
@@ -160,8 +161,8 @@ struct SessionContext {
   std::atomic<uint64_t> ids = 0;
 };
 
-// The blocks and extents that the process of an ended session may still read or write in place, and
-// what is charged for them.  Unless the session ended with a `bye`, they go to the quarantine.
+// What an ended session held that its process may still use, and what is charged for it.  It goes
+// to the quarantine unless the process is known not to use it any more.
 struct SessionHoldings {
   std::vector<BlockLease> leases;
   std::vector<ExtentReservation> extents;
@@ -175,10 +176,10 @@ struct SessionVariant {
   uint32_t layers = 0;
 };
 
-// Charges a session's process for the answers that its client has not read: afterwards *charged
+// Charges `account` for the answers that a session's client has not read: afterwards *charged
 // covers `waiting` bytes, or nothing if they are at most SessionSink::kFreeAnswerBytes.  Returns
-// ResourceExhausted if the process has no share left for them: *charged stays as it was, and the
-// session must end.
+// ResourceExhausted if there is no share left for them: *charged stays as it was, and the session
+// must end.
 [[nodiscard]] absl::Status ChargeAnswers(const Shares::Account& account, size_t waiting,
                                          Shares::Ticket* charged);
 
@@ -187,14 +188,13 @@ struct SessionVariant {
 }
 
 // Returns InvalidArgument if a block's tokens and segment table would take, as estimated, more than
-// half as much memory as the block takes in the pool.  This bounds the memory for the tokens and
-// tables of all blocks.
+// half as much memory as the block takes in the pool.  This bounds the memory for tokens and
+// tables.
 [[nodiscard]] absl::Status CheckMetadata(size_t tokens, const SegmentTable& segments);
 
 // Returns the writer that is kept with a block which the process behind `account` stores for an
-// engine.  A caller without a sideband token gets no uid there, although its call counts in its
-// user's share: the daemon knows its connection by a descriptor number alone, and another
-// connection may have had that number a moment ago.
+// engine.  A caller without a sideband token gets no uid in it, although its call counts in its
+// user's share, since its user is not known for certain.
 [[nodiscard]] BlockWriter WriterOf(const Shares::Account& account, std::string_view engine_id);
 
 }  // namespace larder

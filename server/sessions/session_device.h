@@ -21,14 +21,13 @@ class SessionDevice {
 
   // To be called at the hello if the client takes directives other than DRAIN.
   void TakeDirectives() { takes_directives_ = true; }
-  // Handles an engine's report of what it stored in device memory and removed from it.  If another
-  // user owns the engine id, the stored blocks are only counted.  Returns InvalidArgument if the
-  // variant is not registered, or if there are tokens without a parent, of a wrong number, or from
-  // which the digests do not follow.
+  // Handles an engine's report of what it stored in device memory and removed from it.  If the
+  // session may not report for its engine id, the report is only counted.  Returns InvalidArgument
+  // if the report is not valid.
   [[nodiscard]] absl::Status Report(const wire::DeviceBlocks& report);
-  // Sets the variant in a directive and sends it.  Returns kOk if the directive was handed to the
-  // stream, kUnsupported if the client takes no directives, kMissing if the session has not
-  // registered the variant of a directive that names blocks.
+  // Sets the variant in a directive and sends it.  Returns kOk if the directive is on its way,
+  // kUnsupported if the client takes no directives, kMissing if the session has not registered the
+  // variant of a directive that names blocks.
   [[nodiscard]] BlockStatus Direct(VariantIndex variant, wire::Directive directive);
 
  private:

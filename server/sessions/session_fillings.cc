@@ -9,9 +9,8 @@
 namespace larder {
 namespace {
 
-// The answers for blocks are sent as a message after this many bytes or blocks: enough that the
-// cost of messages does not matter, and few enough that the client copies blocks while this thread
-// copies the next ones.
+// The answers for copied blocks are sent after about this many bytes or blocks, so that the client
+// can use blocks while this thread copies the next ones.
 constexpr uint64_t kAnswerBytes = 1 << 20;
 constexpr size_t kAnswerBlocks = 64;
 constexpr uint64_t kJobBytes = 16 << 20;  // then a job gives its thread back

@@ -1,15 +1,14 @@
-// The work that a grant leaves to be done for its PENDING blocks in HOST: a block that HOST has in
-// a codec that the client does not accept is decoded into an extent of the lease's own; for a
-// session that reads by copies, each block is copied into the client's staging segment, decoded if
-// necessary.
+// The work that remains for PENDING blocks that are in HOST: for a session that reads by copies, a
+// block is copied, decoded if necessary, into the client's staging segment; for other sessions an
+// encoded block is decoded into an extent of the lease's own.
 //
 // A Filling has blocks of one acquire.  It is a job of the worker pool, which answers for each
-// block while the lease lasts, and gives its thread back after about 16 MiB.  Only one filling by
-// copies of a session is a job at a time, and the session's other fillings by copies wait for it,
-// so that other sessions do not wait behind all of them.
+// block while the lease lasts.  Only one filling by copies of a session is a job at a time, and the
+// session's other fillings by copies wait for it, so that other sessions do not wait behind all of
+// them.
 //
-// Ownership: the session owns SessionFillings, and jobs keep the session alive.  A Filling is
-// shared by the session and the job that works on it, one thread at a time.
+// Ownership: the session owns SessionFillings, and jobs keep the session alive.  A Filling is used
+// by one thread at a time.
 // Thread-safety: SessionFillings and CopyWindow from any thread.
 // Locks: mu_ is held while a share is taken.  The leases and the worker pool are called without it.
 // Limits: 64 fillings by copies of a session that wait, and the share of message bytes for them.
@@ -99,7 +98,7 @@ struct FillingBlock {
   // The part of the payload to copy as it is in HOST; nullopt for a block to be decoded.
   std::optional<SegmentRange> as_it_is;
   bool check = false;           // compare the bytes with their hashes as they are copied
-  bool wants_table = false;     // the answer has a table, made when it is sent
+  bool wants_table = false;     // the answer has a table, added when the block is copied
   wire::BlockGrant grant = {};  // the answer, without the place and the table
 };
 
@@ -115,7 +114,7 @@ struct Filling {
   std::vector<FillingBlock> blocks;    // in the order in which the client wants them
   BlockHolds holds;                    // on the blocks, until just before the last answer
   std::shared_ptr<CopyWindow> window;  // null: the session reads in place
-  // The time of the acquire if its block had to be read from disk; otherwise nullopt.
+  // The time of the acquire if the filling's block was read from disk; otherwise nullopt.
   std::optional<TimePoint> read_since;
   size_t next = 0;
   Shares::Ticket waits;  // charges its memory while it waits for another filling
@@ -123,8 +122,8 @@ struct Filling {
   [[nodiscard]] size_t bytes() const {
     return sizeof(Filling) + blocks.capacity() * sizeof(FillingBlock);
   }
-  // To be called before each answer.  Before the last answer it releases the holds: a client that
-  // has all answers may use what the filling held.
+  // To be called before each answer.  Before the last answer it releases the holds, so that none is
+  // left when the client has all answers.
   void ReleaseAtEnd() {
     if (next == blocks.size()) holds.Release();
   }
@@ -159,14 +158,14 @@ class SessionFillings {
   void Start(std::shared_ptr<Filling> filling) LARDER_EXCLUDES(mu_);
 
  private:
-  // Returns false if the worker pool does not accept the filling, because too much waits there.
+  // Returns false if the worker pool does not accept the filling now.
   [[nodiscard]] bool Submit(const std::shared_ptr<Filling>& filling);
   void GiveUp(Filling& filling);
 
   void Decode(const std::shared_ptr<Filling>& filling);
   void DecodeNext(Filling& filling, PayloadCodec& codec);
-  // Decodes a block into `to`.  The answer's status is kOk, kUnsupported, kDamaged or kInvalid.  On
-  // kOk its extent is in slab 0, at the offset that the wanted bytes have in `to`.
+  // Decodes a block into `to`.  On kOk the answer's extent is in slab 0, at the offset that the
+  // wanted bytes have in `to`.
   [[nodiscard]] wire::BlockGrant DecodeTo(const wire::Acquire& request,
                                           const BlockIndex::Held& held, std::span<std::byte> to,
                                           PayloadCodec& codec);

@@ -75,8 +75,8 @@ wire::Grant SessionLeases::Acquire(const wire::Acquire& request) {
   BlockStore::AcquireResult held = Hold(request, variant->index, TiersToHold(), &crowded);
   Promoter::Prepared promotion;
   if (!PlanPromotion(request, *variant, held, id, &promotion)) {
-    // Too many reads wait for the disk, or a block has too many holds, so blocks that are only on
-    // disk are treated as missing.
+    // The promoter does not take the reads now, so blocks that are only on disk are treated as
+    // missing.
     held = {};
     Uncrowd(std::exchange(crowded, {}));
     held = Hold(request, variant->index, HoldWhat::kHost, &crowded);
@@ -229,8 +229,8 @@ wire::BlockGrant SessionLeases::GrantOne(const wire::Acquire& request,
   return grant;
 }
 
-// PENDING blocks are counted when they arrive.  CANCELLED and UNSUPPORTED blocks are not counted:
-// the session has finished draining, or its client cannot read them this way.
+// Does not count CANCELLED and UNSUPPORTED blocks, nor PENDING ones, which may be counted when they
+// are answered.
 void SessionLeases::Count(const wire::Acquire& request, const wire::Grant& grant) {
   uint64_t hits = 0, missing = 0, bytes = 0;
   for (const wire::BlockGrant& block : grant.blocks) {
@@ -361,8 +361,8 @@ bool SessionLeases::Keep(LeaseId lease, ExtentReservation* decoded) {
 void SessionLeases::OnCopied(LeaseId lease) {
   MutexLock lock(mu_);
   const auto record = leases_.find(lease);
-  // If blocks had to be read from disk for the lease, some may still be read, and will be copied
-  // into its window.
+  // Blocks that had to be read from disk for the lease may still arrive, to be copied into its
+  // window.
   if (record != leases_.end() && !record->second.promotion) LetGo(record->second);
 }
 
@@ -479,7 +479,7 @@ void SessionLeases::ReleaseLocked(LeaseId id) {
 void SessionLeases::Acknowledge(std::span<const LeaseId> leases) {
   MutexLock lock(mu_);
   for (const LeaseId id : leases) {
-    // A promise is not there any more, because it ended at its deadline.
+    // For example, a promise has ended at its deadline already.
     if (leases_.contains(id)) ReleaseLocked(id);
   }
 }
@@ -511,14 +511,14 @@ bool SessionLeases::Tick(TimePoint now, std::vector<LeaseId>* revoked) {
     any = true;
     if (record.promotion) Promoter::Cancel(record.promotion);
     if (record.copied) {
-      // The client reads nothing in the pool through this lease.  Its PENDING blocks that no thread
-      // copies yet are still answered, as CANCELLED.
+      // The client reads nothing in the pool through this lease.  Its PENDING blocks are still
+      // answered.
       record.cancelled = true;
       LetGo(record);
       continue;
     }
-    // The process may still read in place, so the holds stay until it acknowledges or releases the
-    // lease, or the session ends.
+    // Unless the lease is a promise, the process may still read in place, so the holds stay for
+    // now.
     record.revoked = true;
     if (record.promise) promises.push_back(id);
     if (context_.page) context_.page->Clear(record.word, id.value);

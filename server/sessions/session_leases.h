@@ -1,12 +1,11 @@
 // What a session reads: its leases.
 //
-// A lease holds the blocks of one acquire, charged to the session's process, from the grant until
-// the client releases it, its deadline passes, all its copies are made, or the session ends.  At
-// the deadline a lease whose blocks the client may be reading in place is revoked, but keeps its
-// holds until the client acknowledges or releases it; any other lease returns its blocks.  A grant
-// answers OK for the blocks that the client can read now, or that a promise holds, and PENDING for
-// the other blocks that it can have: the promoter reads those that are only on disk, and a Filling
-// (server/sessions/session_fillings.h) decodes or copies blocks.
+// A lease holds the blocks of one acquire, charged to the session's holder, until it is released or
+// ends.  At its deadline a lease whose blocks the client may be reading in place is revoked, but
+// keeps its holds until the client acknowledges or releases it, or the session ends.  Other leases
+// do not wait for the client.  A grant to a reader answers OK for blocks that it can read now, and
+// PENDING for blocks that the promoter has yet to read from disk, or a Filling
+// (server/sessions/session_fillings.h) to decode or copy.
 //
 // Ownership: the session owns this object.  Fillings that are jobs keep the session alive.  A read
 // from disk does not, and answers only if the session still exists.
@@ -14,8 +13,8 @@
 // Locks: mu_ is held while blocks are acquired in the store, released and checked, and while the
 // shares, the staging table, the session's page and Promoter::Prepare are called.  Reads are
 // submitted, fillings started and answers sent without it.
-// Limits: SessionPage::kWords leases and reservations; the shares of leases and of leased bytes;
-// kCrowdedMax leases granted on a block that many sessions hold.
+// Limits: the words of the session's page; the shares of leases and of leased bytes; kCrowdedMax
+// leases granted on a block that has many holds.
 #pragma once
 
 #include <cstdint>
@@ -36,20 +35,19 @@ namespace larder {
 
 class SessionLeases final : private FillingHost {
  public:
-  // The most segment tables that all acquires of one Up may want; a table has up to 1,024 segments.
+  // The most segment tables that all acquires of one Up may want.
   static constexpr size_t kTablesPerMessageMax = 512;
   static constexpr uint32_t kRetryAfterFullMs = 20;
-  // The most leases of one session that were granted on a block while the block had more than
+  // The most open leases of one session that were granted on a block while the block had more than
   // kCrowdedHolds holds.
   static constexpr uint32_t kCrowdedMax = 16;
 
   SessionLeases(SessionContext& context, const SessionRegistrations& registered);
 
-  // Grants a lease if at least one block can be given, now or later; otherwise the answer has no
-  // lease, and each block's status says why.  Reading, decoding and copying for the lease begin
-  // with StartReads.
+  // Grants a lease if possible.  An answer without a lease gives no block, and each block's status
+  // says why.  Reading, decoding and copying for the lease begin with StartReads.
   [[nodiscard]] wire::Grant Acquire(const wire::Acquire& request) LARDER_EXCLUDES(mu_);
-  // Counts the hits and misses of a grant that is sent to the client.
+  // Counts hits and misses of a grant that is sent to the client.
   void Count(const wire::Acquire& request, const wire::Grant& grant);
   // Begins the reading, decoding and copying for the leases that were granted since the last call.
   // To be called after the grants have been sent, so that the client gets a grant before the later
@@ -59,15 +57,14 @@ class SessionLeases final : private FillingHost {
   // Releases those of the leases that are still held: the client has stopped reading them.
   void Acknowledge(std::span<const LeaseId> leases) LARDER_EXCLUDES(mu_);
   // Stops reading, decoding and copying for the leases of these acquires.  Their PENDING blocks
-  // that no thread works on yet are answered CANCELLED.
+  // that no thread works on yet are usually answered CANCELLED.
   void Cancel(std::span<const uint64_t> requests) LARDER_EXCLUDES(mu_);
-  // Ends leases and promises whose deadline has passed, and appends those to *revoked of which the
-  // client is told: leases that it must stop reading, and all promises.  Returns true if any ended.
+  // Handles leases whose deadline has passed, and appends to *revoked those of which the client
+  // must learn.  Returns true if it handled any lease.
   bool Tick(TimePoint now, std::vector<LeaseId>* revoked) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool empty() const LARDER_EXCLUDES(mu_);
-  // Ends all leases; none of their PENDING blocks is answered any more.  Returns the blocks of
-  // leases that are read by copies to the store, and moves those of all other leases, which the
-  // client may be reading in place, to *touchable.
+  // Ends all leases.  Moves what they hold to *touchable, except for leases that are read by
+  // copies.
   void End(SessionHoldings* touchable) LARDER_EXCLUDES(mu_);
 
  private:
@@ -109,30 +106,25 @@ class SessionLeases final : private FillingHost {
                                                HoldWhat what, std::vector<EntryRef>* crowded)
       LARDER_REQUIRES(mu_);
   void Uncrowd(std::span<const EntryRef> blocks) LARDER_REQUIRES(mu_);
-  // Sets the answers in *grant for the held blocks and records the lease.  Grants no lease if no
-  // block can be given, or if there is no share or no word for the lease.
+  // Sets the answers in *grant for the held blocks and, if a lease can be granted, records it.
   void Grant(const wire::Acquire& request, const SessionVariant& variant, LeaseId id,
              BlockStore::AcquireResult& held, Promoter::Prepared promotion, wire::Grant* grant)
       LARDER_REQUIRES(mu_);
-  // Charges a lease to the process.  Returns false if the process, its uid, or all processes
-  // together have no share left.
+  // Charges a lease to the session's account.  Returns false if there is no share left for it.
   [[nodiscard]] bool Charge(ByteCount bytes, Record* record) const;
-  // Returns the answer for one key of the request.  With `encoded`, an encoded block is given as it
-  // is if the client accepts its codec.  The answer is kPending if the block is only on disk or
-  // must be decoded, unless the request is a promise, an earlier key names the block, or the client
-  // does not understand kPending.
+  // Returns the answer for one key of the request.  Without `encoded`, an encoded block is not
+  // given as it is, even to a client that accepts its codec.
   [[nodiscard]] wire::BlockGrant GrantOne(const wire::Acquire& request,
                                           const SessionVariant& variant,
                                           const BlockIndex::Held& held, bool encoded)
       LARDER_REQUIRES(mu_);
-  // Makes a filling of the blocks of HOST that are kPending in *grant.  A block for which the share
+  // Makes a filling of the blocks in HOST that are kPending in *grant.  A block for which the share
   // or the holds do not suffice becomes kFull.
   void PlanDecoding(const wire::Acquire& request, const SessionVariant& variant,
                     const BlockStore::AcquireResult& held, LeaseId lease, Record* record,
                     wire::Grant* grant) LARDER_REQUIRES(mu_);
-  // Makes a filling (server/sessions/session_fillings.h) of the blocks that HOST has and *grant
-  // gives, and sets their answers to kPending; or to kFull if a block has too many holds, or too
-  // many keys name blocks again.
+  // Makes a filling of the blocks in HOST that *grant gives, and sets their answers to kPending, or
+  // to kFull at a limit.
   void PlanCopies(const wire::Acquire& request, const SessionVariant& variant,
                   const BlockStore::AcquireResult& held, LeaseId lease, const Record& record,
                   wire::Grant* grant) LARDER_REQUIRES(mu_);
@@ -141,13 +133,12 @@ class SessionLeases final : private FillingHost {
                                   const wire::BlockGrant& grant, Filling& filling)
       LARDER_REQUIRES(mu_);
   // Prepares the reading of held blocks that are only on disk; *prepared is null if there are none.
-  // Returns false if there are some, but too many reads wait for the disk already, or a block has
-  // too many holds.
+  // Returns false if there are some, but the promoter does not take them now (Promoter::Prepare).
   [[nodiscard]] bool PlanPromotion(const wire::Acquire& request, const SessionVariant& variant,
                                    const BlockStore::AcquireResult& held, LeaseId lease,
                                    Promoter::Prepared* prepared);
-  // Answers for a block that was read from disk, or that could not be read.  If the block is to be
-  // copied, starts a filling, which answers.
+  // Handles a block that was read from disk, or that could not be read: if the client waits for it,
+  // answers, or starts a filling, which answers.
   void OnPromoted(const Promotion& promotion, size_t key, BlockStatus status,
                   const BlockIndex::Held& held) LARDER_EXCLUDES(mu_);
   // Makes a filling of a block that was read from disk.  Returns null if there is nothing to copy;
@@ -156,8 +147,8 @@ class SessionLeases final : private FillingHost {
                                                       const BlockIndex::Held& held,
                                                       std::shared_ptr<CopyWindow> window,
                                                       wire::BlockGrant* block) LARDER_REQUIRES(mu_);
-  // Returns the lease's blocks to the store, and forgets its window and its deadline.  Blocks that
-  // are still to be copied stay held by their filling.
+  // Ends the lease's holds on its blocks, and forgets its window and its deadline.  Fillings and
+  // reads from disk have holds of their own.
   static void LetGo(Record& record);
   void ReleaseLocked(LeaseId id) LARDER_REQUIRES(mu_);
 
@@ -168,8 +159,8 @@ class SessionLeases final : private FillingHost {
 
   mutable Mutex mu_;
   Records leases_ LARDER_GUARDED_BY(mu_);
-  // For each block, by EntryRef: how many of this session's leases were granted on it while it had
-  // more than kCrowdedHolds holds.
+  // For each block, by EntryRef: how many of this session's open leases were granted on it while it
+  // had more than kCrowdedHolds holds.
   absl::flat_hash_map<uint32_t, uint32_t> crowded_ LARDER_GUARDED_BY(mu_);
   TimePoint next_deadline_ LARDER_GUARDED_BY(mu_) = TimePoint::max();
   ReadSampler sampler_ LARDER_GUARDED_BY(mu_);

@@ -1,11 +1,11 @@
 // The shared page of one session: words by which the client sees, without a message, whether a
 // lease or a reservation is still valid.
 //
-// A word holds the id of its lease or reservation while that is valid, and 0 or another id
-// afterwards.  A reader copies a block, then loads the word of its lease (acquire, after a fence),
-// and discards the copy if the word does not hold the lease's id.  So Clear must be called before
-// the extent is given to another holder.  Extents change hands through locks and sockets, so a
-// reader that has seen the new bytes also sees the cleared word.  The page does not know leases,
+// A word holds the id of its lease or reservation until that ends or is revoked, and 0 or another
+// id afterwards.  A reader copies a block, then loads the word of its lease (acquire, after a
+// fence), and discards the copy if the word does not hold the lease's id.  So Clear must be called
+// before the extent is given to another holder.  Extents change hands through locks and sockets, so
+// a reader that has seen the new bytes also sees the cleared word.  The page does not know leases,
 // and does not wait for readers.
 // A freed word may be reused at once, so the session must never store the same value twice in one
 // page, whether the value is the id of a lease or of a reservation.
@@ -45,7 +45,7 @@ class SessionPage {
   SessionPage(const SessionPage&) = delete;
   SessionPage& operator=(const SessionPage&) = delete;
 
-  // Returns the index of a word that holds `value` from now on, or nullopt if all words are in use.
+  // Stores `value` in a free word and returns its index, or nullopt if all words are in use.
   // REQUIRES: value != 0.
   [[nodiscard]] std::optional<uint32_t> AllocateWord(uint64_t value);
   // Stores another value in a word.  REQUIRES: the word is in use (CHECKed), value != 0.
@@ -55,7 +55,7 @@ class SessionPage {
   bool Clear(uint32_t index, uint64_t value);
   void ClearAll();
 
-  // Returns what a client sees; for tests and debug dumps.
+  // Returns what a client sees.
   [[nodiscard]] uint64_t Load(uint32_t index) const;
 
   // Returns a read-only descriptor for the client, with an open file description of its own; the

@@ -13,9 +13,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kRetryAfterNoWord{20};
 
-// Copies a payload, which has padding in the staging segment, into its extent, and hashes the bytes
-// that are stored.  The client may write to the staging segment at any moment, so each byte is read
-// from there only once.
+// Copies a payload from a staging segment into its extent, and hashes the bytes that are stored.
+// The client may write to the staging segment at any moment, so each byte is read from there only
+// once.
 void CopyStaged(const CopyKernel& kernel, std::span<const std::byte> from, std::span<std::byte> to,
                 SegmentTable* table) {
   SegmentCursor at;
@@ -178,7 +178,7 @@ bool SessionReservations::Tick(TimePoint now, std::vector<ReservationId>* revoke
     any = true;
     ++deps_.counters.reservations_expired;
     if (context_.write_mode != wire::WriteMode::kMapped) {
-      ended.push_back(id);  // the client never mapped these extents
+      ended.push_back(id);  // the client does not write to these extents
       continue;
     }
     record->revoked = true;

@@ -1,11 +1,9 @@
 // What a session may write: its reservations, and the publishes that fill them.
 //
 // A reservation is open from Reserve until its extents are published or aborted, its deadline
-// passes, or the session ends.  The client of a mapped session has written its blocks into their
-// extents before it publishes them, so Publish itself publishes them, unless the store must ask the
-// disk.  If the store must ask, or the session is staged, a publish is a job of the worker pool:
-// each of its threads takes one block after another, copies a staged block out of the client's
-// staging segment, and the thread that ends the last block answers.
+// passes, or the session ends.  A publish of a staged session is a job of the worker pool, whose
+// threads copy the blocks out of the client's staging segment.  A publish of a mapped session is
+// done at once, unless the store must ask the disk: then it is a job too, since it may wait.
 //
 // Ownership: the session owns it; jobs keep the session alive.
 // Thread-safety: Reserve, Publish and Tick by the session, one at a time (its lock); everything
@@ -43,19 +41,18 @@ class SessionReservations {
   void Publish(wire::Publish request, wire::Down* down) LARDER_EXCLUDES(mu_);
   void Abort(const wire::Abort& request) LARDER_EXCLUDES(mu_);
   void Close(ReservationId id) LARDER_EXCLUDES(mu_);
-  // Ends reservations whose deadline has passed.  Those whose extents the client has mapped are
-  // revoked, and appended to *revoked: the client must acknowledge.  Returns true if any ended.
+  // Handles reservations whose deadline has passed: revokes those whose extents the client may have
+  // mapped, for it to acknowledge (*revoked), and ends the others.  Returns true if there were any.
   bool Tick(TimePoint now, std::vector<ReservationId>* revoked) LARDER_EXCLUDES(mu_);
   // Returns true if nothing is reserved, and no publish is under way.
   [[nodiscard]] bool idle() const LARDER_EXCLUDES(mu_);
-  // Ends all reservations.  Extents are returned to the store, those that a publish uses once the
-  // publish has ended.  But if the end is not `clean` and the client has the extents mapped, they
-  // are moved to *touchable, and publishes under way fail for the blocks that they have not
-  // published yet.
+  // Ends all reservations.  If the end is not `clean` and the client may have mapped the extents,
+  // moves them to *touchable.  Otherwise they are returned to the store, those that a publish uses
+  // once the publish has ended.
   void End(bool clean, SessionHoldings* touchable) LARDER_EXCLUDES(mu_);
 
  private:
-  // A reservation.  Shared with the jobs that copy into its extents; `mu` guards the handle.
+  // A reservation.  Shared with the jobs that publish its blocks; `mu` guards the handle.
   struct Record {
     Mutex mu;
     ExtentReservation reservation LARDER_GUARDED_BY(mu);
@@ -82,8 +79,7 @@ class SessionReservations {
                                           wire::PublishBlock& block, std::string* message);
   [[nodiscard]] BlockStatus CopyInto(ExtentReservation& one, const StagingSegment& staging,
                                      const SessionVariant& variant, wire::PublishBlock& block);
-  // Makes a publish a job.  Returns false if the worker pool does not accept it, because too many
-  // jobs wait.
+  // Makes a publish a job.  Returns false if the worker pool does not accept it now.
   [[nodiscard]] bool Submit(wire::Publish request, const SessionVariant& variant,
                             std::shared_ptr<Record> record) LARDER_EXCLUDES(mu_);
   void Run(Job& job) LARDER_EXCLUDES(mu_);

@@ -23,8 +23,7 @@ namespace larder {
 class SessionTable {
  public:
   // Creates a session with a new id.  Returns ResourceExhausted at a limit, Unavailable while
-  // draining, Unauthenticated if the process is dead or not attached any more, and another error if
-  // the session's page cannot be created.
+  // draining, or another error if the session cannot be created.
   [[nodiscard]] absl::StatusOr<std::shared_ptr<AttachedSession>> Add(
       SessionDeps& deps, std::optional<AttachedProcess> process, const ShareHolder& holder,
       std::string peer, SessionSink& sink) LARDER_EXCLUDES(mu_);
@@ -36,8 +35,8 @@ class SessionTable {
   // there are.
   size_t Drain(TimePoint now) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool draining() const { return draining_.load(std::memory_order_relaxed); }
-  // Returns true once AttachedSession::kDrainGrace has passed since Drain.  From then on calls
-  // outside of sessions are refused, except those that are served during a drain too.
+  // Returns true once the grace period of a drain has passed.  Calls outside of sessions are then
+  // refused, except those that are served during a drain too.
   [[nodiscard]] bool RefusesCalls(TimePoint now) const {
     return now >= refuses_from_.load(std::memory_order_relaxed);
   }

@@ -1,15 +1,12 @@
 // One thread that serves many session sockets.
 //
-// After a message the thread polls for the next one for up to kSpin, yielding, before it sleeps:
-// most of a busy client's next messages arrive within that time, and waking a thread takes longer
-// than answering.  The thread sleeps at once if another thread wants its core, for example a
-// client's copying thread on a machine with few cores.
+// After a message the thread polls for the next one for up to kSpin, yielding, before it sleeps.
+// It sleeps earlier if another thread seems to want its core (SpinWhileIdle).
 //
 // Ownership: owns the sockets that are added.
 // Thread-safety: NewId, Add and Wake from any thread; Ask and Answered from one thread.
 // Locks: its queue has one, a leaf.  Sockets are called without it.
-// Lifecycle: Start -> Add, ... -> destroyed, which ends the sessions of all its sockets; clients
-// have up to SessionSocket::kLinger to read how their sessions ended.
+// Lifecycle: Start -> Add, ... -> destroyed, which ends the sessions of all its sockets.
 #pragma once
 
 #include <array>
@@ -37,8 +34,7 @@ class SessionLoop final : public SessionSocket::Waker {
   static constexpr std::chrono::microseconds kSpin{80};
   static constexpr size_t kLingeringMax = 64;  // sockets whose sessions have ended
 
-  // Returns an error, such as ResourceExhausted if no descriptors are left, if the kernel refuses
-  // what the loop needs.
+  // Returns an error if the kernel refuses what the loop needs.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SessionLoop>> Start();
   ~SessionLoop() override;
   SessionLoop(const SessionLoop&) = delete;
@@ -78,9 +74,8 @@ class SessionLoop final : public SessionSocket::Waker {
   void LookAt(uint64_t id, TimePoint now, bool hung_up = false);
   void Erase(uint64_t id);
   void LookAtAll(TimePoint now);
-  // Keeps a socket whose session has ended until it has taken the last bytes for its client (how
-  // the session ended), but at most for SessionSocket::kLinger.  If more than kLingeringMax sockets
-  // linger, destroys the one with the lowest id.
+  // Keeps a socket whose session has ended for a while, so that its client can read how it ended.
+  // If more than kLingeringMax sockets linger, destroys the one with the lowest id.
   void Linger(uint64_t id);
   void Watch(Served& served, const SessionSocket::Next& next, bool hung_up);
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::chrono::seconds kRetryAfter{1};  // if there are too many sessions
 // A session's turn ends, so that the loop serves the others, when so many frames, or so many bytes
-// of frames, have been handled: a message of kSmallBodyBytes may name 750 blocks.
+// of frames, have been handled.
 constexpr size_t kTurnFrames = 16, kTurnBytes = SessionSocket::kSmallBodyBytes;
 
 }  // namespace
@@ -155,8 +155,8 @@ absl::Status SessionSocket::LookAtInput(TimePoint now, Next* next) {
 absl::Status SessionSocket::MakeRoom(TimePoint now) {
   const size_t awaited = input_->reader.awaited_bytes();
   if (awaited <= kSmallBodyBytes) return absl::OkStatus();
-  // At most what the reader's buffer may grow to with the next bytes; and as much again for the
-  // decoded message.
+  // `grown` is the most that the reader's buffer may have after the next bytes.  `wanted` has a
+  // factor of 2 for the decoded form.
   const size_t grown = 2 * input_->reader.buffer_bytes() + SessionFrameReader::kRoomBytes;
   const size_t wanted = 2 * std::min(awaited, grown);
   const uint64_t charged = input_->charged.amount();

@@ -4,17 +4,16 @@
 // All input is untrusted.  The socket never waits for its client, because other sessions share its
 // loop: answers that the client does not take are queued, and a worker handles a long message.
 // Ownership: owns the socket; shares the session.  Borrows Context and Waker.
-// Thread-safety: Send, Finish and Abort from any thread; Refuse and Begin before the socket is
+// Thread-safety: Send, Finish, Abort and id from any thread; Refuse and Begin before the socket is
 // added to its loop; the other methods from one thread, that of the loop.
 // Locks: mu_ may be held while Waker is called and a share is taken.  The session is called without
 // it, and calls this object under the session's locks.
 // Lifecycle: constructed -> Begin -> OnEvent ... until Next::over or Next::lingers -> destroyed.
 // Or constructed -> Refuse -> destroyed.
-// Limits: reading stops while more than kQueuedMax bytes of answers wait, so that a client which
-// does not read cannot make the daemon's memory grow, and while there is no capacity (Shares) or no
-// worker for a message beyond kSmallBodyBytes.  Answers that wait are charged (ChargeAnswers).
-// After its first byte a message must continue (kPauseMax) and be completed (kMessageMax); the time
-// for which it waits for capacity does not count.
+// Limits: reading stops while more than kQueuedMax bytes of answers wait, and while there is no
+// capacity (Shares) or no worker for a message beyond kSmallBodyBytes.  Answers that wait are
+// charged (ChargeAnswers).  After its first byte a message must continue (kPauseMax) and be
+// completed (kMessageMax); the time for which it waits for capacity does not count.
 #pragma once
 
 #include <memory>
@@ -116,8 +115,8 @@ class SessionSocket final : public SessionSink {
   [[nodiscard]] bool HandToWorker(const SessionFrame& frame) LARDER_EXCLUDES(mu_);
   void StopFor(TimePoint due);
   // Charges the next part of a long message that has begun, or stops reading for a while.  Returns
-  // ResourceExhausted if there can never be enough capacity, or if there was none within
-  // kMessageMax although the process holds at least its part of it (HasItsPart).
+  // ResourceExhausted if there can never be enough capacity, or if there was none for too long and
+  // the process holds its part of it (HasItsPart).
   [[nodiscard]] absl::Status MakeRoom(TimePoint now);
   // Returns DeadlineExceeded if an incomplete message pauses or lasts too long and this turn
   // received nothing.
@@ -132,8 +131,8 @@ class SessionSocket final : public SessionSink {
   // its session has ended, the daemon has ended it already.
   void End(const absl::Status& why, TimePoint now) LARDER_EXCLUDES(mu_);
   void Flush() LARDER_REQUIRES(mu_);
-  // Charges the process for the answers in queue_.  If its share does not allow them, the next
-  // OnEvent ends the session.
+  // Charges the process for the answers in queue_.  If its share does not allow them, requests the
+  // end of the session.
   void ChargeQueue() LARDER_REQUIRES(mu_);
   void Wake() LARDER_REQUIRES(mu_);
 

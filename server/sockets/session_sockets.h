@@ -1,4 +1,4 @@
-// Hands out session sockets to processes of this host, each with a session of its own.  Several
+// Hands out session sockets to processes of this host, each with a session of its own.  One or more
 // loops serve them.
 //
 // Ownership: owns the loops.  Borrows the parts of Context, which outlive it.

@@ -91,9 +91,8 @@ BlockRecoder::Outcome BlockRecoder::ReadDisk(const BlockIndex::Held& held, PageB
   return Outcome::kFailed;
 }
 
-// Drops the damaged copy, unless the block is in HOST too, where readers find it.  If the record is
-// being written or has just been written again, the description that was read is out of date; that
-// is no damage.
+// Drops the damaged copy if the block is only on disk.  If the record is being written or has just
+// been written again, the description that was read may be out of date; that is no damage.
 BlockRecoder::Outcome BlockRecoder::Damaged(const Copy& copy) const {
   // IsWriting is called before LookAt, because a block has its new location before its writing
   // ends.
@@ -144,7 +143,7 @@ void BlockRecoder::Write(std::span<Copy> copies, PayloadCodec& codec) const {
   if (!on_disk.empty()) WriteDisk(on_disk, codec);
 }
 
-// Returns kReady if another reader holds the block now, or if the block has just left HOST.
+// Returns kReady if the block has another hold now, or if it has just left HOST.
 BlockRecoder::Outcome BlockRecoder::WriteHost(Copy& copy) const {
   if (!InHost(store_.index().LookAt(copy.ref).state)) return Outcome::kMissing;
   const ByteCount bytes = copy.header.table.PayloadBytes();
@@ -158,7 +157,7 @@ BlockRecoder::Outcome BlockRecoder::WriteHost(Copy& copy) const {
                                                                                : Outcome::kReady;
 }
 
-// Copies of blocks that another reader or writer holds stay kReady.
+// Copies of blocks that are in use may stay kReady.
 void BlockRecoder::WriteDisk(std::span<Copy*> copies, PayloadCodec& codec) const {
   Spiller& spiller = disk_.work->spiller();
   std::vector<std::pair<VariantIndex, Digest>> names;

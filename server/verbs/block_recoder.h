@@ -3,13 +3,13 @@
 //
 // A copy is read and recoded while its block is held.  Then the recoded copy replaces the old one
 // in one step: in HOST its extent, on DISK its record, where a crash leaves either the old or the
-// new record.  A copy is replaced only while the recoder's hold on the block is the only one,
-// because other holders read the old copy or wait for it.  Bytes are checked against their hashes
-// before they are recoded.
+// new record.  No replacement begins while the block has another hold than the recoder's,
+// because its holder may read the old copy or wait for it.  Bytes are checked before they are
+// recoded.
 // Ownership: CompressVerb owns it; the store and the disk outlive it.
 // Thread-safety: all methods from any thread, each on copies of its own.
 // Locks: none of its own.
-// Blocking: Prepare and Write wait for the disk.
+// Blocking: Prepare and Write may wait for the disk.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ class BlockRecoder {
     Digest digest;
     Tier tier = Tier::kHost;
     Outcome outcome = Outcome::kMissing;
-    uint32_t pages_before = 0, pages_after = 0;  // of the payload; differ in kReady and kChanged
+    uint32_t pages_before = 0, pages_after = 0;  // of the payload
     [[nodiscard]] ByteCount held_bytes() const { return ByteCount(bytes.bytes().size()); }
 
    private:
@@ -60,8 +60,8 @@ class BlockRecoder {
   // Holds the block of one copy, reads the copy and recodes it.  Sets its outcome, which is never
   // kChanged.
   void Prepare(Codec to, PayloadCodec& codec, Copy* copy) const;
-  // Writes the copies that are kReady, those of DISK together.  A copy of a block that another
-  // reader or writer holds stays kReady.  REQUIRES: all copies are of one tier.
+  // Writes the copies that are kReady.  Those whose blocks are in use may stay kReady.  REQUIRES:
+  // all copies are of one tier.
   void Write(std::span<Copy> copies, PayloadCodec& codec) const;
   // Releases the copies, whatever their outcome.
   void Release(std::span<Copy> copies) const;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kDescribedAtOnce = 256;
 
-// Returns the hash of the chain's last whole block for each variant.
+// Returns, for each variant, the hash of the chain's last whole block if it has one.
 absl::StatusOr<std::vector<uint64_t>> EndsOf(std::span<const Digest> chain,
                                              std::span<const VariantIndex> variants,
                                              const BlockStore& store) {
@@ -32,7 +32,7 @@ absl::StatusOr<std::vector<uint64_t>> EndsOf(std::span<const Digest> chain,
   return ends;
 }
 
-// Reads the records of blocks that are only on disk, and calls visit(block, header) for each one
+// Looks up the records of blocks that are only on disk, and calls visit(block, header) for each one
 // found.
 template <class Visit>
 absl::Status Describe(std::span<const ChainLink> blocks, const BlockStore& store, DiskTier& disk,

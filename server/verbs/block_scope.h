@@ -3,7 +3,7 @@
 //
 // The types here are values.  They only read the store, the disk and the device table.
 // Thread-safety: as any value.
-// Blocking: Find takes seconds with millions of blocks, and may wait for the disk.
+// Blocking: Find may take seconds with millions of blocks, and may wait for the disk.
 #pragma once
 
 #include <cstdint>
@@ -36,18 +36,17 @@ struct BlockScope {
   std::vector<uint64_t> ends;  // for kPrefix: IndexHash of the last whole block, per variant
 };
 
-// Returns InvalidArgument if a selection of kBlocks has more than SelectedBlocks::kBlocksMax
-// blocks, or if there are variants, but the tokens of kPrefix have no whole block of any of them.
+// Returns InvalidArgument if the selection is not valid or too large.
 [[nodiscard]] absl::StatusOr<BlockScope> MakeScope(
     wire::SelectionScope scope, const wire::BlockSelection& selection, const Digest& content_id,
     std::span<const uint32_t> tokens, const InstanceTable& instances, const BlockStore& store);
 
-// Which blocks belong to a scope, by what was stored when Find ran.
+// Which blocks belong to a scope, as Find found them.
 class ScopeMembers {
  public:
   // `disk` may be null.  `devices` may be null if blocks of DEVICE do not matter.  Returns
   // Unavailable if the content or the writer of some blocks could not be read from the disk;
-  // *members then has all other blocks.
+  // *members then has the blocks that were found.
   static absl::Status Find(const BlockScope& scope, const BlockStore& store, DiskTier* disk,
                            const DeviceTable* devices, ScopeMembers* members);
 

@@ -21,8 +21,8 @@ class CallProgress {
 
   Progress done;
 
-  // Reports if the last report is kBetweenReports old, or if `now`.  Returns false if the call is
-  // to stop.
+  // Reports if `now`, or if there was no report for kBetweenReports, unless a report has already
+  // said that the call is to stop.  Returns false if the call is to stop.
   bool Tell(bool now) {
     const TimePoint time = SteadyNow();
     if (stopped_ || (!now && time - reported_ < kBetweenReports)) return !stopped_;

@@ -4,7 +4,7 @@
 // A name is represented by its hash (IndexHash), as a parent is in the index.  Two names with the
 // same hash, which a client can construct, count as one.
 // Thread-safety: any thread; it does not change after construction.
-// Memory: about 32 B per block, and as much again during construction.
+// Memory: about 32 B per block, and more during construction.
 #pragma once
 
 #include <cstdint>

@@ -146,7 +146,7 @@ BlockStatus ClearVerb::ClearOne(const What& what, VariantIndex variant, const Di
   return BlockStatus::kOk;
 }
 
-// Called before the blocks are cleared, so that no pin keeps one of them or brings it back.
+// Called before the blocks are cleared, so that their pins do not keep them or bring them back.
 absl::Status ClearVerb::EndPins(const ScopeMembers& members, bool dry_run,
                                 wire::ClearResult* result) {
   if (dry_run) {

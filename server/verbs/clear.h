@@ -2,9 +2,9 @@
 //
 // Ownership: Daemon owns it; the store, the disk, the pins and the counters outlive it.
 // Thread-safety: all methods from any thread.
-// Locks: owed_mu_ is held while the disk is called; it is acquired before the locks of the spiller,
-// of the disk's parts and of the store.
-// Blocking: waits for the disk, and takes seconds with millions of blocks.
+// Locks: owed_mu_ is held while the disk forgets blocks; it is acquired before the locks of the
+// spiller, of the disk's parts and of the store.
+// Blocking: waits for the disk, and may take seconds with millions of blocks.
 #pragma once
 
 #include <utility>
@@ -35,11 +35,9 @@ class ClearVerb {
     bool pinned = false;  // clears pinned blocks too, and ends all their pins
     bool dry_run = false;
   };
-  // Returns OK if the blocks that it found are cleared, except those that *result counts as kept,
-  // and no crash brings one back into a tier that it was cleared from.  Returns Unavailable if the
-  // disk has not reported its blocks yet, in which case nothing is cleared; and an error if the
-  // disk failed, is slow, or has not reported all blocks: those that *result counts as cleared are
-  // cleared nevertheless, but a crash may bring them back.
+  // Clears the blocks that it finds, except those that *result counts as kept; with `dry_run` it
+  // only counts them.  If it returns OK, a crash does not bring cleared blocks back; after an error
+  // it may.
   [[nodiscard]] absl::Status Clear(const What& what, wire::ClearResult* result);
 
  private:
@@ -65,8 +63,8 @@ class ClearVerb {
   const DiskParts disk_;
   PinVerb& pins_;
   Counters& counters_;
-  // Held while the disk is called, so that no call returns OK while the disk may still have the
-  // blocks that another call put into owed_.
+  // Held while the disk forgets blocks, so that no call that clears blocks returns OK while the
+  // disk may still have blocks that another call put into owed_.
   Mutex owed_mu_;
   Leased owed_ LARDER_GUARDED_BY(owed_mu_);
 };

@@ -16,8 +16,7 @@
 namespace larder {
 namespace {
 
-// How long the last try waits for blocks in use.  Most holds, of readers and of the daemon's own
-// threads, end within this time.
+// How long the last try waits for blocks in use, since most holds are short.
 constexpr Duration kHoldLimit = std::chrono::seconds(1);
 constexpr Duration kPollEvery = std::chrono::milliseconds(10);
 constexpr int kNice = 10;  // a priority below that of readers and writers
@@ -48,7 +47,9 @@ BlockStatus StatusOf(Outcome outcome) {
 struct CompressVerb::Run {
   const What& what;
   CallProgress<wire::CompressProgress> progress;
-  // For SELECTION_SCOPE_BLOCKS: the copies and their statuses, and the indices of the names.
+  // For SELECTION_SCOPE_BLOCKS, to answer each name that the caller gave: `answered` has these
+  // names and the copies that were tried, `statuses` has the status of each of these copies, and
+  // `names` has, for each selected block, the index of its name in answered.names.
   SelectedBlocks answered;
   std::vector<BlockStatus> statuses;
   absl::flat_hash_map<std::pair<VariantIndex, Digest>, uint32_t> names;
@@ -203,7 +204,7 @@ void CompressVerb::Write(Run& run, std::span<Copy> copies, TimePoint until, Payl
   }
 }
 
-// Counts the outcomes of a window.  Returns Unavailable if the disk failed, which ends the call.
+// Handles the outcomes of a window.  Returns Unavailable if the disk failed, which ends the call.
 absl::Status CompressVerb::Settle(Run& run, std::span<const Copy> copies) {
   wire::CompressProgress& progress = run.progress.done;
   absl::Status status;

@@ -2,7 +2,7 @@
 // several blocks at once.
 //
 // Each copy of a block is recoded independently: a copy that is done stays done, however the call
-// ends, and a later call recodes the copies that are not done.
+// ends, and a later call may recode the copies that are not done.
 // Ownership: Daemon owns it; the store, the disk and the counters outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: each window has one, a leaf; it is not held while a copy is recoded or written.
@@ -45,14 +45,12 @@ class CompressVerb {
     Codec codec = Codec::kLossless;
     bool dry_run = false;  // reads and recodes, but writes nothing
   };
-  // Called when the work begins and ends, and in between, at most every 200 ms, after a window or
-  // while a window waits for blocks in use.  Returns false if the call is to stop.
+  // Called when the work begins and from time to time afterwards.  Returns false if the call is to
+  // stop.
   using Report = CallProgress<wire::CompressProgress>::Report;
-  // Returns OK if every copy is done, except those that the progress counts as missing, kept,
-  // unsupported or without space.  Returns Cancelled if `report` returned false, Unimplemented if
-  // the codec is not supported, FailedPrecondition if `tiers` has DISK and there is no disk,
-  // Unavailable if the disk failed or is not read yet.  Lowers the priority of the calling thread
-  // and does not restore it.
+  // Returns OK if it has tried every copy (the progress counts the outcomes), Cancelled if `report`
+  // has stopped it, Unavailable if the disk failed or is not read yet, or another error if it
+  // cannot be done here.  Lowers the priority of the calling thread and does not restore it.
   [[nodiscard]] absl::Status Compress(const What& what, const Report& report);
 
  private:

@@ -1,5 +1,5 @@
 // Clear and Compress of DEVICE: finds the blocks of a scope that engines have, and asks the engines
-// to drop or encode them.
+// to drop or recode them.
 //
 // Ownership: Daemon owns it; the store, the disk, the device table and the queue outlive it.
 // Thread-safety: all methods from any thread.
@@ -36,12 +36,12 @@ class DeviceVerbs {
     bool pinned = false;  // drops blocks that engines have pinned, too
     bool dry_run = false;
   };
-  // Asks the engines to drop the blocks, or, with `dry_run`, assumes that they do, and adds their
-  // answers to `result`, which may have counts of HOST and DISK already.  Calls `done` once, on
-  // this thread or on another one (DirectiveQueue::Answer).
+  // Asks the engines to drop the blocks, or, with `dry_run`, assumes that they would, and adds
+  // their answers to `result`, which may have counts of HOST and DISK already.  Calls `done` once,
+  // on this thread or on another one (DirectiveQueue::Answer).
   void Clear(const BlockScope& scope, const Drop& drop, Blocks blocks, wire::ClearResult result,
              std::function<void(const wire::ClearResult&)> done);
-  // Asks the engines to encode the blocks and adds their answers to `progress`, whose `blocks` must
+  // Asks the engines to recode the blocks and adds their answers to `progress`, whose `blocks` must
   // count them already.  Calls `done` once, on this thread or on another one
   // (DirectiveQueue::Answer).
   void Compress(const BlockScope& scope, Codec codec, Blocks blocks,

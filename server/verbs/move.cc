@@ -18,12 +18,12 @@ namespace {
 constexpr Duration kReportEvery = std::chrono::milliseconds(100);
 // The pause before blocks that were in use are tried again.
 constexpr Duration kTryAgain = std::chrono::milliseconds(10);
-// A disk that writes no block of the window for this long counts as failed.
+// A move to disk fails if none of its blocks gets an answer for this long.
 constexpr Duration kStalled = std::chrono::seconds(30);
-// How long a call tries blocks again that are in use.  Most holds of the daemon's own threads,
-// which spill, promote and verify, end within this time.
+// How long a call tries blocks again that are in use, since the daemon's own threads hold blocks
+// only for a short time.
 constexpr Duration kHoldLimit = std::chrono::seconds(1);
-// The pause before a promotion that was refused, because too many wait, is requested again.
+// The pause before a promotion that was refused is requested again.
 constexpr Duration kAskAgain = std::chrono::milliseconds(20);
 
 // The answers for the blocks of a window.  Shared with the spiller or the promoter, which may
@@ -130,8 +130,8 @@ absl::Status MoveVerb::CheckFits(const What& what, ByteCount bytes) const {
       " can hold only ", most.value(), " beside what is pinned or in use; select fewer blocks"));
 }
 
-// If a block is reported as missing or damaged, but is still in `from`, the disk has failed, which
-// ends the call.
+// If a block is reported as missing or damaged, but is still in `from`, this counts as a failure of
+// the disk, which ends the call.
 absl::Status MoveVerb::MoveWindow(Run& run, std::span<const Item> window) {
   absl::Status status;
   const std::vector<BlockStatus> answers =
@@ -175,8 +175,8 @@ void MoveVerb::Settle(Run& run, const Item& item, BlockStatus status) {
   }
 }
 
-// Called at the end of the call.  Until then moved blocks are in both tiers, so that later blocks
-// evict at most one copy of them.  A block that has left `to` meanwhile stays in `from`.
+// Called at the end of the call.  Until then moved blocks stay in both tiers, so that later blocks
+// evict at most one copy of them.
 void MoveVerb::LeaveFrom(Run& run) {
   wire::MoveProgress& progress = run.progress.done;
   const TimePoint until = SteadyNow() + kHoldLimit;

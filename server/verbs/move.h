@@ -1,10 +1,9 @@
 // Move: brings the blocks of a scope from one tier (`from`) into another one (`to`), in windows, on
 // the threads that move blocks for all purposes (Spiller, Promoter).
 //
-// Unless the call copies, blocks that have arrived in `to` are removed from `from` at its end, also
-// if it was cancelled or failed, and only if their copy in `to` still exists and they are neither
-// pinned nor in use.  A later call moves the blocks that were not moved, also after a crash of the
-// daemon.
+// Unless the call copies, it ends by removing blocks that have arrived in `to` from `from`, except
+// those that are pinned or in use or have left `to` again.  A later call may move what was not
+// moved.
 // Ownership: Daemon owns it; the store, the disk and the counters outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: each window has one, a leaf; the spiller may acquire it under its own lock.
@@ -41,13 +40,12 @@ class MoveVerb {
     Tier from = Tier::kHost, to = Tier::kDisk;
     bool copy = false;  // the blocks stay in `from`, too
   };
-  // Called when the work begins, after each window, and about 5 times per second while a window is
-  // under way.  Returns false if the call is to stop.
+  // Called when the work begins and from time to time afterwards.  Returns false if the call is to
+  // stop.
   using Report = CallProgress<wire::MoveProgress>::Report;
-  // Returns OK if it has tried all blocks, although some may not have been moved
-  // (wire::MoveProgress counts them); Cancelled if `report` returned false; FailedPrecondition if
-  // there is no disk or `to` cannot hold the blocks; Unavailable if the disk failed, wrote nothing
-  // for 30 s, or is not read yet.
+  // Returns OK if it has tried all blocks (wire::MoveProgress counts the outcomes); Cancelled if
+  // `report` has stopped it; FailedPrecondition if there is no disk or `to` is too small for the
+  // blocks; Unavailable if the disk failed or is not read yet; or another error.
   [[nodiscard]] absl::Status Move(const What& what, const Report& report);
 
  private:
@@ -67,9 +65,8 @@ class MoveVerb {
   [[nodiscard]] bool IsIn(const Item& item, Tier tier) const;
   // Returns kOk if the block is on disk, kMissing if it is in no tier, otherwise kPending.
   [[nodiscard]] BlockStatus OnDisk(const Item& item) const;
-  // Returns a status for each block: kOk if it is on disk, kMissing if it is in no tier, kFull if
-  // the spiller gave it up, kPending if the call is to stop or the disk wrote nothing for too long.
-  // In the latter case *status becomes Unavailable.
+  // Returns a status for each block; kPending if it is not known when the call is to stop, or when
+  // the disk has written nothing for too long.  In the latter case *status becomes Unavailable.
   [[nodiscard]] std::vector<BlockStatus> ToDisk(Run& run, std::span<const Item> window,
                                                 absl::Status* status);
   // Returns for each block the status that TierWorker::Promote reports, or kPending if the call is

@@ -278,8 +278,7 @@ void PinVerb::Expire() {
   if (!changed.empty()) Write(std::move(changed), {});
 }
 
-// The period doubles, up to kSweepPeriodMax, while all pinned blocks are in their tiers or the
-// number of those that are not stays the same.
+// The period doubles, up to kSweepPeriodMax, while Astray finds no pins or as many as before.
 void PinVerb::Sweep() {
   std::vector<PinKey> astray;
   {
@@ -324,13 +323,13 @@ void PinVerb::Bring(std::span<const PinKey> keys) {
 }
 
 // Offers the block only while the spiller has little to do, because a block that was just published
-// is in its queue already.
+// may be in its queue already.
 void PinVerb::Spill(const PinKey& key) {
   Spiller& spiller = disk_.work->spiller();
   if (spiller.stats().queued < kBroughtAtOnce) spiller.Offer(SessionId{}, key.variant, key.digest);
 }
 
-// If a promotion fails or finds no capacity, a later sweep tries it again.
+// If a promotion fails or finds no capacity, a later sweep may try it again.
 void PinVerb::Promote(VariantIndex variant, std::span<const Digest> digests) {
   under_way_->fetch_add(digests.size());
   const auto ready = [under_way = under_way_](size_t, BlockStatus) { under_way->fetch_sub(1); };

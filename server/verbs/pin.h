@@ -1,5 +1,5 @@
 // Pins and prefetches: writes pins to disk, so that they outlive the daemon, ends them at their
-// deadlines, and, if there is a disk, brings each block into the tier in which it is pinned.
+// deadlines, and, if there is a disk, brings blocks into the tiers in which they are pinned.
 //
 // BlockStore::pins() decides which blocks are pinned.  On disk a pin is a fact of the disk tier
 // under "pin/" VARIANT DIGEST TIER OWNER, whose value is its deadline (docs/format.md).  A prefetch
@@ -7,7 +7,7 @@
 // Ownership: Daemon owns it.  Store, disk and counters outlive it; jobs of the promoter may outlive
 // it.
 // Thread-safety: Load before any other call, the other methods from any thread.  Pin and Unpin do
-// not wait for the disk: a thread of this object, the writer, writes the changes of all calls
+// not wait for the disk: a thread of this object, the writer, writes the changes of several calls
 // together and answers the calls.  It writes each pin as the pin is at the time of the write, so
 // the order of calls does not matter.  If the disk does not accept a change, the writer tries again
 // later.
@@ -61,15 +61,14 @@ class PinVerb {
     return now_ms_() + static_cast<uint64_t>(ttl.count());
   }
 
-  // Receives OK when all that the call changed is on disk, or at once if there is no disk or
-  // nothing to write.  Receives Unavailable if the disk did not accept the call's changes, or
-  // others that were written with them: the changes then take effect in this daemon, which tries
-  // again to write them.  Also receives a status for each key, or for each pin that was ended.
-  // Called once, on the calling thread or the writer's.
+  // Receives OK when what the call changed is on disk or need not be written.  Receives Unavailable
+  // if the disk may not have it: the changes then hold in this daemon, which tries again to write
+  // them.  Also receives a status for each key, or for each pin that was ended.  Called once, on
+  // the calling thread or the writer's.
   using Answer = std::function<void(const absl::Status&, std::vector<BlockStatus>)>;
   // The status of each key is kOk if its block is in the key's tier, kPending if the block is
-  // pinned but has yet to be brought there, kMissing if there is no such block, kFull at a limit;
-  // with the last two no pin was added.  REQUIRES: owner has 1 to kOwnerBytesMax bytes.
+  // pinned but is in another tier, kMissing if there is no such block, kFull at a limit.  kMissing
+  // and kFull add no pin.  REQUIRES: owner has 1 to kOwnerBytesMax bytes.
   void Pin(std::string_view owner, std::span<const PinKey> keys, uint64_t deadline_ms,
            Answer answer) LARDER_EXCLUDES(mu_);
   // The status of each key is kOk, or kMissing if this owner does not pin it.
@@ -84,9 +83,8 @@ class PinVerb {
   [[nodiscard]] std::vector<BlockStatus> Prefetch(std::span<const PinKey> keys,
                                                   uint64_t deadline_ms);
 
-  // Ends up to 512 pins whose deadline has passed, and, if there is a disk, begins at intervals of
-  // 1 to 16 s or more to bring up to kBroughtAtOnce pinned blocks into their tiers.  It brings none
-  // while others are being promoted.  To be called several times per second.
+  // Ends pins whose deadline has passed, a limited number at a time, and at intervals begins to
+  // bring pinned blocks into their tiers.  To be called several times per second.
   void Tick(TimePoint now) LARDER_EXCLUDES(mu_, sweep_mu_);
 
  private:
@@ -99,21 +97,20 @@ class PinVerb {
     std::vector<BlockStatus> statuses;
   };
   // Has the writer write `changed`, with the changes of earlier calls that still wait, and then
-  // answers `waiting`: OK if all of them are on disk, Unavailable if the disk did not accept one of
-  // them.  Answers OK at once if there is nothing to write or no disk.
+  // answer `waiting`.  Answers OK at once if there is nothing to write or no disk.
   void Write(std::vector<Name> changed, Waiting waiting) LARDER_EXCLUDES(mu_);
   void Run() LARDER_EXCLUDES(mu_);
   // Waits for changes to write, and takes them with the calls that wait for them.  Returns false if
-  // the writer is to end.
+  // there are none and the writer is to end.
   [[nodiscard]] bool AwaitWork(Names* changed, std::vector<Waiting>* waiting) LARDER_EXCLUDES(mu_);
-  // Returns Unavailable, with the reason, if the disk did not accept all names; those that were not
-  // written are queued again.
+  // Returns Unavailable, with the reason, if the disk did not accept all names; those that it may
+  // not have are queued again.
   [[nodiscard]] absl::Status WriteNames(const Names& names) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status WriteSome(std::span<const Name> names);
   void Expire() LARDER_EXCLUDES(mu_);
   void Sweep() LARDER_EXCLUDES(sweep_mu_);
-  // Returns up to kBroughtAtOnce pins whose blocks are not in their tier; the next call returns the
-  // next ones.  Sets *all to the number of all such pins.
+  // Returns up to kBroughtAtOnce keys of pins whose blocks are only in another tier, and sets *all
+  // to the number of all such keys.  If there are more, later calls return others.
   [[nodiscard]] std::vector<PinKey> Astray(size_t* all) LARDER_REQUIRES(sweep_mu_);
   void Bring(std::span<const PinKey> keys);
   void Spill(const PinKey& key);
@@ -137,7 +134,7 @@ class PinVerb {
   Names changed_ LARDER_GUARDED_BY(mu_);
   TimePoint not_before_ LARDER_GUARDED_BY(mu_);  // for a write for which no call waits
   std::vector<Waiting> waiting_ LARDER_GUARDED_BY(mu_);
-  // Hashes of the facts that a shard of the disk may have.  Used by the writer only, and by Load.
+  // Hashes of the facts of pins that the disk may have.  Used by the writer only, and by Load.
   absl::flat_hash_set<uint64_t> on_disk_;
   std::thread writer_;  // joinable if there is a disk
 };

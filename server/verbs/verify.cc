@@ -88,7 +88,7 @@ void VerifyVerb::VerifyOne(Run& run, const BlockIndex::View& block) {
      : status == Status::kMissing ? progress.missing
                                   : progress.unread);
   run.failures = status == Status::kFailed ? run.failures + 1 : 0;
-  // Blocks that were stored since Count ran are read too.
+  // Blocks that were stored since Count ran may be read too.
   progress.blocks = std::max(progress.blocks, ++progress.blocks_done);
   progress.bytes_done += BytesOfPages(block.extent.pages);
   progress.bytes = std::max(progress.bytes, progress.bytes_done);

@@ -1,4 +1,4 @@
-// Verify: reads every block of a tier once, at an operator's request, and drops damaged blocks.
+// Verify: reads the blocks of a tier once, at an operator's request, and drops damaged blocks.
 //
 // It reads one block at a time, at a rate that the caller may limit, and holds the block while it
 // reads it.  Blocks that are stored while it runs may be read or not.  A disk that fails
@@ -30,13 +30,12 @@ class VerifyVerb {
   VerifyVerb(BlockStore& store, DiskParts disk, Counters& counters)
       : store_(store), disk_(disk), counters_(counters) {}
 
-  // Called when the work begins and ends, and in between, at most every 200 ms, after a block or
-  // while the call waits to keep its rate.  Returns false if the call is to stop.
+  // Called when the work begins and from time to time afterwards.  Returns false if the call is to
+  // stop.
   using Report = CallProgress<wire::VerifyProgress>::Report;
-  // Returns OK if it has tried every block that was in the tier when it began (the progress counts
-  // those that could not be read), Cancelled if `report` returned false, FailedPrecondition if the
-  // tier is DISK and there is no disk, Unavailable if the disk failed or is not read yet,
-  // Unimplemented if the tier is neither HOST nor DISK.
+  // Returns OK if it has tried every block of the tier (the progress counts those that could not be
+  // read), Cancelled if `report` has stopped it, Unavailable if the disk failed or is not read yet,
+  // or another error if the tier cannot be verified.
   [[nodiscard]] absl::Status Verify(const wire::VerifyQuery& query, const Report& report);
 
  private:

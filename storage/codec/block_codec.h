@@ -28,15 +28,13 @@ class BlockCodec {
   virtual ~BlockCodec() = default;
 
   [[nodiscard]] virtual Codec id() const = 0;
-  // Returns true if Decode returns bit for bit what Encode was given, as it does for every codec of
-  // this version.
+  // Returns true if Decode returns bit for bit what Encode was given, as every codec does today.
   [[nodiscard]] virtual bool lossless() const = 0;
 
   // Encodes one segment into the front of `to` and returns the encoded length.  Returns nullopt if
   // the segment would not become shorter; the bytes in `to` are undefined then, and the caller
   // keeps the raw bytes.  `element_bytes` is the size of the numbers in the segment (ElementBytes);
-  // with a wrong value Decode still returns the same bytes, but the encoded segment is usually
-  // longer.
+  // it affects the encoded bytes, not what Decode returns.
   // REQUIRES: `raw` has 1 byte to 1 GiB - 1, to.size() >= raw.size(), `raw` and `to` do not
   // overlap, element_bytes is 1, 2 or 4.
   [[nodiscard]] virtual std::optional<size_t> Encode(std::span<const std::byte> raw,
@@ -44,8 +42,8 @@ class BlockCodec {
                                                      std::span<std::byte> to) = 0;
 
   // Returns the length that an encoded segment will have after decoding, or DataLoss if the segment
-  // is empty or does not begin with a header of this codec.  The length is only what the segment
-  // states: a caller that allocates memory of this length checks it against a bound first.
+  // is empty or its header is malformed.  The length is only what the segment states: a caller that
+  // allocates memory of this length checks it against a bound first.
   [[nodiscard]] virtual absl::StatusOr<size_t> DecodedBytes(
       std::span<const std::byte> encoded) const = 0;
 

@@ -18,13 +18,12 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "numbers are stored in memory order");
 
-// zstd's fastest regular level.  Planes shrink because some byte values are more frequent than
-// others, and higher levels gain little more from that (bench/codecs.cc).
+// zstd's fastest regular level.  Higher levels gain little more (bench/codecs.cc).
 constexpr int kZstdLevel = 1;
 constexpr uint8_t kPlanesVersion = 1;
 constexpr size_t kPlanesMax = 4, kPiecesMax = 2;
-// Planes of fewer bytes are not divided into pieces: zstd's tables for a second piece would cost
-// more bytes than the division saves.
+// Planes of fewer bytes are not divided into pieces, because each piece has zstd's tables of its
+// own.
 constexpr size_t kPiecesFrom = 4096;
 
 // The header of an encoded segment.  After it come the lengths of the pieces of all planes, then

@@ -2,10 +2,8 @@
 //
 // kLossless splits a segment into byte planes: plane i has byte i of every number.  A plane of 4
 // KiB or more is divided into two pieces.  zstd encodes each piece that becomes shorter by it; the
-// other pieces are stored as they are.  In 16-bit floats the plane with the exponents becomes
-// shorter, and the plane with the low bits of the mantissas usually does not.  docs/format.md
-// specifies the bytes, and bench/codecs.cc compares this codec with the alternatives that were
-// tried.
+// other pieces are stored as they are.  docs/format.md specifies the bytes, and bench/codecs.cc
+// compares this codec with alternatives.
 #pragma once
 
 #include <memory>

@@ -44,10 +44,9 @@ class PayloadCodec {
   [[nodiscard]] absl::Status Decode(std::span<const std::byte> payload, const SegmentTable& table,
                                     std::span<std::byte> to, SegmentTable* raw);
 
-  // Decodes one segment, whose stored bytes are `encoded`.  Returns DataLoss if the segment states
-  // another length than to.size() or if the decoded bytes do not match the hash in it.  Does not
-  // compare `encoded` with segment.xxh3; so damage to a segment that is not encoded is not
-  // detected.
+  // Decodes one segment, whose stored bytes are `encoded`.  Returns DataLoss if the codec finds the
+  // segment damaged.  Does not compare `encoded` with segment.xxh3; so damage to a segment that is
+  // not encoded is not detected.
   // REQUIRES: MakeHostCodec has the segment's codec.
   // REQUIRES: to.size() == segment.raw_bytes, or segment.bytes if the segment is not encoded.
   [[nodiscard]] absl::Status DecodeSegment(const Segment& segment,

@@ -48,8 +48,7 @@ absl::Status From(const rocksdb::Status& status) {
   return absl::UnavailableError(text);
 }
 
-// Passes messages of RocksDB on to `warn` if their level is WARN or above.  Other messages are
-// dropped: they would only fill a log file that no one reads.
+// Passes RocksDB's warnings and errors on to `warn`, and drops its other messages.
 class WarningLogger final : public rocksdb::Logger {
  public:
   explicit WarningLogger(std::function<void(const std::string&)> warn)
@@ -75,7 +74,7 @@ struct CatalogMemory::Impl {
       : cache(rocksdb::NewLRUCache(budget)),
         buffers(std::make_shared<rocksdb::WriteBufferManager>(budget / 2, cache)) {}
   std::shared_ptr<rocksdb::Cache> cache;
-  // Write buffers are charged to the cache, so that both together stay within one budget.
+  // Write buffers are charged to the cache, so that both share one budget.
   std::shared_ptr<rocksdb::WriteBufferManager> buffers;
 };
 
@@ -104,25 +103,25 @@ struct BlockCatalog::Impl {
   using DatabaseRef = std::shared_ptr<Database>;
   enum class Use : uint8_t {
     kShort,
-    kLong,  // lasts seconds, so OpenAnew fails and does not wait for its end
+    kLong,  // may last seconds; OpenAnew fails and does not wait for its end
   };
 
   Options options;
   std::shared_ptr<rocksdb::Statistics> statistics;
   Mutex database_mu;
   CondVar changed;  // signalled when `opening` becomes false or `uses` becomes 0
-  // nullptr while the database is being reopened, and after that has failed
+  // nullptr while the database is closed.
   std::unique_ptr<Database> database LARDER_GUARDED_BY(database_mu);
-  // True while one thread reopens the database; the others wait.
+  // True while a thread reopens the database.
   bool opening LARDER_GUARDED_BY(database_mu) = false;
   size_t uses LARDER_GUARDED_BY(database_mu) = 0;
   size_t long_uses LARDER_GUARDED_BY(database_mu) = 0;  // included in `uses`
-  // The earliest time of the next attempt after the database could not be opened for writing.
+  // No thread tries to reopen the database before this time.
   TimePoint open_again LARDER_GUARDED_BY(database_mu){};
   std::atomic<uint64_t> unread_names{0};
   // Changed only by writers (BlockCatalog::mu_), read by all threads.
   ErasedNames erased;
-  // A write failed, and the database has not been made writable since.  Changed only by writers
+  // Set by a failed write; ForWriting makes the database writable again.  Changed only by writers
   // (BlockCatalog::mu_).
   std::atomic<bool> failed{false};
 
@@ -132,8 +131,8 @@ struct BlockCatalog::Impl {
     return std::clamp(options.disk_bytes_max.value() / n, least.value(), most.value());
   }
 
-  // kFail is used when the database is reopened: a database that existed and is missing now is
-  // damaged, and an empty one must not replace it while the shard's blocks are in use.
+  // kFail is used when the database is reopened: an empty database must not replace a missing one
+  // while the shard's blocks are in use.
   enum class IfMissing : uint8_t { kCreate, kFail };
   [[nodiscard]] rocksdb::Options DbOptions(IfMissing if_missing) const {
     rocksdb::Options out;
@@ -157,7 +156,7 @@ struct BlockCatalog::Impl {
     table.block_cache = options.memory->impl_->cache;
     table.cache_index_and_filter_blocks = true;
     table.block_size = KiB(8).value();
-    // Each commit looks up its keys in this family, and most of them do not exist.
+    // A commit looks up its keys in this family, and usually finds none.
     if (family == kPlaces) table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
     rocksdb::ColumnFamilyOptions out;
     out.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
@@ -178,7 +177,7 @@ struct BlockCatalog::Impl {
 
   [[nodiscard]] absl::Status Open() LARDER_EXCLUDES(database_mu);
   // Returns the database for a reader, after waiting while another thread reopens it.  Returns
-  // Unavailable if the database is closed and could not be reopened.
+  // Unavailable if the database is closed and cannot be reopened now.
   [[nodiscard]] absl::StatusOr<DatabaseRef> ForReading(Use use = Use::kShort)
       LARDER_EXCLUDES(database_mu);
   // Returns the database for a writer.  Makes it writable first if a write has failed; returns an
@@ -301,10 +300,10 @@ absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForWriting()
   return ForReading();
 }
 
-// After a failed write to its log RocksDB never resumes, so the database is closed and opened
-// again.  On a disk that accepts no writes, opening it would fail too, and blocks that could be
-// read before would become unreadable.  So the disk is probed first, and if the database cannot be
-// opened for writing after it was closed, it is opened read-only.
+// If RocksDB cannot resume, the database is closed and opened again.  On a disk that accepts no
+// writes, opening it would fail, and blocks that could be read before would become unreadable.  So
+// the disk is probed first, and if the database cannot be opened for writing after it was closed,
+// it is opened read-only.
 absl::Status BlockCatalog::Impl::OpenAnew() {
   LARDER_RETURN_IF_ERROR(TryToWriteIn(options.directory));
   std::unique_ptr<Database> last;
@@ -365,7 +364,7 @@ absl::StatusOr<std::unique_ptr<BlockCatalog>> BlockCatalog::Open(const Options& 
   impl->options = options;
   impl->statistics = rocksdb::CreateDBStatistics();
   impl->statistics->set_stats_level(rocksdb::StatsLevel::kExceptHistogramOrTimers);
-  // RocksDB logs a warning if the directory is missing.  Errors are ignored here: Open below
+  // RocksDB logs a warning if the directory is missing.  Errors are ignored here: impl->Open
   // reports what is wrong.
   std::error_code ignored;
   std::filesystem::create_directory(options.directory, ignored);
@@ -385,8 +384,7 @@ absl::Status BlockCatalog::Commit(std::span<const CatalogEntry> entries) {
   for (size_t i = 0; i < entries.size(); ++i) {
     (void)batch.Put(to->families[kPlaces], names[i], PlaceValue(entries[i].place));
     (void)batch.Put(to->families[kHeaders], names[i], HeaderValue(entries[i]));
-    // If the write below fails, the key may or may not name its former extent any more.  Either way
-    // the former extent still belongs to this key.
+    // A former extent belongs to this key until it is erased, even if the write below fails.
     if (former[i].place) superseded_.insert({entries[i].key, former[i].place->extent});
     if (!former[i].read.ok()) ++impl_->unread_names;
   }
@@ -411,17 +409,16 @@ absl::Status BlockCatalog::Forget(std::span<const Room> rooms) {
   MutexLock lock(mu_);
   std::vector<bool> named;
   absl::Status status = EraseNames(rooms, &named);
-  // If the write that removes keys has failed, each key may or may not name its extent any more.
-  // Either way the extent still belongs to that key.
+  // The extent belongs to its key until Erase, even if the removal of the key has failed.
   for (size_t i = 0; i < rooms.size(); ++i) {
     if (named[i]) superseded_.insert(rooms[i]);
   }
   return status;
 }
 
-// Sets (*named)[i] to whether the key of rooms[i] named its extent or had a damaged entry, and
-// removes these keys.  If a key could not be read, sets all to false and removes none; if the
-// removal fails, each of these keys may or may not be removed.
+// Removes the keys of those `rooms` whose key names their extent or has a damaged entry, and sets
+// (*named)[i] to true for these.  If any key cannot be read, removes none and sets all to false; if
+// the removal fails, each of these keys may or may not be removed.
 absl::Status BlockCatalog::EraseNames(std::span<const Room> rooms, std::vector<bool>* named) {
   named->assign(rooms.size(), false);
   LARDER_RETURN_IF_ERROR(impl_->options.faults->StatusAt(FaultPoint::kCatalogErase));
@@ -436,7 +433,7 @@ absl::Status BlockCatalog::EraseNames(std::span<const Room> rooms, std::vector<b
   std::vector<BlockKey> keys;
   for (size_t i = 0; i < rooms.size(); ++i) {
     const auto& [read, there, place] = found[i];
-    // A damaged entry names no extent; it is removed, and counts as naming this one.
+    // A damaged entry names no extent; it is removed, and counts as naming that of rooms[i].
     (*named)[i] = there && (!place || place->extent == rooms[i].extent);
     if (!(*named)[i]) continue;
     keys.push_back(rooms[i].key);

@@ -3,27 +3,23 @@
 // RocksDB.
 //
 // There are three column families besides RocksDB's default one, which holds the identity of the
-// catalog.  The keys of the first two are variant id and digest (docs/format.md, "Disk tier"):
+// catalog.  The keys of places and headers are variant id and digest (docs/format.md, "Disk tier"):
 //   places   where a record lies; small, because a start reads all of this family
 //   headers  the record's header, byte for byte as in the data file, and the token ids
-//   facts    small values under keys of 1 to 512 bytes
+//   facts    values under keys of 1 to 512 bytes
 // All families change through one write-ahead log, in order: after a crash the catalog holds a
 // prefix of the writes that were made.
 //
 // An extent is superseded when a newer record takes over its key, or when its key is removed by
-// Forget.  The catalog remembers superseded extents in memory until they are erased.  The next
-// process finds only the extents that the catalog names.
-// After a failed write RocksDB refuses all further writes until it is told to resume or, if the
-// failed write was one to its log, until it is reopened.  The next write first does what is needed;
-// it fails if the disk accepts no writes, if the catalog must be reopened while a thread scans all
-// of it (ForEachPlace, Compact), or within 1 s after reopening has failed.  If the catalog cannot
-// be reopened for writes, it is opened read-only.  So it can usually be read meanwhile; a reader
-// waits while it is being reopened, and gets Unavailable if it cannot be opened at all.
+// Forget.  The catalog remembers superseded extents in memory until they are erased.
+// After a failed write RocksDB may refuse further writes until it is told to resume or is reopened.
+// The next write first tries one, then the other.  If the catalog cannot be reopened for writes, it
+// is opened read-only if possible, so it can usually be read; a reader waits while it is reopened.
 // Ownership: made by DiskShard.  Thread-safety: all methods from any thread.  Blocking: all methods
 // may wait for the disk, except MayComeBack, writable, unread_names and written_bytes.
-// Memory: block cache and write buffers within `memory`, which all shards share; about 300 KiB for
-// ErasedNames; the superseded extents.  Disk: until a compaction several times the live data;
-// disk_bytes() returns how much.
+// Memory: block cache and write buffers from `memory`, which all shards share; usually at most
+// about 300 KiB for ErasedNames; the superseded extents.  Disk: may be several times the live data
+// until a compaction.
 #pragma once
 
 #include <cstdint>
@@ -74,8 +70,8 @@ class BlockCatalog {
     std::function<void(const std::string&)> warn;  // receives RocksDB's warnings; may be empty
   };
   // Opens the catalog, or creates an empty one.  Returns DataLoss if the catalog is damaged and
-  // cannot be opened; FailedPrecondition if RocksDB does not support its files.  Any other error
-  // means that the disk fails now.
+  // cannot be opened; FailedPrecondition if RocksDB does not support its files.  After any other
+  // error a later attempt may succeed.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<BlockCatalog>> Open(const Options& options);
   ~BlockCatalog();
   BlockCatalog(const BlockCatalog&) = delete;
@@ -84,8 +80,8 @@ class BlockCatalog {
   // Enters all entries or none.  On OK they are durable; after an error the catalog may or may not
   // have them.  A key that existed now names its new extent; its former extent is superseded until
   // it is erased.
-  // If the disk fails to read whether a key existed (counted in unread_names), Commit assumes that
-  // it did not: a former extent then stays allocated until the next start.
+  // If the disk fails to read the former entry of a key (counted in unread_names), the extent in
+  // that entry may stay allocated until the next start.
   [[nodiscard]] absl::Status Commit(std::span<const CatalogEntry> entries) LARDER_EXCLUDES(mu_);
   // A record's extent and the key under which the record was put.
   struct Room {
@@ -99,39 +95,36 @@ class BlockCatalog {
   };
   // Removes the key of each Room if the key still names the extent of the Room, or if its entry is
   // damaged; a key that names another extent stays.  On OK the removal survives the process; the
-  // next Commit, or any other durable write, makes it survive a loss of power (MayComeBack).  If
-  // the disk fails to read what one of the keys names, Erase returns an error and removes no key;
-  // after any other error each key may or may not be removed.
-  // If `erased` is not null, (*erased)[i] is set to true if the key of rooms[i] named its extent
-  // until now or the extent was superseded, so that no other record owns the extent.  If it is
-  // false, the extent may belong to another record.
+  // next Commit, or any other durable write, makes it survive a loss of power (MayComeBack).  After
+  // an error each key may or may not be removed.
+  // If `erased` is not null, (*erased)[i] is set to true if no other record owns the extent of
+  // rooms[i], and to false if another record may own it.
   [[nodiscard]] absl::Status Erase(std::span<const Room> rooms, std::vector<bool>* erased = nullptr)
       LARDER_EXCLUDES(mu_);
   // Removes the key of each Room if the key still names the extent of the Room, or if its entry is
-  // damaged.  The extent stays in use and becomes superseded, until Erase is called for it.  After
-  // an error each key may or may not be removed.
+  // damaged.  The extent stays in use and is superseded until it is erased.  After an error each
+  // key may or may not be removed.
   [[nodiscard]] absl::Status Forget(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);
 
   // On OK everything written so far, erasures included, is durable.
   [[nodiscard]] absl::Status Sync() LARDER_EXCLUDES(mu_);
-  // Returns, for each key, whether it was erased or forgotten since the last durable write, so that
-  // a loss of power may bring it back.  Returns true for any other key with a probability of about
-  // 10^-15.  Never waits for the disk.
+  // Returns, for each key, whether a loss of power may bring it back because its removal is not
+  // durable yet.  May, very rarely, return true for another key.  Never waits for the disk.
   [[nodiscard]] std::vector<bool> MayComeBack(std::span<const BlockKey> keys) const;
 
   using Description = CatalogDescription;
-  // Sets out[i] to header and tokens of keys[i] as they were committed, or to nullopt if there is
-  // no entry or the entry is damaged.  Returns an error if the disk failed; out[i] may then be
+  // Sets out[i] to the header and tokens in the entry of keys[i], or to nullopt if there is no
+  // entry or it is found damaged.  Returns an error if the disk failed; out[i] may then be
   // unchanged, or nullopt although there is an entry.
   [[nodiscard]] absl::Status Describe(std::span<const BlockKey> keys,
                                       std::span<std::optional<Description>> out);
-  // Sets out[i] to where the record of keys[i] lies, or to nullopt if there is no entry or the
-  // entry is damaged.  Returns an error if the disk failed; out[i] may then be unchanged, or
-  // nullopt although there is an entry.
+  // Sets out[i] to where the record of keys[i] lies, or to nullopt if there is no entry or it is
+  // found damaged.  Returns an error if the disk failed; out[i] may then be unchanged, or nullopt
+  // although there is an entry.
   [[nodiscard]] absl::Status Places(std::span<const BlockKey> keys,
                                     std::span<std::optional<CatalogPlace>> out);
   // Visits the entries of the family `places` in key order, until `visit` returns false.  Returns
-  // DataLoss at the first entry that is damaged, and another error if the disk fails.
+  // DataLoss at the first damaged entry, and another error if the disk fails.
   [[nodiscard]] absl::Status ForEachPlace(
       absl::FunctionRef<bool(const BlockKey&, const CatalogPlace&)> visit);
 
@@ -154,7 +147,7 @@ class BlockCatalog {
   void Compact();
 
   [[nodiscard]] uint64_t unread_names() const;  // since Open: keys that Commit failed to read
-  // Returns false from a failed write until the catalog has been made writable again.  Cheap.
+  // Returns false while the catalog must be made writable again after a failed write.  Cheap.
   [[nodiscard]] bool writable() const;
   // Makes the catalog writable again if a write has failed, as the next write would do.  Returns an
   // error if that fails.
@@ -171,7 +164,7 @@ class BlockCatalog {
   [[nodiscard]] absl::Status EraseNames(std::span<const Room> rooms, std::vector<bool>* named)
       LARDER_REQUIRES(mu_);
 
-  // Extents that are not yet erased and whose key names another extent by now or was forgotten.
+  // Extents that are not erased yet although their keys may no longer name them.
   absl::flat_hash_set<Room> superseded_ LARDER_GUARDED_BY(mu_);
   std::unique_ptr<Impl> impl_;
 };

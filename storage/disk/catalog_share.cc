@@ -7,16 +7,16 @@
 namespace larder {
 namespace {
 
-// Full reads the size of the files again when 1/kLooks of the limit has been written since it last
-// did.
+// Full reads the size of the files again at the latest when another 1/kLooks of the limit has been
+// written.
 constexpr uint64_t kLooks = 16;
-// Files that have reached the limit are compacted if at least 1/kCompactions of the limit is not
-// live data.
+// Files that have reached the limit are compacted if they seem to have limit / kCompactions bytes
+// or more that are not live.
 constexpr uint64_t kCompactions = 16;
-// The assumed size in bytes of an entry found at a start: a header of several segments and a few
-// hundred tokens.
+// The assumed size in bytes of an entry that a start has found, and of any entry while there are
+// none.
 constexpr uint64_t kEntryBytesFound = 1024;
-// Bytes of an entry besides header and tokens: two keys, a place, and RocksDB's own data.
+// Assumed bytes of an entry besides header and tokens: two keys, a place, and RocksDB's data.
 constexpr uint64_t kEntryBytesBeside = 192;
 
 constexpr Duration kBetweenLooks = std::chrono::seconds(1);
@@ -55,8 +55,8 @@ uint64_t CatalogShare::entries_left() const {
 bool CatalogShare::Full() {
   const uint64_t limit = limit_.value();
   const uint64_t written = catalog_.written_bytes().value();
-  // RocksDB may delete the input files of a compaction a little later.  Nothing is written while
-  // the catalog is full, so the size of full files is read again after kBetweenLooks even without
+  // RocksDB may delete the input files of a compaction a little later, and little is written while
+  // the catalog is full.  So the size of full files is read again after kBetweenLooks even without
   // writes.
   const TimePoint now = SteadyNow();
   const bool again = disk_bytes_ >= limit && now >= look_again_.load();

@@ -1,10 +1,9 @@
-// Counts how much of its share of the disk a shard's catalog takes, and estimates how many more
-// entries fit.
+// Estimates how much of its share of the disk a shard's catalog takes, and how many more entries
+// fit.
 //
 // RocksDB frees the space of erased entries only when it compacts them away, so the size of its
 // files says little about how many entries fit.  This class estimates the bytes of live entries,
-// and compacts when the files take the whole share and a compaction frees enough of it.  The sizes
-// of entries that were found at a start are not known until the first compaction.
+// and Full compacts the files if they take the whole share and enough of it seems not to be live.
 // Ownership: by DiskShard; the catalog outlives it.  Thread-safety: all methods from any thread.
 #pragma once
 
@@ -22,7 +21,7 @@ class CatalogShare {
  public:
   CatalogShare(BlockCatalog& catalog, ByteCount limit) : catalog_(catalog), limit_(limit) {}
 
-  // Counts `entries` entries that a start has found in the catalog.
+  // Sets the number of entries to `entries`, which a start has found.
   void Found(uint64_t entries);
   // Counts entries that were committed.
   void Committed(std::span<const CatalogEntry> entries);
@@ -31,11 +30,11 @@ class CatalogShare {
   // Sets the bytes that facts take, which are not available for entries.
   void SetFacts(ByteCount bytes) { fact_bytes_ = bytes.value(); }
 
-  // Returns an estimate of how many more entries fit, if each is as large as the present ones are
-  // on average.  A quarter of the share is kept free for erased entries.
+  // Returns an estimate of how many more entries of average size fit.  A quarter of the share is
+  // left to erased entries.
   [[nodiscard]] uint64_t entries_left() const;
   // Returns true if the files take the whole share, as far as is known, and compacting them did not
-  // help or would free too little.  May compact, which takes seconds.
+  // help or would free too little.  May compact, which may take seconds.
   [[nodiscard]] bool Full();
 
  private:
@@ -44,7 +43,7 @@ class CatalogShare {
   BlockCatalog& catalog_;
   const ByteCount limit_;
   std::atomic<uint64_t> entries_{0}, live_bytes_{0}, fact_bytes_{0};
-  // When the files were last examined: the space that they took, and the catalog's written_bytes().
+  // The size of the files when it was last read, and an earlier value of written_bytes().
   std::atomic<uint64_t> disk_bytes_{0}, seen_written_{0};
   std::atomic<bool> seen_{false};
   std::atomic<TimePoint> look_again_{TimePoint()};  // when to examine full files again

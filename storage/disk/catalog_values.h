@@ -1,5 +1,5 @@
-// How keys and values of a catalog's column families are encoded as bytes, little endian
-// (docs/format.md, "Disk tier").
+// How keys and values of a catalog's families `places` and `headers` are encoded as bytes, little
+// endian (docs/format.md, "Disk tier").
 //
 // Decoding expects damaged input: it returns a value or nullopt for any bytes.
 // Thread-safety: pure functions.
@@ -36,7 +36,7 @@ struct CatalogEntry {
   std::span<const uint32_t> tokens;
 };
 
-// Header and token ids of a block as they were committed to the catalog.
+// Header and token ids of a block, from the catalog.
 struct CatalogDescription {
   std::string header;
   std::vector<uint32_t> tokens;

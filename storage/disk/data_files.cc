@@ -139,8 +139,8 @@ absl::Status DataFiles::OpenOne(uint32_t file) {
   }
   LARDER_RETURN_IF_ERROR(opened.status());
   const int fd = *opened;
-  // The space of the whole file is allocated now, so that a full disk makes this call fail and not
-  // a later write, as far as the file system keeps that promise, and so that the limit is exact.
+  // Allocates the space of the whole file, so that a full disk fails OpenOne and not a later write,
+  // as far as the file system keeps that promise.
   const auto bytes = static_cast<off_t>(options_.file_bytes.value());
   int error = ftruncate(fd, bytes) == 0 ? 0 : errno;
   if (error == 0) error = posix_fallocate(fd, 0, bytes);

@@ -34,10 +34,10 @@ class DataFiles {
     uint32_t files_max = 0;
     FaultPoints* faults = nullptr;  // not null
   };
-  // Opens the files that a former process left, from 0 to the highest number that exists.  A file
-  // that is missing among these or has another size is restored to file_bytes, with zeros for
-  // missing bytes (the records that lay there then fail their check).  Files numbered files_max and
-  // above are removed first.  Returns the error of the file system if any of this fails.
+  // Removes files numbered files_max and above, then opens the others that a former process left,
+  // from 0 to the highest number.  A file that is missing among these or has another size is
+  // restored to file_bytes, with zeros for missing bytes (the records that lay there then fail
+  // their check).  Returns an error if any of this fails.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<DataFiles>> Open(const Options& options);
   ~DataFiles();
   DataFiles(const DataFiles&) = delete;
@@ -47,7 +47,7 @@ class DataFiles {
   [[nodiscard]] bool direct() const { return direct_; }
 
   // Adds one preallocated file.  Returns ResourceExhausted if there are files_max files or the disk
-  // is full, otherwise the error of the file system; the new file is removed then.
+  // is full, or another error; count() is unchanged then.
   [[nodiscard]] absl::Status AddFile();
 
   // Writes the spans one after the other from `offset` on.  After an error any part of the bytes

@@ -1,6 +1,5 @@
 // Iterating over a directory without exceptions.  The iterators of std::filesystem throw when
-// operator++ fails, even if they were constructed with an error code; this function returns the
-// error instead.
+// operator++ fails, even if they were constructed with an error code; ForEachIn returns the error.
 #pragma once
 
 #include <filesystem>

@@ -1,6 +1,5 @@
-// A circuit breaker for a failing disk: while it is open, the caller leaves the disk alone.  A
-// failure opens it for 50 ms; each further failure doubles the pause, up to 5 s.  One success
-// closes it.
+// A circuit breaker for a failing disk: while it is open, the caller should leave the disk alone.
+// A failure opens it for 50 ms, repeated failures for up to 5 s.  A success closes it.
 //
 // Ownership: a member of the class that uses the disk.  Thread-safety: all methods from any thread.
 #pragma once

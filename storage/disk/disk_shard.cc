@@ -83,7 +83,7 @@ struct DiskShard::Writing {
   }
 
   const std::span<const DiskTier::NewBlock> blocks;
-  const std::span<PutResult> results;  // kOk: it has an extent and has not failed so far
+  const std::span<PutResult> results;  // kOk: the block has an extent and has not failed
   std::vector<std::string> headers;
   std::vector<Room> failed;  // extents to be freed
 };
@@ -123,8 +123,7 @@ void DiskShard::Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutRes
     for (PutResult& result : results) result.status = PutStatus::kNoRoom;
     return;
   }
-  // Checked before the payloads are written, because without a writable catalog they would get no
-  // entry in it.
+  // The catalog is made writable first: otherwise payloads would be written that it cannot name.
   if (!MakeWritable()) {
     for (PutResult& result : results) result.status = PutStatus::kFailed;
     breaker_.Failed(SteadyNow());
@@ -233,9 +232,9 @@ void DiskShard::WriteAll(Writing* put) {
 }
 
 // Writes the blocks of a failed run, of at least two, one by one, so that a block that cannot be
-// written does not fail the others.  Blocks that cannot be written may be adjacent, so the first
-// and the last block of the run are tried first: if neither can be written, the whole disk is
-// assumed to fail, and the blocks between them fail without a try.
+// written does not fail the others.  The first and the last block of the run are tried first: if
+// neither can be written, the whole disk is assumed to fail, and the blocks between them fail
+// without a try.
 void DiskShard::WriteApart(Writing* put, std::span<const size_t> run) {
   const auto write = [&](size_t i) {
     const bool written = WriteRun(*put, {&i, 1});
@@ -372,7 +371,7 @@ absl::Status DiskShard::Erase(std::span<const Room> asked) {
     CountErased(rooms.size());
     return status;
   }
-  // An extent that its key did not name and that is not superseded belongs to another record now.
+  // An extent for which gone[i] is false may belong to another record, so it is not freed.
   Free(rooms, gone);
   CountErased(static_cast<uint64_t>(std::count(gone.begin(), gone.end(), true)));
   return status;
@@ -403,8 +402,7 @@ void DiskShard::HoldBack(std::span<const Room> rooms, const std::vector<bool>& o
 bool DiskShard::MayEraseHeldBack(absl::Status* why) {
   MutexLock lock(mu_);
   if (held_back_.empty()) return false;
-  // As many extents may be held back as the shard has blocks, so the erasures are not retried
-  // before every put.
+  // There may be as many held-back extents as blocks, so not every put retries their erasures.
   if (erasing_held_back_ || SteadyNow() < erase_again_) {
     *why = absl::UnavailableError(
         "erasures that failed before are not finished: a retry failed less than 1 s ago, or a "

@@ -16,15 +16,15 @@
 // be used again).  The catalog's log keeps the order of writes, so a new key names an extent only
 // after the extent's former key was removed.
 //
-// If a write to the catalog that adds or removes a key failed, the catalog may or may not have the
-// key.  The key's extent is then held back, that is, not reused, until the key is erased
-// successfully: an extent that a key may still name is never reused.
+// An extent that a key may still name is never reused.  If a write to the catalog that adds or
+// removes a key fails, the key's extent is held back, that is, not reused, until the key is erased
+// successfully.
 //
 // Ownership: made by FileDiskTier.  Thread-safety: all methods from any thread; Recover from one
 // thread, and not again after it has returned OK.
-// Locks: `mu_` guards the allocator and is never held while the disk is read or written;
-// FindVictims calls `worth` under it.  placing_mu_ and grow_mu_ are taken before mu_, and are held
-// while the disk works.
+// Locks: `mu_` guards the allocator and must not be held while a record or the catalog is read or
+// written; FindVictims calls `worth` under it.  placing_mu_ and grow_mu_ are taken before mu_, and
+// are held while the disk works.
 #pragma once
 
 #include <atomic>
@@ -64,8 +64,8 @@ class DiskShard {
     std::function<void(const std::string&)> warn;
   };
   // Opens the shard, or makes an empty one.  Returns DataLoss if its catalog is damaged;
-  // FailedPrecondition if an operator must decide; any other error means that the disk fails now.
-  // After an error no file stays open.
+  // FailedPrecondition if an operator must decide; after any other error a later attempt may
+  // succeed.  After an error no file stays open.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<DiskShard>> Open(const Options& options);
 
   // A block in this shard: its key and where its record lies.  The slab of place.extent is the
@@ -75,9 +75,9 @@ class DiskShard {
     CatalogPlace place;
   };
   // Returns the entries of the catalog, and marks their extents as allocated.  Returns DataLoss if
-  // the catalog is damaged, or another error if the disk failed; nothing is changed then.  Entries
-  // whose extent lies outside the data files or overlaps the extent of an earlier entry are left
-  // out, erased and counted as damaged.
+  // the catalog is damaged, or another error if the disk failed; nothing is changed then.  Leaves
+  // out entries whose extent lies outside the data files or overlaps the extent of an earlier
+  // entry; it counts them as damaged and tries to erase them.
   [[nodiscard]] absl::StatusOr<std::vector<Entry>> Recover();
   void SetOwner(const Extent& extent, uint32_t owner) LARDER_EXCLUDES(mu_);
   // Reports the unplaced blocks of this shard (DiskTier::kUnplaced) to `owner_of`, which returns
@@ -88,9 +88,9 @@ class DiskShard {
                                           absl::FunctionRef<bool()> stop)
       LARDER_EXCLUDES(placing_mu_, mu_);
   [[nodiscard]] uint64_t unplaced() const { return unplaced_; }
-  // Returns the description of this shard's block of that key, if the block is unplaced or the
-  // shard has not reported its blocks yet (SetTold); nullopt if there is no such block or its
-  // description is damaged.  Returns an error if the catalog cannot be read.
+  // Returns the description of this shard's block of that key, if the block is unplaced or SetTold
+  // was not called yet; nullopt if there is no such block or its description is damaged.  Returns
+  // an error if the catalog cannot be read.
   [[nodiscard]] absl::StatusOr<std::optional<DiskTier::Description>> FindUntold(const BlockKey& key)
       LARDER_EXCLUDES(mu_);
 
@@ -105,7 +105,7 @@ class DiskShard {
   // Sets the results of those blocks whose key an unplaced block of this shard has: to kOk with the
   // extent of the unplaced block, which is not unplaced any more, if its segment table is the same;
   // otherwise to kTaken.  Leaves the other results unchanged.  Returns an error, and changes
-  // nothing, if the catalog cannot be read, so that it is unknown which keys unplaced blocks have.
+  // nothing, if the catalog cannot be read.
   [[nodiscard]] absl::Status PutUnplaced(std::span<const DiskTier::NewBlock> blocks,
                                          std::span<PutResult> results)
       LARDER_EXCLUDES(placing_mu_, mu_);
@@ -115,19 +115,18 @@ class DiskShard {
     kErased,  // an erased record, which a loss of power may bring back until the catalog is synced
     kThere,   // there is or may be a record
   };
-  // Returns the Former of each block.  A record at instead_of[i], which block i is to replace, does
-  // not count; an extent without pages means that the block replaces no record of this shard.
-  // Before SetTold, a record with the same segment table does not count either.  A key whose
-  // erasure the catalog has not finished counts as kThere in any case.  If the catalog cannot be
-  // read, returns kThere for every block; but kNone for every block before SetTold, because the
-  // shard may never report its blocks in this process.
+  // Returns the Former of each block.  A record at instead_of[i] (none if the extent has no pages),
+  // which block i is to replace, does not count, and before SetTold neither does a record with the
+  // same segment table; but a key of a held-back extent counts as kThere.  If BlockCatalog::Places
+  // fails, returns kThere for every block after SetTold, and kNone before it, because the shard may
+  // never report its blocks in this process.
   [[nodiscard]] std::vector<Former> FormersOf(std::span<const DiskTier::NewBlock> blocks,
                                               std::span<const Extent> instead_of)
       LARDER_EXCLUDES(mu_);
   using Room = BlockCatalog::Room;
   // Removes the keys of these Rooms from the catalog and frees their extents; ignores Rooms that
-  // are unknown.  Also retries erasures that failed before.  After an error the extents of `asked`
-  // that are known are held back.
+  // are unknown.  May also retry erasures that failed before.  After an error the extents of
+  // `asked` that are known are held back.
   [[nodiscard]] absl::Status Erase(std::span<const Room> asked) LARDER_EXCLUDES(mu_);
   // Sets out[i] to header and tokens of keys[i], or to nullopt if the catalog has no entry or the
   // entry is damaged.  Returns an error if the disk failed; a nullopt then says nothing.
@@ -139,8 +138,7 @@ class DiskShard {
   // For a block of `payload_bytes` that found no space: returns the owner words of blocks of this
   // shard that lie side by side, so that erasing them makes contiguous space for about that block,
   // and sets *cost to the sum over these blocks of worth times pages.  Returns an empty vector if
-  // it found none, before SetTold, if the block is larger than a data file, or if the shard has
-  // enough contiguous space or may create another data file.
+  // it found none, or if an eviction is not needed or would not help.
   [[nodiscard]] std::vector<uint32_t> FindVictims(ByteCount payload_bytes, DiskTier::WorthOf worth,
                                                   double* cost) LARDER_EXCLUDES(mu_);
 
@@ -152,27 +150,25 @@ class DiskShard {
   [[nodiscard]] absl::Status PutFacts(std::span<const DiskTier::Fact> facts, Facts what);
   // Sets how many bytes of this shard's catalog all facts take.
   void SetFactBytes(ByteCount bytes) { share_.SetFacts(bytes); }
-  // Returns false for 50 ms to 5 s after a Put in which a block failed (DiskBreaker).
+  // Returns false for a while after a failed Put (DiskBreaker).
   [[nodiscard]] bool healthy() const { return !breaker_.open(SteadyNow()); }
-  // Returns false from a failed write to the catalog until the catalog is writable again.
+  // Returns false while the catalog must be made writable again after a failed write.
   [[nodiscard]] bool writable() const { return catalog_->writable(); }
   // Returns true if Recover has returned OK.
   [[nodiscard]] bool recovered() const { return recovered_; }
   // Called when all entries of Recover were reported to the caller of the tier, and Erase was
   // called for those that the caller did not want.  Before that, no block is put into this shard:
-  // its record would take over the key of a record that is yet to be reported.
+  // its record could take over the key of a record that is yet to be reported.
   void SetTold() { told_ = true; }
   [[nodiscard]] bool told() const { return told_; }
   // The bytes that unplaced blocks take.
   [[nodiscard]] ByteCount unplaced_bytes() const { return ByteCount(unplaced_bytes_); }
-  // Returns an estimate of the free space in bytes: that of the data files, including files that
-  // may still be created now; if the shard has blocks, at most that of as many blocks of average
-  // size as the catalog has space for.  Returns 0 before SetTold.
+  // Returns an estimate of how many bytes this shard can still store, by the space in its data
+  // files, those that it may create now included, and in its catalog.  Returns 0 before SetTold.
   [[nodiscard]] ByteCount free_bytes() const;
 
-  // Called when `blocks` blocks found no space.  If the catalog is full and the data files are not,
-  // adds them to the count of refused blocks, and warns unless it has warned within the last
-  // minute.
+  // Called when `blocks` blocks found no space.  If the catalog seems to be the reason, adds them
+  // to the count of refused blocks, and warns at most once per minute.
   void NoteNoRoom(size_t blocks);
 
   // Adds this shard's sizes and counters to *stats.
@@ -199,8 +195,8 @@ class DiskShard {
   // Creates a data file, unless another thread has created one since the caller read `files` as
   // their number.  Returns false if there are still no more than `files`.
   [[nodiscard]] bool Grow(uint32_t files) LARDER_EXCLUDES(grow_mu_, mu_);
-  // Allocates extents for the blocks whose status is kNoRoom, and sets it to kOk.  Returns false if
-  // some of them found no space.
+  // Allocates extents for the blocks whose status is kNoRoom; those that get one become kOk.
+  // Returns false if some of them get none.
   [[nodiscard]] bool AllocateOpen(Writing* put) LARDER_EXCLUDES(mu_);
   void AllocateAll(Writing* put) LARDER_EXCLUDES(grow_mu_, mu_);
   void WriteAll(Writing* put);
@@ -216,13 +212,11 @@ class DiskShard {
   // i, so it is free as soon as its key is gone; if it is false, the catalog has yet to say whether
   // another record owns it.
   void HoldBack(std::span<const Room> rooms, const std::vector<bool>& ours) LARDER_EXCLUDES(mu_);
-  // Retries the erasures of held-back extents.  Returns OK if none is held back any more; the error
-  // of the catalog if a retry fails; Unavailable, without a retry, if another thread is retrying or
-  // a retry has failed within the last second.
+  // Retries the erasures of held-back extents.  Returns OK if none is left; Unavailable, without a
+  // retry, if another thread is retrying or a retry has failed within the last second.
   absl::Status EraseHeldBack() LARDER_EXCLUDES(mu_);
   // Returns true if the caller of this function must retry the erasures of held-back extents.
-  // Returns false and leaves *why unchanged if none is held back; returns false and sets *why to
-  // Unavailable if another thread is retrying or a retry has failed within the last second.
+  // Otherwise sets *why to Unavailable if some are held back.
   [[nodiscard]] bool MayEraseHeldBack(absl::Status* why) LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::vector<Room> SomeHeldBack() const LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status EraseAgain(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);

@@ -1,5 +1,5 @@
 // DiskShard: recovery at a start, unplaced blocks (which the caller of Recover could not take), and
-// which record the shard has of a key that is put again.
+// which record the shard has of a key that is to be put.
 #include <algorithm>
 #include <utility>
 
@@ -79,11 +79,8 @@ bool DiskShard::IsUnplaced(const Extent& extent) const {
   return allocator_.IsLive(extent) && allocator_.owner(extent) == DiskTier::kUnplaced;
 }
 
-// told_ is read before the catalog: if a block is reported between the two reads, it is in the
-// index by then, and the caller (BlockStore) looks for it there after this call.
-//
-// Most keys have no record, and the Bloom filters of the catalog's family `places` usually tell
-// this without reading the disk.
+// told_ is read before the catalog: a block that is reported between the two reads then counts as
+// not reported yet, which does no harm.
 absl::StatusOr<std::optional<DiskTier::Description>> DiskShard::FindUntold(const BlockKey& key) {
   const bool told = told_;
   std::optional<DiskTier::Description> found;
@@ -112,7 +109,7 @@ absl::Status DiskShard::TellUnplaced(absl::FunctionRef<uint32_t(const Entry&)> o
   for (const Entry& entry : entries) {
     if (stop()) return absl::CancelledError("stopped while reporting the unplaced blocks on disk");
     MutexLock placing(placing_mu_);
-    if (!IsUnplaced(entry.place.extent)) continue;  // the block was put again meanwhile
+    if (!IsUnplaced(entry.place.extent)) continue;  // the block was put or erased meanwhile
     const uint32_t owner = owner_of(entry);
     if (owner == DiskTier::kUnplaced) continue;
     SetOwner(entry.place.extent, owner);
@@ -142,9 +139,9 @@ absl::Status DiskShard::PutUnplaced(std::span<const DiskTier::NewBlock> blocks,
   return absl::OkStatus();
 }
 
-// The three checks follow the order in which an erasure moves a key, so that at least one of them
-// sees a key that another thread erases meanwhile: is the key in the catalog, is an extent of it
-// held back, and may a loss of power bring it back.
+// The three checks (catalog, held-back extents, MayComeBack) follow the order in which an erasure
+// moves a key, so that they do not miss a key that another thread erases meanwhile, unless its
+// erasure is already durable.
 std::vector<DiskShard::Former> DiskShard::FormersOf(std::span<const DiskTier::NewBlock> blocks,
                                                     std::span<const Extent> instead_of) {
   const bool told = told_;

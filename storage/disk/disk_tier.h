@@ -8,16 +8,15 @@
 //
 // An unplaced block is one that a former process left on disk and that the caller of Recover could
 // not take when Recover reported it (kUnplaced).  It stays on disk, and the next Recover reports it
-// again, unless it has been put again.
+// again, unless it is put or erased before.
 //
 // There are two implementations: MemoryDiskTier (the reference) and FileDiskTier.  A part of the
 // disk is a shard of a FileDiskTier; a MemoryDiskTier has one part.  tests/contract checks both
 // implementations against this text.
-// Lifecycle: constructed -> Recover, which reports what a former process left, and which the caller
-// repeats while it returns Unavailable or there are unplaced blocks.  Facts, FindUntold and stats
-// work before Recover.  Until a part of the disk has reported all its blocks, Put does not write to
-// that part, and fails if no other part has reported all of its blocks; Get, Describe and Erase
-// work for the blocks that Recover has reported.
+// Lifecycle: constructed -> Recover, which the caller repeats while it returns Unavailable or there
+// are unplaced blocks.  Facts, FindUntold and stats work before Recover.  Until a part of the disk
+// has reported all its blocks, Put writes nothing to that part; Get, Describe and Erase work for
+// the blocks that Recover has reported.
 // Ownership: by server/main or a test; outlives the spiller and the promoter.
 // Thread-safety: all methods from any thread, except that only one thread at a time calls Recover.
 // REQUIRES: no thread erases a block that another thread is reading.
@@ -71,19 +70,18 @@ class DiskTier {
     DiskLocation instead_of = DiskLocation::kNone;
   };
   enum class PutStatus : uint8_t {
-    kOk,        // the block is durable: a crash at any time from now on does not lose it
+    kOk,        // the block is durable
     kNoRoom,    // there is no space for it now
     kTooLarge,  // the block is too large to be stored at all
-    // The block is not stored: the disk failed, or no part of it has reported its blocks yet.  A
-    // later start may nevertheless find the block.
+    // The block is not stored, for example because the disk failed or has not reported its blocks
+    // yet.  A later start may nevertheless find the block.
     kFailed,
-    // The block is not stored: an unplaced record of the same key has another segment table, or one
-    // that cannot be read, so its bytes may differ.  That record is older and keeps the key, and
-    // the caller must drop the block that it wanted to put.
+    // The block is not stored: an unplaced record of the same key has another segment table or is
+    // damaged, so its bytes may differ.  That record is older and keeps the key, and the caller
+    // must drop the block that it wanted to put.
     kTaken,
-    // The block is not stored: more than one part of the disk may have a record of the same key, or
-    // a part that cannot take the block now may have one.  This is neither a failure of the disk
-    // nor a lack of space; a later Put may succeed.
+    // The block is not stored: records of the same key may exist in parts of the disk where this
+    // block cannot replace them.  A later Put may succeed.
     kNotNow,
   };
   struct PutResult {
@@ -91,26 +89,23 @@ class DiskTier {
     DiskLocation location = DiskLocation::kNone;
   };
   // Writes the blocks and makes them durable.  Each block has a result of its own; one failure of
-  // the disk may fail several blocks.  Blocks that lie side by side on disk share one write, and
-  // blocks in one data file share one sync, so a call with many blocks is cheaper than many calls.
+  // the disk may fail several blocks.  A call with many blocks is cheaper than many calls.
   // If a record of the same key is on disk already, the new record does not overwrite it; after kOk
-  // the caller must erase the older record and must not read it any more.  After a crash the next
-  // process finds one of the two.  If the crash is after kOk, it finds the new one, except that it
-  // may find the older one if `instead_of` named it, if it has the same bytes and had not been
-  // reported yet, or if it lies in a part of the disk that could not be read during the Put.
+  // the caller must erase the older record and must not read it any more.  If a crash prevents
+  // that, the next start takes the new record, unless the older one has the same bytes or lies in a
+  // part of the disk that could not be read during the Put.
   // If an unplaced block has the same key and the same segment table, nothing is written: the
   // status is kOk with the location of that block, which is not unplaced any more.
   // REQUIRES: spans of equal size; the keys of the blocks differ.
   virtual void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) = 0;
 
-  // Removes the keys of blocks and frees the space of their records.  Unknown addresses are
-  // ignored.  On OK a crash of the process does not bring the blocks back, but before SyncErasures
-  // a loss of power may.  Returns an error if a part of the disk where some of the blocks lie
-  // failed: the blocks in that part count as erased, their space is freed when the part works
-  // again, and a later start may find some of them again.
+  // Removes blocks and frees their space.  Unknown addresses are ignored.  On OK a crash of the
+  // process does not bring the blocks back, but before SyncErasures a loss of power may.  After an
+  // error the blocks count as erased, but some of the space may be freed only later, and a later
+  // start may find some of the blocks again.
   // A call without blocks only frees the space that earlier calls could not free.  It returns OK if
   // at least one part of the disk that has reported all its blocks has no such space left, so that
-  // erasing a block in that part frees the block's space.
+  // evicting blocks may help.
   [[nodiscard]] virtual absl::Status Erase(std::span<const DiskAddress> blocks) = 0;
   // Removes the keys of blocks that readers still read: the space of the blocks stays allocated
   // until Erase is called for them.  Unknown addresses are ignored.  On OK a crash of the process
@@ -133,17 +128,17 @@ class DiskTier {
   [[nodiscard]] virtual absl::Status Describe(std::span<const DiskAddress> blocks,
                                               std::span<std::optional<Description>> out) = 0;
 
-  // Returns the description of a block of this key that Recover has yet to report or that is
-  // unplaced; nullopt if there is no such block or its description is damaged.  Returns an error if
-  // a part of the disk that may have such a block cannot be read.  A part that is closed, or that a
-  // finished call of Recover could not read and that still cannot be read, is ignored.
+  // Returns the description of a block of this key that the caller may not know yet, because
+  // Recover has not finished reporting its part of the disk or because it is unplaced.  If it finds
+  // none, returns nullopt, or an error if a part of the disk cannot be read, except one that is
+  // closed or that Recover has tried to read, always without success.
   // Thread-safety: from any thread, also before and during Recover.
   [[nodiscard]] virtual absl::StatusOr<std::optional<Description>> FindUntold(
       const BlockKey& key) = 0;
 
   enum class GetStatus : uint8_t {
     kOk,
-    kMissing,  // the location or the header is not one of this block
+    kMissing,  // the tier finds no such block
     kDamaged,  // the bytes there are not those of the header; the caller should erase the block
     kFailed,   // the disk failed; a later Get may succeed
   };
@@ -181,8 +176,8 @@ class DiskTier {
   // reported record.  If `owner_of` returns kUnplaced, because the caller cannot take the block
   // now, the block stays on disk, and the next call of Recover reports it again.
   // Ends early if `stop` returns true, usually with Cancelled; after Cancelled Recover must not be
-  // called again.  Returns Unavailable if the disk failed and some blocks were not reported;
-  // another call may report them.
+  // called again.  Returns Unavailable if some blocks may not have been reported; another call may
+  // report them.
   // REQUIRES: one call at a time; `owner_of` does not call Put, which waits while an unplaced block
   // is reported again.
   [[nodiscard]] virtual absl::Status Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
@@ -197,10 +192,9 @@ class DiskTier {
   // not call the tier.
   using WorthOf = absl::FunctionRef<std::optional<double>(uint32_t owner)>;
   // For a caller whose Put of a block of `payload_bytes` found no space: returns the owner words of
-  // blocks that lie side by side, so that erasing them makes contiguous space for about that block
-  // (a block of more than 119 segments may need more).  Among the sets of blocks that it examines,
-  // it chooses the one that is worth least, by `worth`.  Returns an empty vector if it found no
-  // set; a later call may find one.
+  // blocks that lie side by side, so that erasing them makes contiguous space for about that block.
+  // Among the sets of blocks that it examines, it chooses the one that is worth least, by `worth`.
+  // Returns an empty vector if it found no set; a later call may find one.
   [[nodiscard]] virtual std::vector<uint32_t> FindVictims(ByteCount payload_bytes,
                                                           WorthOf worth) = 0;
 
@@ -224,9 +218,8 @@ class DiskTier {
   };
   using FactUses = std::array<FactUse, kFactKinds>;  // indexed by FactKind
   // Writes facts, and deletes those with an empty value.  On OK all of them are durable; after an
-  // error each fact may or may not be, but none is torn.  Returns ResourceExhausted if the kind of
-  // one of them would exceed its share, or if the disk is full.  A call that only deletes facts
-  // needs no share.
+  // error each fact may or may not be, but none is torn.  Returns ResourceExhausted if a kind would
+  // grow beyond its share, or another error.  A call that only deletes facts needs no share.
   // REQUIRES: keys of 1 to 512 bytes that differ, values up to 1 MiB.
   [[nodiscard]] virtual absl::Status PutFacts(std::span<const Fact> facts) = 0;
   [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value) {
@@ -237,11 +230,9 @@ class DiskTier {
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) = 0;
 
   [[nodiscard]] virtual ByteCount block_bytes_max() const = 0;  // of a payload
-  // An estimate of how many bytes, headers included, the next Put can store in the part of the disk
-  // that it writes to first.  0 while no part has reported all its blocks.  The whole limit while
-  // every part is left alone after failed writes, so that the caller does not evict blocks, which
-  // would not help.  A Put that needs less may still find no space if the free space is scattered;
-  // a Put that needs more may be spread over several parts, each with its own sync.
+  // An estimate of how many bytes, headers included, the next Put can store in one part of the
+  // disk.  0 while no part has reported all its blocks.  May be the whole limit while writes fail,
+  // so that the caller does not evict blocks, which would not help.
   [[nodiscard]] virtual ByteCount free_bytes() const = 0;
   // The size of the largest Put, in bytes, for which the caller should evict blocks until one part
   // of the disk has space for all of it: a small share of the limit.
@@ -251,7 +242,7 @@ class DiskTier {
     ByteCount limit;      // as configured
     ByteCount room;       // the part of `limit` that records may take, in open shards
     ByteCount used;       // by records whose space is not free, headers and padding included
-    ByteCount allocated;  // by all files on the disk
+    ByteCount allocated;  // by files on the disk
     uint64_t blocks = 0;
     uint64_t unplaced = 0;  // blocks that the caller of Recover could not take yet
     uint64_t puts = 0, gets = 0, erased = 0;  // numbers of blocks
@@ -259,13 +250,12 @@ class DiskTier {
     ByteCount written_bytes;                  // to the disk, by puts and the catalog
     uint64_t damaged = 0;                     // records and descriptions found damaged
     uint64_t write_failures = 0, read_failures = 0, sync_failures = 0, catalog_failures = 0;
-    // shards: all shards, open or not.  shards_failed: shards that the last call of Recover (before
-    // it: the start) could not open or read, and shards whose catalog accepts no writes since a
-    // write failed.  shards_set_aside: how often this process has set a damaged catalog aside.
+    // shards: all shards, open or not.  shards_failed: about how many of them cannot be opened,
+    // read or written.  shards_set_aside: how often this process has set a catalog aside.
     uint32_t shards = 0, shards_failed = 0, shards_set_aside = 0;
     FactUses facts;
-    // How often a shard refused a block because its catalog had no space for the entry, although
-    // its data files had free space.  Another shard may have stored the block.
+    // About how often a block found no space in the catalog of a shard.  Another shard may have
+    // stored the block.
     uint64_t refused_catalog = 0;
   };
   [[nodiscard]] virtual Stats stats() const = 0;

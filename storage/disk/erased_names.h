@@ -1,10 +1,9 @@
 // Keys that a catalog has erased, but not durably: a loss of power may bring them back.
 //
-// Keys are kept as hashes of 64 bits.  So Contain may also return true for a key that was not
-// noted, with a probability of about 10^-15.
-// Ownership: by BlockCatalog.  Thread-safety: all methods from any thread, except that Note and
-// Clear must not run at the same time, because Clear would drop keys whose erasure has not been
-// written.
+// Keys are kept as hashes of 64 bits.  So Contain may also, very rarely, return true for a key that
+// was not noted.
+// Ownership: by BlockCatalog.  Thread-safety: all methods from any thread, except that Clear must
+// not be called between Note and the end of the write that erases the noted keys.
 // Memory: about 16 B per key.
 #pragma once
 
@@ -35,7 +34,7 @@ class ErasedNames {
     MutexLock lock(mu_);
     hashes_.clear();
   }
-  // Returns, for each key, whether it was noted since the last Clear.
+  // Returns, for each key, whether its hash was noted since the last Clear.
   [[nodiscard]] std::vector<bool> Contain(std::span<const BlockKey> keys) const
       LARDER_EXCLUDES(mu_) {
     std::vector<bool> contain(keys.size());

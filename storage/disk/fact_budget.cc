@@ -11,13 +11,12 @@ namespace {
 
 using Kind = DiskTier::FactKind;
 
-// Bytes that a catalog stores for a fact besides key and value: a sequence number and RocksDB's
-// data.
+// Assumed bytes of a fact besides key and value: a sequence number and RocksDB's data.
 constexpr uint64_t kBytesBeside = 64;
-// Kind i may take 1/kShares[i] of a catalog.  Pins have the largest share, because a pin is a
-// promise to a client, and pins are small.
+// The share of kind i is 1/kShares[i] of a catalog, at most kMost[i].  Pins have the largest share,
+// because a pin is a promise to a client.
 constexpr std::array<uint64_t, DiskTier::kFactKinds> kShares = {4, 8, 16};
-// The most that a kind may take, however large the disk is, since all facts are read at a start.
+// The largest share of a kind, however large the disk is, since all facts are read at a start.
 constexpr std::array<ByteCount, DiskTier::kFactKinds> kMost = {GiB(4), MiB(64), MiB(64)};
 
 uint64_t HashOf(std::string_view key) { return absl::HashOf(key); }

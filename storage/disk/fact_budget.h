@@ -1,12 +1,11 @@
 // How much of a catalog facts may take: each kind of fact has its own share, and Admit refuses
-// facts that would make a kind exceed its share.  So neither registrations nor pins use up the
-// space of blocks or of each other.
+// facts that would make a kind grow beyond its share.  So facts do not use up the space of blocks.
 //
 // A fact counts with its key, its value and the catalog's overhead of 64 bytes.  A deleted fact
-// counts with its key and the overhead until no shard has the key any more.  The budget counts only
-// what its caller reports to it; it writes and deletes nothing itself.
+// counts with its key and the overhead until Remove.  The budget counts only what its caller
+// reports to it; it writes and deletes nothing itself.
 // Ownership: by TierFacts or MemoryDiskTier, which call it under a lock.  Thread-safety: none.
-// Memory: about 20 bytes per fact.
+// Memory: about 20 to 40 bytes per fact.
 #pragma once
 
 #include <array>
@@ -29,9 +28,8 @@ class FactBudget {
   // `catalog`: how many bytes of the disk one catalog may take.
   explicit FactBudget(ByteCount catalog);
 
-  // Returns ResourceExhausted if writing these facts would make a kind both grow and exceed its
-  // share; OK if the kind exceeds its share already but does not grow.  Facts with an empty value,
-  // which are deletions, do not count.
+  // Returns ResourceExhausted if writing these facts would make a kind grow beyond its share.
+  // Facts with an empty value, which are deletions, do not count.
   [[nodiscard]] absl::Status Admit(std::span<const DiskTier::Fact> facts) const;
   // Records that a fact with this key exists and has a value of `value_bytes` bytes; 0 if it is
   // being deleted.

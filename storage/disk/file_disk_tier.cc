@@ -62,8 +62,7 @@ absl::StatusOr<std::unique_ptr<FileDiskTier>> FileDiskTier::Open(const Options& 
   return tier;
 }
 
-// Opens all shards at the same time: opening one takes tens of milliseconds, most of which is
-// waiting for the disk.
+// Opens all shards at the same time, because opening one mostly waits for the disk.
 absl::Status FileDiskTier::OpenShards() {
   std::vector<absl::Status> statuses(geometry_.shards);
   std::vector<std::thread> threads;
@@ -113,8 +112,8 @@ DiskShard::Options FileDiskTier::ShardOptions(uint32_t number) const {
   // Half of the share of catalogs is reserved for what a compaction writes before it deletes its
   // input, and for the catalog that is set aside.
   const ByteCount catalogs = CatalogBytes(options_.limit);
-  // The number of data files.  If the limit is lower than when the directory was created, some
-  // shards may get none.
+  // The most data files in all shards.  If the limit is lower than when the directory was created,
+  // some shards may get none.
   const uint64_t files = std::min<uint64_t>(
       kFilesMax, (options_.limit - catalogs).value() / geometry_.file_bytes.value());
   const uint64_t mine = files / geometry_.shards + (number < files % geometry_.shards ? 1 : 0);
@@ -142,8 +141,8 @@ absl::Status FileDiskTier::OpenShard(uint32_t number) {
   return absl::OkStatus();
 }
 
-// A crash between the writes of identity and FORMAT does no harm: every start identifies every
-// shard and writes what is missing.
+// A crash between the writes of identity and FORMAT does no harm: the next start writes what is
+// missing.
 absl::Status FileDiskTier::IdentifyShard(uint32_t number) {
   const std::string mine = directory_->IdentityOf(number);
   absl::StatusOr<std::string> identity = At(number)->catalog().Identity();
@@ -193,13 +192,13 @@ void FileDiskTier::CloseShard(uint32_t number) {
     MutexLock lock(shards_mu_);
     last.swap(shards_[number]);
   }
-  // No caller of the tier knows a block of this shard, so other threads use the shard only for a
-  // short time, for example to read its counters or to write facts.
+  // No caller of the tier knows a block of this shard, so other threads use the shard only now and
+  // then, for example to read its counters or to write facts.
   while (last.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// The catalog is kept, unless it is large, so that the operator can find out why it was damaged;
-// the data files are used again.
+// The catalog is kept, if possible and not too large, so that the operator can find out why it was
+// damaged; the data files are used again.
 absl::Status FileDiskTier::SetAside(uint32_t number, const absl::Status& why) {
   MutexLock lock(set_aside_mu_);
   Warn(absl::StrCat(directory_->ShardPath(number),
@@ -340,8 +339,8 @@ void FileDiskTier::ByShard(std::span<const DiskAddress> blocks, Visit visit) con
 
 // ---- erasing
 
-// If a shard fails to erase, only its own space stays allocated, so one shard that has no such
-// space is enough for OK.
+// If a shard fails to erase, only its own space stays allocated, so one shard without held-back
+// extents is enough for OK.
 absl::Status FileDiskTier::EraseHeldBack() {
   absl::Status result = absl::UnavailableError("no shard of the disk has reported its blocks yet");
   for (const ShardRef& shard : All()) {
@@ -453,9 +452,8 @@ ByteCount FileDiskTier::block_bytes_max() const {
   return geometry_.file_bytes - ByteCount(kRecordHeaderBytesMax);
 }
 
-// ShardsByRoom puts healthy shards first, so if the first shard is not healthy, no shard is.  The
-// result is then the limit, so that the caller does not evict blocks to make space, which would not
-// help.
+// ShardsByRoom puts healthy shards first, so if the first shard is not healthy, no shard is.
+// Evictions would not help then.
 ByteCount FileDiskTier::free_bytes() const {
   const std::vector<uint32_t> order = ShardsByRoom();
   const ShardRef first = order.empty() ? nullptr : At(order.front());
@@ -463,8 +461,7 @@ ByteCount FileDiskTier::free_bytes() const {
   return first->healthy() ? first->free_bytes() : options_.limit;
 }
 
-// Evictions free space in all shards until one shard has space for a batch, so each shard keeps
-// about this much free.
+// A small share of the limit, because evictions may free about this much in every shard.
 ByteCount FileDiskTier::batch_bytes() const {
   constexpr uint64_t kShare = 8;
   return ByteCount(options_.limit.value() / (kShare * geometry_.shards));

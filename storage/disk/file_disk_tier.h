@@ -1,31 +1,29 @@
 // The disk tier in files.  It consists of shards, each of which can be damaged without the others.
 // In each shard records lie in preallocated data files, which are read and written past the page
-// cache, with payloads straight into and from the caller's memory; a RocksDB catalog describes
-// them.
+// cache where possible, with payloads straight into and from the caller's memory; a RocksDB catalog
+// describes the records.
 //
 //   DIR/LOCK            locked while a daemon uses DIR
 //   DIR/shard-00/       FORMAT, 00000000.kv ..., catalog/
-//   DIR/set-aside/      the catalog of the shard that was last found damaged; may be deleted
+//   DIR/set-aside/      the catalog that was last set aside, if any; may be deleted
 //
-// A batch of blocks goes to the shard with the most free space, if possible one into which no other
-// thread puts, so that a chain lies mostly in one shard, and a damaged shard costs some chains as a
-// whole and not a piece of every chain.  A key of which a shard has or may have a record goes to
-// that shard again, with exceptions (file_disk_tier_put.cc).
+// A batch of blocks usually goes to one shard, preferably one into which no other thread puts, so
+// that a damaged shard costs some chains as a whole and not a piece of every chain.  A key of which
+// a shard has or may have a record usually goes to that shard again (file_disk_tier_put.cc).
 //
 // Open succeeds if at least one shard can be opened, unless an operator must decide, for example
-// because another daemon uses the directory, a newer version wrote it, or other users may write to
-// it.  A shard with a damaged catalog starts empty, and so does a shard that has the catalog of
-// another shard, as after a restore to the wrong place; the other shards keep their blocks.
+// because another daemon uses the directory.  A shard with a damaged catalog starts empty, and so
+// does a shard that has the catalog of another shard, as after a restore to the wrong place; the
+// other shards keep their blocks.
 //
 // Ownership, thread-safety and lifecycle are those of DiskTier.
 // Limits: 1 to 8 shards; data files of 16 to 256 MiB, and blocks a little smaller; 1/16 of the
-// limit (at least 32 MiB) is reserved for catalogs.  Data files are created as they are needed, and
-// removed only at a start with a lower limit.
-// A shard that is closed for the whole life of a process, or that cannot be read before it has
-// reported its blocks, is not asked whether it has a key that is put into another shard.  If a
-// later start can read that shard, and it reports before the other shard, its older record is taken
-// as the block.
-// Memory: `memory` for RocksDB; 4.25 B per page of 4 KiB of allocated data (1.1 GiB per TiB).
+// limit (at least 32 MiB) is reserved for catalogs.  Data files are created as they are needed; a
+// start with a lower limit may remove some.
+// A key may be put although a closed or unreadable shard has an older record of it.  A later start
+// that can read that shard may take the older record as the block.
+// Memory: `memory` for RocksDB, and mainly 4.25 B per page of 4 KiB of data files (1.1 GiB per
+// TiB).
 #pragma once
 
 #include <atomic>
@@ -57,9 +55,8 @@ class FileDiskTier final : public DiskTier {
   static constexpr ByteCount kLimitMin = MiB(96);
 
   // Opens the tier, or makes an empty one.  Returns InvalidArgument if the limit is too small;
-  // FailedPrecondition if an operator must decide: another process uses the directory, a newer
-  // version wrote it, other users may write to it, or a file in it is a link or belongs to another
-  // user; otherwise the error of the file system.
+  // FailedPrecondition if an operator must decide, for example because another process uses the
+  // directory or a newer version wrote it; or another error.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FileDiskTier>> Open(const Options& options);
   ~FileDiskTier() override;
 
@@ -119,8 +116,8 @@ class FileDiskTier final : public DiskTier {
   void NoteUnplaced();
   [[nodiscard]] Entry EntryOf(uint32_t number, const DiskShard::Entry& found) const;
   // Sets the results of those blocks whose key an unplaced block has, to kOk or kTaken.  Returns
-  // false if a catalog that has unplaced blocks cannot be read, so that any of the blocks may be
-  // unplaced on disk and none may be put.
+  // false if the catalog of a shard with unplaced blocks cannot be read; then no further block may
+  // be put.
   [[nodiscard]] bool PutUnplaced(std::span<const NewBlock> blocks, std::span<PutResult> results);
   // Returns the shards that have reported all their blocks, in the order in which a put tries them.
   [[nodiscard]] std::vector<uint32_t> ShardsByRoom() const;
@@ -131,8 +128,8 @@ class FileDiskTier final : public DiskTier {
              std::span<PutResult> results);
   [[nodiscard]] std::vector<DiskShard::Room> RoomsOf(std::span<const DiskAddress> blocks,
                                                      std::span<const size_t> which) const;
-  // Retries the erasures of held-back extents in all shards.  Returns OK if at least one shard that
-  // has reported all its blocks has no held-back extents any more.
+  // Retries the erasures of held-back extents in the shards that have reported all their blocks.
+  // Returns OK if at least one of these shards has no held-back extents any more.
   [[nodiscard]] absl::Status EraseHeldBack();
 
   // The bits of a location are {shard and file 16 | page 24 | pages 24}, as in a PackedExtent.
@@ -158,8 +155,7 @@ class FileDiskTier final : public DiskTier {
   std::atomic<bool> recovered_once_{false};  // a call of Recover has tried all shards
   // Whether the operator was warned of unplaced blocks.  Used by Recover only.
   bool said_unplaced_ = false;
-  // Whether a shard was opened after Open, so that its facts have not been read.  Used by Recover
-  // only.
+  // Whether a shard was opened since the facts were loaded.  Used by Recover only.
   bool opened_late_ = false;
   std::atomic<uint64_t> set_aside_bytes_{0};
   std::optional<TierFacts> facts_;  // set by Open

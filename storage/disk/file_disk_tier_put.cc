@@ -1,15 +1,14 @@
 // FileDiskTier: which shard takes a block.
 //
-// Any shard may take a block; the shard with the most free space does, if possible one into which
-// no other thread puts.  But of several records of a key a start takes the first that it finds, in
-// the order of the shards, even if another shard has a newer one.  So if one shard has or may have
-// a record of a key, the key is put into that shard again, whose catalog then names only the newer
-// record; if two shards do, or one that has not reported its blocks, the key is put into none for
-// now (kNotNow).  If a shard has erased the key and a loss of power may bring it back, the erasure
-// is made durable first, and if that succeeds, any shard may take the block.
+// A start takes the first record of a key that it finds, in the order of the shards, even if
+// another shard has a newer one.  So if one shard has or may have a record of a key, the key is put
+// into that shard again, whose catalog then names only the newer record; if two shards do, or one
+// that has not reported its blocks, the key is put into none for now (kNotNow).  If a shard has
+// erased the key and a loss of power may bring it back, the erasure is made durable first.
 //
-// A record whose bytes are those of the block does not count if the block replaces it (instead_of),
-// or if its shard has not reported its blocks.
+// Not counted: a record with the bytes of the block, if the block replaces it (instead_of) or its
+// shard has not reported its blocks; and a shard that is closed, or that has not reported its
+// blocks and cannot be read.
 #include <algorithm>
 #include <tuple>
 

@@ -38,7 +38,7 @@ class MemoryDiskTier : public DiskTier {
     bool keeps_all LARDER_GUARDED_BY(mu) = false;  // Erase and Forget fail
   };
 
-  // REQUIRES: `medium` outlives the tier; limit > 0.
+  // REQUIRES: `medium` outlives the tier; limit is whole pages, above 0.
   MemoryDiskTier(ByteCount limit, Medium& medium);
 
   void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) override;

@@ -42,7 +42,7 @@ absl::Status CheckDirectory(int fd, const std::string& path) {
                      "trust its content, remove their write access (chmod -R go-w on the whole "
                      "directory)"));
   }
-  // A directory that belongs to root keeps its mode, which a process of another user cannot change.
+  // A process of another user cannot change the mode of a directory that belongs to root.
   if (found.st_uid == geteuid() && (found.st_mode & 0077) != 0 && fchmod(fd, 0700) != 0)
     return FileError(errno, "cannot change the mode of", path);
   return absl::OkStatus();
@@ -116,7 +116,7 @@ absl::StatusOr<int> OpenPrivateFile(const std::string& path, int flags, int* err
   if (status.ok() && !IsOurs(found.st_uid)) status = NotOurs(path, found.st_uid);
   if (status.ok() && !S_ISREG(found.st_mode))
     status = absl::FailedPreconditionError(absl::StrCat(path, " is not a regular file; remove it"));
-  // If only its owner may open the file, no other user can lock it either.
+  // Another user that could open the file could also lock it.
   if (status.ok() && found.st_uid == geteuid() && (found.st_mode & 0077) != 0)
     (void)fchmod(fd, 0600);
   if (status.ok()) return fd;

@@ -1,13 +1,12 @@
-// Files and directories of a disk tier: created for their owner only, and opened only if they are
-// not symbolic links (a directory that the operator names may be one).
+// Files and directories of a disk tier, for their owner only.  OpenPrivateFile refuses a path that
+// is a symbolic link, and so does MakePrivateDirectory with Links::kRefused.
 //
-// A directory that another user can write to may contain anything, so it is refused.  If other
-// users can only read a directory of this process's user, its mode is changed so that they cannot.
+// A directory that its group or others can write to may contain anything, so MakePrivateDirectory
+// refuses it.  Other access of other users to a directory of this process's user is removed.
 // Thread-safety: functions without state.  Blocking: all functions may wait for the disk, except
 // FileError.
-// Errors: FailedPrecondition, with a text that says what to do, if an operator must decide;
-// ResourceExhausted if the disk is full; otherwise Unavailable.  TryToWriteIn returns only
-// Unavailable.
+// Errors: FailedPrecondition, with a text that says what to do, if a symbolic link, an owner, a
+// mode or the type of a file is refused; or another error, as from FileError.
 #pragma once
 
 #include <string>
@@ -24,31 +23,31 @@ namespace larder {
 
 enum class Links : uint8_t { kRefused, kFollowed };
 // Creates a directory or checks the existing one, which must belong to this process's user or root
-// and must not be writable by other users.  If other users can read an existing one of this
-// process's user, its mode becomes 0700.  kRefused: it must not be a symbolic link.  On OK its name
-// is durable, except if the directory existed and its parent cannot be synced.  REQUIRES: its
-// parent exists.
+// and must not be writable by its group or others.  If other users have access to an existing one
+// of this process's user, its mode becomes 0700.  kRefused: it must not be a symbolic link.  On OK
+// its name is durable, except if the directory existed and its parent cannot be synced.  REQUIRES:
+// its parent exists.
 [[nodiscard]] absl::Status MakePrivateDirectory(const std::string& path,
                                                 Links links = Links::kRefused);
 // On OK every creation, renaming and removal of a file in the directory before the call survives a
 // loss of power.
 [[nodiscard]] absl::Status SyncDirectory(const std::string& path);
 // Writes and removes a small file in the directory.  Returns Unavailable if the file cannot be
-// created or written.
+// created, written or synced.
 [[nodiscard]] absl::Status TryToWriteIn(const std::string& directory);
 
 // Opens a regular file with O_CLOEXEC and O_NOFOLLOW.  A file that it creates gets mode 0600, and
-// so does a file of this process's user that other users have access to.  Returns
-// FailedPrecondition if the file is a symbolic link, is not a regular file or belongs to a user
-// other than this process's or root.  The caller closes the descriptor.  If open() fails and
-// `error` is not null, *error is set to errno.
+// so does a file of this process's user that other users have access to, if its mode can be
+// changed.  If open() fails, returns FileError, and sets *error to the errno if `error` is not
+// null.  Returns FailedPrecondition if what it has opened is not a regular file, or belongs to a
+// user other than this process's or root.  The caller closes the descriptor.
 [[nodiscard]] absl::StatusOr<int> OpenPrivateFile(const std::string& path, int flags,
                                                   int* error = nullptr);
 // Returns the first 4 KiB of the file, or less if it is shorter; an empty string if it cannot be
 // read.
 [[nodiscard]] std::string ReadSmallFile(const std::string& path);
 // Replaces the file at `path`, or creates it.  On OK content and name are durable; after an error
-// or a crash the file has either the former content or the new one.
+// or a crash the file is as before or has the new content.
 [[nodiscard]] absl::Status WriteDurably(const std::string& path, const std::string& text);
 
 }  // namespace larder

@@ -72,8 +72,8 @@ std::string TierDirectory::ShardPath(uint32_t shard) const {
   return absl::StrCat(path_, "/shard-", absl::StrFormat("%02d", shard));
 }
 
-// All FORMATs are read: a newer daemon that died while it converted the directory has left some of
-// them as they were.
+// All FORMATs are read: a newer daemon that died while it converted the directory may have left
+// some of them as they were.
 absl::StatusOr<std::optional<TierDirectory::Geometry>> TierDirectory::ReadFormats() {
   std::map<std::pair<uint32_t, uint64_t>, size_t> votes;
   for (uint32_t number = 0; number < kShardsMax; ++number) {

@@ -5,9 +5,9 @@
 // of the shard (docs/format.md), so that a catalog that was copied into the wrong directory or
 // shard is recognized.  A directory that an older daemon created without an id gets one when it is
 // opened.
-// Ownership: by FileDiskTier.  Thread-safety: Open and ReadFormats before all other methods;
-// ChooseId before IdentityOf and WriteFormat, and while no other thread calls either; SetAside and
-// RemoveSetAside from one thread at a time; otherwise all methods from any thread.
+// Ownership: by FileDiskTier.  Thread-safety: Open and ReadFormats first; ChooseId before
+// IdentityOf and WriteFormat, and while no other thread calls either; SetAside and RemoveSetAside
+// on one thread at a time; otherwise any thread, but one at a time for each shard.
 // Lifecycle: Open (locks) -> ReadFormats -> ChooseId -> destroyed (unlocks).
 #pragma once
 
@@ -30,25 +30,24 @@ class TierDirectory {
   static constexpr ByteCount kFileBytesMin = MiB(16);
   static constexpr ByteCount kFileBytesMax = MiB(256);
 
-  // The layout of the directory, which is chosen when it is created and never changes.
+  // The layout of the directory, chosen when it is created and then read from FORMAT.
   struct Geometry {
     uint32_t shards = 0;
     ByteCount file_bytes;
   };
 
-  // Creates the directory if it does not exist, and locks it.  Returns FailedPrecondition if
-  // another process has locked it or it is not safe (MakePrivateDirectory), otherwise the error of
-  // the file system.
+  // Creates the directory if it does not exist, and locks it.  Returns FailedPrecondition if an
+  // operator must decide, for example because another process has locked it; or another error.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TierDirectory>> Open(const std::string& path);
   ~TierDirectory();
   TierDirectory(const TierDirectory&) = delete;
   TierDirectory& operator=(const TierDirectory&) = delete;
 
   // Reads the geometry from the FORMAT files of all shards.  One valid FORMAT suffices; if they
-  // differ, the geometry that most of them have is returned.  Returns nullopt if no FORMAT is
-  // valid, as in a new directory; FailedPrecondition if a newer version wrote one of them.
+  // differ, the most frequent geometry is returned.  Returns nullopt if no FORMAT is valid, as in a
+  // new directory; FailedPrecondition if a newer version wrote one of them.
   [[nodiscard]] absl::StatusOr<std::optional<Geometry>> ReadFormats();
-  // Chooses the id that most FORMATs and catalogs have; if none has an id, a random one.
+  // Chooses the most frequent id of FORMATs and catalogs; if none has an id, a random one.
   // `catalogs`: what BlockCatalog::Identity returned for each catalog that can be read.
   // REQUIRES: ReadFormats was called, which has read the ids of the FORMATs.
   void ChooseId(std::span<const std::string> catalogs);

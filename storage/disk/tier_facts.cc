@@ -83,15 +83,15 @@ void TierFacts::Load(const Shards& open) {
                    std::make_move_iterator(beyond.end()));
   for (size_t at = 0; at < forgotten.size(); at += kForgottenAtOnce) {
     const size_t count = std::min(kForgottenAtOnce, forgotten.size() - at);
-    // A fact that could not be deleted still counts against the budget, and the next Load tries
-    // again.
+    // A fact that could not be deleted still counts against the budget; at the latest the next Load
+    // tries again.
     const absl::Status status = Write(open, std::span(forgotten).subspan(at, count));
     if (!status.ok() && warn_) warn_(std::string(status.message()));
   }
   TellUses(open);
 }
 
-// A shard whose catalog was set aside has lost all facts, and a shard that was closed has missed
+// A shard whose catalog was set aside has lost all facts, and a shard that was closed may lack
 // some.  Without copies, these facts would be lost if the shards that have them were damaged.  A
 // shard that could not be read gets no copies, because it may have newer versions.
 void TierFacts::CopyToAll(const Shards& whole, const std::map<std::string, Newest>& lacking) {

@@ -1,13 +1,12 @@
 // The facts of a FileDiskTier.  Each fact is written to every open shard, and the newest version of
-// a fact is the valid one, so a fact is lost only if all shards that took it are damaged; Load
-// copies facts that a shard lacks from the other shards to it.  Put keeps the facts of each kind
-// within the kind's share (fact_budget.h).
+// a fact is the valid one, so that facts survive the loss of single shards; Load copies facts to
+// readable shards that lack them.  Each kind of fact has a share of its own (fact_budget.h).
 //
-// A fact is deleted by writing it without a value to all shards, and its key is removed when every
-// shard has the version without a value: otherwise a shard that was closed during the deletion
-// would bring the fact back.
+// A fact is deleted by writing it without a value to the open shards, and its key is removed when
+// every shard has the version without a value: otherwise a shard that was closed during the
+// deletion would bring the fact back.
 // Ownership: by FileDiskTier.  Thread-safety: all methods from any thread.  Blocking: all methods
-// wait for the disk, except uses(), which never waits for a thread that does.
+// may wait for the disk, except uses(), which never waits for a thread that does.
 // Memory: that of FactBudget, and the keys of deletions that are not finished.  Load also takes the
 // keys of all facts and the values that it copies; ForEach takes all facts.
 #pragma once
@@ -40,18 +39,17 @@ class TierFacts {
   TierFacts(uint32_t shards, ByteCount catalog, Warn warn)
       : shards_(shards), warn_(std::move(warn)), budget_(catalog) {}
 
-  // Counts the facts of the open shards, and copies the newest version of each fact to the shards
-  // that lack it, except to shards that cannot be read.  Deletes the facts for which the budget has
-  // no space, which an older daemon or a larger limit may have left, because blocks need the space:
-  // of each kind the oldest first, and pins only if they exceed the shares of all kinds together.
+  // Counts the facts of the open shards, and tries to copy the newest version of each fact to the
+  // shards that lack it and can be read.  Deletes the oldest facts of a kind if the budget has no
+  // space for them; pins may take the shares of all kinds.
   void Load(const Shards& open) LARDER_EXCLUDES(mu_);
   // Writes facts, and deletes those with an empty value, in all open shards.  Returns OK if at
-  // least one shard has made them durable; ResourceExhausted, without writing, if a kind would
-  // exceed its share; otherwise the error of the last shard.
+  // least one shard has made them durable; ResourceExhausted if a kind would grow beyond its share;
+  // or another error.
   [[nodiscard]] absl::Status Put(const Shards& open, std::span<const DiskTier::Fact> facts)
       LARDER_EXCLUDES(mu_);
-  // Visits the newest version of each fact that an open shard has, in the order of their keys;
-  // leaves deleted facts out.
+  // Visits the newest version of each fact that it can read, in the order of their keys; leaves
+  // deleted facts out.
   void ForEach(const Shards& open,
                absl::FunctionRef<void(const std::string& key, const std::string& value)> visit)
       LARDER_EXCLUDES(mu_);
@@ -71,8 +69,8 @@ class TierFacts {
     size_t value_bytes = 0;
     size_t shards = 0;  // the number of shards that have this version
   };
-  // Visits the facts of each open shard in turn, deleted ones included, so a key is visited once
-  // for each shard that has it.  Returns the shards that could be read to the end.
+  // Visits the facts of one shard of `open` after the other, unfinished deletions included, so it
+  // may visit a key several times.  Returns the shards that could be read to the end.
   Shards Read(const Shards& open, Visit visit) LARDER_REQUIRES(mu_);
   // Copies the newest versions of the facts in `lacking` to the shards in `whole` that do not have
   // them.  `whole`: the shards that could be read to the end.
@@ -80,7 +78,7 @@ class TierFacts {
       LARDER_REQUIRES(mu_);
   [[nodiscard]] absl::Status Write(const Shards& open, std::span<const DiskTier::Fact> facts)
       LARDER_REQUIRES(mu_);
-  // Writes facts, and deletes those with an empty value, in all open shards, but does not retry the
+  // Writes facts, and deletes those with an empty value, in all open shards; Write also retries
   // deletions in owed_.  Returns OK if at least one shard has made them durable.
   [[nodiscard]] absl::Status WriteNow(const Shards& open, std::span<const DiskTier::Fact> facts)
       LARDER_REQUIRES(mu_);
@@ -95,8 +93,8 @@ class TierFacts {
   Mutex mu_;                                      // taken before uses_mu_
   uint64_t sequence_ LARDER_GUARDED_BY(mu_) = 0;  // of the newest fact
   FactBudget budget_ LARDER_GUARDED_BY(mu_);
-  // Keys of deleted facts that a shard may still have.  They count against the budget until the
-  // deletion succeeds, so a later write tries it again when all shards are open.
+  // Keys of deleted facts that a shard may still have.  They count against the budget, so later
+  // writes retry their deletion when all shards are open.
   absl::btree_set<std::string> owed_ LARDER_GUARDED_BY(mu_);
   mutable Mutex uses_mu_;
   DiskTier::FactUses uses_ LARDER_GUARDED_BY(uses_mu_);

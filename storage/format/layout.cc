@@ -1,7 +1,7 @@
 #include "storage/format/layout.h"
 
-// From version 0.8 on, xxHash chooses the vector width at run time on x86-64 only through this
-// header (46 GB/s with it, 20 GB/s without it).
+// On x86-64 xxHash chooses the vector width at run time only through this header (46 GB/s with it,
+// 20 GB/s without it).
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
 #include <xxh_x86dispatch.h>
 #else

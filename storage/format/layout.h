@@ -1,9 +1,9 @@
 // How the bytes of a block lie inside its extent: a table of segments in layer order.
 //
 // The first segment starts at offset 0, and each other one at the first multiple of 64 B at or
-// after the end of the segment before it.  The bytes between two segments have no meaning; the
-// daemon and the library write them as zeros.  Offsets follow from the lengths, so the table does
-// not contain them.
+// after the end of the segment before it.  The writer of a payload writes the bytes between two
+// segments as zeros, and readers ignore them.  Offsets follow from the lengths, so a SegmentTable
+// has none.
 // Thread-safety: values and pure functions.
 // Limits: 1 to 1,024 segments and 1 to 1,024 layers per block, 1 byte to 1 GiB - 1 per segment.
 #pragma once
@@ -62,8 +62,8 @@ struct SegmentTable {
   [[nodiscard]] SegmentTable Decoded() const;
   // Sets *out to the segments of layers [first_layer, first_layer + layers), counted from the
   // block's own first layer; layers == 0 means all layers from first_layer on.  Returns
-  // InvalidArgument, and leaves *out unchanged, if the range is empty, does not begin and end at
-  // segment borders, or lies outside the block.
+  // InvalidArgument, and leaves *out unchanged, if the range does not begin and end at segment
+  // borders inside the block.
   [[nodiscard]] absl::Status Range(uint32_t first_layer, uint32_t layers, SegmentRange* out) const;
 
   friend bool operator==(const SegmentTable&, const SegmentTable&) = default;
@@ -88,7 +88,7 @@ void HashPayload(std::span<const std::byte> payload, SegmentTable* table);
 // Returns the index in the table of the first segment of `range` whose bytes do not match its hash,
 // or -1 if all match.
 // REQUIRES: table.hashed; `payload` begins at the first byte of the whole payload and covers the
-// segments of `range` (CHECKed).
+// segments of `range`.
 [[nodiscard]] int FirstDamaged(std::span<const std::byte> payload, const SegmentTable& table,
                                const SegmentRange& range);
 

@@ -1,5 +1,5 @@
 // Steps through the segments of a payload, to read it (SegmentCursor) or to write it
-// (PayloadWriter), so that no other code computes where a segment begins (layout.h).
+// (PayloadWriter).  Other code should not compute where a segment begins (layout.h).
 // Thread-safety: none.
 #pragma once
 

@@ -183,8 +183,8 @@ uint32_t VersionOf(std::span<const std::byte> header) {
   return Reader(header.subspan(kMagic.size())).Number<uint32_t>();
 }
 
-// Reads a whole header, `bytes`, whose checksum has already been verified, so an error means that
-// the header's writer made a mistake or forged the header.
+// Reads a whole header, `bytes`, whose checksum has been verified.  Its fields may be wrong all the
+// same, if its writer made a mistake or forged it.
 absl::StatusOr<RecordHeader> ReadChecked(std::span<const std::byte> bytes) {
   RecordHeader header;
   const uint32_t version = VersionOf(bytes);

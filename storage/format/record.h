@@ -1,11 +1,11 @@
 // A block as stored on disk or sent to a peer: header, segment table, checksum of both, payload
 // (docs/format.md).
 //
-// Only the daemon writes the header and the table; they never lie in memory that a client can
-// write.  The header contains the key, so a reader notices a record in the wrong place.  The header
-// has a checksum, which a reader verifies before it relies on any length in the header except the
-// length of the header itself, which is bounded.  Every segment has a hash, so a reader can read
-// and check a range of layers alone.
+// Only a daemon writes the header and the table; they never lie in memory that a client can write.
+// The header contains the key, so a reader notices a record in the wrong place.  The header has a
+// checksum, which a reader verifies before it relies on any length in the header except the length
+// of the header itself, which is bounded.  Every segment has a hash, so a reader can read and check
+// a range of layers alone.
 //
 // Decoding treats its input as hostile: for any bytes it returns a value or a Status, and never
 // crashes.  It allocates no more than a header of kRecordHeaderBytesMax needs.
@@ -38,8 +38,8 @@ struct RecordHeader {
   std::string layout;  // name, 1 to 128 bytes
   std::string dtype;   // 1 to 32 bytes
   SegmentTable table;  // hashed
-  // The uid of the process that stored the block.  A record on disk contains it; a record that is
-  // sent to a peer does not.
+  // The uid of the process that stored the block, if known.  A record that is sent to a peer does
+  // not contain it.
   uint32_t writer_uid = BlockWriter::kUnknownUid;
   friend bool operator==(const RecordHeader&, const RecordHeader&) = default;
   // Returns the lowest version of a record that can represent this header.

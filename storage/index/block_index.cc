@@ -171,8 +171,8 @@ void BlockIndex::ForGroups(VariantIndex variant, std::span<const Digest> digests
 template <class Visit>
 void BlockIndex::ForSlots(std::span<const EntryRef> refs, Visit visit) const {
   std::array<uint32_t, kWindow> slots;
-  // The last window comes first, and in Unhold each shard begins with its last slot, so that
-  // earlier refs become more recent than later ones.
+  // The last window comes first, and Unhold begins with the last slot, so that the tails of chains
+  // tend to be evicted first.
   for (size_t end = refs.size(); end > 0;) {
     const size_t n = std::min(kWindow, end);
     end -= n;
@@ -279,8 +279,8 @@ ClearedBlock BlockIndex::Clear(VariantIndex variant, const Digest& digest, TierS
   return clearance.block;
 }
 
-// Looks at the shards whose turn it is and at those that had the least worth when an eviction last
-// looked at them.  Returns the shard whose candidate has the least worth now.
+// Looks at a few shards, some in turn and some that had the least worth when an eviction looked at
+// them before.  Returns one of these, the one with the least worth if any has a candidate.
 template <class LeastOf>
 uint32_t BlockIndex::ShardToEvictFrom(LeastSeen& seen, LeastOf least_of) const {
   constexpr uint32_t kInTurn = 2, kSeemLeast = 2;

@@ -1,19 +1,17 @@
-// Which blocks exist, in which of the tiers HOST and DISK, and in which order they would be
-// evicted.  One index per tenant.
+// Which blocks exist, in which of the tiers HOST and DISK, and which of them are evicted first.
+// One index per tenant.
 //
-// An entry is one cache line (64 B): digest, variant (interned), state, extent, disk location,
-// holds, pins, children, recency links, last use, reuse history, metadata.  Entries are spread over
-// shards by the hash of their key; each shard has an open-addressing table of {tag, slot}.  A batch
-// is grouped by shard and prefetched, so that 500 keys cost a few waves of cache misses and not
-// 1,000 misses one after the other.
+// An entry is one cache line (IndexEntry).  Entries are spread over shards by the hash of their
+// key; each shard has an open-addressing table of {tag, slot}.  A batch is grouped by shard and
+// prefetched, so that its cache misses overlap.
 //
 // The index does no I/O, has no threads and no clock (callers pass `now_s`, in seconds), does not
-// touch payload bytes, and does not free extents: an operation that releases an extent returns it
-// to the caller.
+// touch payload bytes, and does not free extents: an extent that an operation releases is then the
+// caller's.
 //
 // The name of a block is its variant and digest.  If a block is removed from all tiers while it is
-// held, it loses its name at once, so that no lookup finds it; its entry is doomed, and its extent
-// is returned by the Unhold that ends the last hold.
+// held, it loses its name at once, so that no lookup finds it; its entry is doomed, and the Unhold
+// that ends the last hold returns what the entry has.
 //
 // Ownership: made by BlockStore.  Owns the metadata of its blocks.
 // Thread-safety: all methods from any thread.
@@ -21,9 +19,9 @@
 // not a snapshot of one instant, although each key's result is.
 // Limits: 16.7 M entries per shard (268 M in all), 65,534 variants, and holds as in index_values.h;
 // more than 65,535 children of an entry are not counted.
-// Memory: 64 B per entry, 4.6 to 9.1 B of table, and unused entries that take at most a quarter of
-// the used ones; 10 M blocks: 74 B each.  Once blocks have left, ghost entries take 8 to 16 B more.
-// The index does not shrink: entries that eviction frees are used again.
+// Memory without metadata: 64 B per entry and 4.6 to 9.1 B of table; 10 M blocks: 74 B each.  Once
+// blocks have left, ghost entries take up to about 16 B more.  The index does not shrink: freed
+// entries are used again.
 #pragma once
 
 #include <array>
@@ -55,7 +53,7 @@ class BlockIndex {
   static constexpr uint32_t kShardBits = 4;
 
  public:
-  // `events_max`: how many of the latest events are kept (EventRing); 0 disables events.
+  // `events_max`: how many events each ring of the EventRing keeps; 0 disables events.
   explicit BlockIndex(size_t events_max = 0);
   ~BlockIndex();
   BlockIndex(const BlockIndex&) = delete;
@@ -82,8 +80,7 @@ class BlockIndex {
   // and kFull the extent remains the caller's.  REQUIRES: the variant is interned.
   [[nodiscard]] InsertResult Insert(NewBlock block, uint32_t now_s, EntryRef* ref = nullptr);
   // absent -> reserved.  If Claim returns kInserted, the caller then calls exactly one of Fill
-  // (reserved -> host) and Abandon (reserved -> absent).  No other call ends a claim; Drop ignores
-  // claimed names.
+  // (reserved -> host) and Abandon (reserved -> absent).  No other call ends a claim.
   [[nodiscard]] InsertResult Claim(VariantIndex variant, const Digest& digest, EntryRef* ref);
   void Fill(EntryRef claimed, Extent extent, std::unique_ptr<const BlockMetadata> metadata,
             uint32_t now_s);
@@ -91,11 +88,11 @@ class BlockIndex {
 
   // ---- reading
   using Held = HeldBlock;
-  // Holds each block that is in HOST (host or host+disk) and counts that as a use; sets out[i] for
-  // digests[i].  Other threads do not change the extent and metadata of a held entry in HOST.
+  // Holds blocks that are in HOST and counts that as a use; sets out[i] (HeldBlock) for digests[i].
+  // Other threads do not replace the extent and metadata of a held entry in HOST.
   // HoldWhat::kAnyTier and kUntouched also hold blocks that are on disk only or being promoted.
-  // Such a block stays on disk, but a rewrite that began before the hold (BeginRewrite) may still
-  // change its disk location.  kUntouched does not count as a use.
+  // Such a block keeps its record, but a rewrite that began before the hold (BeginRewrite) may
+  // still change its disk location.  kUntouched does not count as a use.
   // REQUIRES: out.size() == digests.size().
   void Hold(VariantIndex variant, std::span<const Digest> digests, uint32_t now_s,
             std::span<Held> out, HoldWhat what = HoldWhat::kHost);
@@ -104,8 +101,8 @@ class BlockIndex {
   [[nodiscard]] bool HoldAgain(std::span<const EntryRef> refs);
   // Ends a hold of each entry.  If it was the last hold of a doomed entry, appends the entry's
   // extent, if any, to `freed`, and its disk location, if any, to `on_disk`, which may be null if
-  // there is no disk tier.  Of entries whose last hold ends, earlier refs become more recent than
-  // later ones in the same shard, so that the tails of chains are evicted first.
+  // there is no disk tier.  In each shard ends the holds of later refs first, so that the tails of
+  // chains tend to be evicted first.
   // REQUIRES: each ref is held (CHECKed as far as that is detectable).
   void Unhold(std::span<const EntryRef> refs, std::vector<Extent>* freed,
               std::vector<FreedExtent>* on_disk = nullptr);
@@ -121,79 +118,72 @@ class BlockIndex {
   // returns them.  Returns false if there is no such name or it is only claimed.
   bool Drop(VariantIndex variant, const Digest& digest, std::optional<Extent>* freed,
             FreedExtent* on_disk = nullptr);
-  // Removes the name of this entry's block at once.  The caller holds `ref`, or has it from the
-  // owner word of an extent; a `ref` that is not held may stand for another block by now.  If the
-  // block is not held, *freed is set to its extent, if it is in HOST, and *on_disk to its disk
-  // location, if it is on disk; otherwise the last Unhold returns them.  Returns false if the slot
-  // is empty, or if the entry has lost its name or is only claimed.
+  // Removes the block of this entry, like Drop of a name.  The caller holds `ref`, or has it from
+  // the owner word of an extent; a `ref` that is not held may stand for another block by now.
+  // Returns false if the slot is empty, or if the entry has lost its name or is only claimed.
   bool Drop(EntryRef ref, std::optional<Extent>* freed, FreedExtent* on_disk = nullptr);
   // Removes a held block from HOST, because its bytes there are wrong.  If it is in HOST only, it
   // loses its name.  If it is also on disk, its name and disk copy move to a second entry, which
   // has no holds, and the disk tier's owner word for the copy still names the old entry; only if
   // the shard has no entry left does the block lose its name.  The last Unhold of `held` returns
   // what the old entry has, so *freed becomes nullopt.  Returns false, and changes nothing, if the
-  // block has left HOST, or if a rewrite of its disk copy is under way: a later check finds the
-  // damage again.
+  // block has left HOST, or if a rewrite of its disk copy is under way.
   bool DropHostCopy(EntryRef held, std::optional<Extent>* freed, FreedExtent* on_disk);
   // Removes a block from `tiers`; with kKeepLastCopy only if it stays in another tier, and with
   // kDryRun only returns what kAll would do.  A block that is then in no tier leaves the index,
   // even while it is held: it loses its name at once.  Clear does not remove a block that a pin
-  // keeps in one of these tiers, nor a held block that is to stay in another tier.  If the block is
-  // not held, *freed and *on_disk are set to what the caller must free, the extent in HOST and the
-  // record on disk; otherwise the last Unhold returns them.
+  // keeps, nor a held block that is to stay in another tier.  If the block is not held, *freed and
+  // *on_disk are set to what the caller must free, the extent in HOST and the record on disk;
+  // otherwise the last Unhold returns them.
   [[nodiscard]] ClearedBlock Clear(VariantIndex variant, const Digest& digest, TierSet tiers,
                                    ClearHow how, std::optional<Extent>* freed,
                                    FreedExtent* on_disk);
   // An evicted block.  It has left HOST, and also the index unless it is on disk.
   using Evicted = EvictedBlock;
-  // Evicts a block from HOST: the one with the least worth (EvictionPolicy) among the coldest
-  // blocks of a few shards, or of the next shard that has any to evict.  A block that is held, or
-  // that a pin keeps in HOST, is not evicted.  Prefers blocks without children, so that a chain
-  // leaves from its end: a block with children that is in HOST only is evicted only if no other was
-  // found in any shard.
+  // Evicts a block of little worth (EvictionPolicy) from HOST.  A block that is held, or that a pin
+  // keeps in HOST, is not evicted.  Prefers blocks without children, so that a chain usually leaves
+  // from its end: a block with children that is in HOST only is evicted only if no other was found
+  // in any shard.
   // Returns nullopt if no block was found.
   [[nodiscard]] std::optional<Evicted> EvictOne(uint32_t now_s);
   // Evicts exactly this entry from HOST; returns nullopt if it is not evictable now.  Children do
-  // not protect it, because the caller needs its extent.  A stale ref may name a newer block:
-  // Evicted::extent then differs from the extent that the caller knew.
+  // not protect it, because the caller needs its extent.  A stale ref may name a newer block, with
+  // another extent.
   [[nodiscard]] std::optional<Evicted> EvictRef(EntryRef ref);
   // Returns the worth of the block in HOST, per byte (EvictionPolicy); nullopt if it is not in
   // HOST, is held, or is kept in HOST by a pin.
   [[nodiscard]] std::optional<double> WorthInHost(EntryRef ref, uint32_t now_s) const;
-  // Returns how many pages of HOST evictions may free.  This includes blocks that a thread of the
-  // daemon holds for a moment (HoldWhat::kUntouched), which can be evicted only afterwards.  Takes
-  // no lock.
+  // Returns how many pages of HOST evictions may free.  This may include blocks that the daemon
+  // holds for a moment (HoldWhat::kUntouched).  Takes no lock.
   [[nodiscard]] uint64_t evictable_pages() const;
-  // Puts a block that was evicted a moment ago back into HOST, in its former extent, as the hottest
-  // of its class.  Returns false if that is not possible any more, for example because its name was
-  // taken or removed meanwhile; the extent is then the caller's.  If *held is not {} afterwards,
-  // the caller must end that hold.
+  // Puts a block that was evicted a moment ago back into HOST, in its former extent.  Returns false
+  // if that is not possible any more, for example because its name was taken or removed meanwhile;
+  // the extent is then the caller's.  If *held is not {} afterwards, the caller must end that hold.
   [[nodiscard]] bool PutBack(Evicted gone, EntryRef* ref, EntryRef* held);
 
   // ---- disk (a location is a DiskLocation of the disk tier; 0 is none)
   // absent -> disk, for a block that an earlier run of the daemon left on disk; or host ->
   // host+disk of `same`, if the block was published meanwhile and the caller has checked that its
   // bytes are the record's.  Returns kDuplicate if the name already has a disk copy, kFull if the
-  // index is full, and kBusy if the name is claimed now, or its block is in HOST and not `same`;
-  // the caller should then try again.  REQUIRES: the variant is interned, location != 0; `same` is
-  // held or {}.
+  // index is full, and kBusy if the name is claimed now, or its block is in HOST only and is not
+  // `same`; the caller should then try again.  REQUIRES: the variant is interned, location != 0;
+  // `same` is held or {}.
   using BlockOnDisk = larder::BlockOnDisk;
   [[nodiscard]] InsertResult InsertOnDisk(const BlockOnDisk& block, EntryRef same, uint32_t now_s,
                                           EntryRef* ref);
-  // Counts each block in its parent if it is not counted yet, because it was found on disk or
-  // published before its parent was in the index.  The caller calls this after blocks that were
-  // found on disk have entered; until then a parent may be evicted before its child.  Returns early
-  // if stop() returns true.
+  // Counts blocks in the `children` of their parents, if they are not counted yet, for example
+  // because they entered first.  The caller calls this after blocks that were found on disk have
+  // entered.  Returns early if stop() returns true.
   void CountChildren(absl::FunctionRef<bool()> stop);
   // host -> host+disk of a held entry, or a change of its disk location.  Returns the former
   // location (0: none), which the caller must erase; or nullopt if the block has left HOST
   // meanwhile, so that the caller must erase the new location.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(EntryRef held, uint64_t location);
   // Begins a rewrite of an entry's disk copy, which lies at `location`.  On success the caller must
-  // call FinishRewrite exactly once; until then a block that is on disk only is `promoting`, so
-  // that no thread begins to promote it.  Returns false if the entry has another hold than the
-  // caller's, whose holder may be reading the copy, if the copy no longer lies at `location`, or if
-  // the block is being promoted or has lost its name.
+  // call FinishRewrite exactly once; until then a block that is on disk only cannot be promoted.
+  // Returns false if the entry has another hold than the caller's, whose holder may be reading the
+  // copy, if the copy no longer lies at `location`, or if the block is being promoted or has lost
+  // its name.
   [[nodiscard]] bool BeginRewrite(EntryRef held, uint64_t location);
   // `location`: where the new copy was written; 0 if writing it failed.  Returns true if the entry
   // now has the new location, so that the caller must erase the old copy; false if it keeps the old
@@ -214,12 +204,11 @@ class BlockIndex {
   [[nodiscard]] bool FinishPromote(EntryRef held, Extent extent,
                                    std::unique_ptr<const BlockMetadata> metadata, uint32_t now_s);
   void FailPromote(EntryRef held);
-  // Returns a held entry as it is now.  State kDoomed means that the block has lost its name.
+  // Returns a held entry as it is now.  State kDoomed means that the entry has lost its name.
   [[nodiscard]] Held LookAt(EntryRef held) const;
-  // Evicts a block that is on disk only, neither held nor pinned: the one with the least worth
-  // (EvictionPolicy) among the coldest of a few shards, or of the next shard that has any; prefers
-  // blocks without children.  If there is no such block, drops the disk copy of a block in HOST.
-  // Returns nullopt if no disk copy can be dropped either.
+  // Evicts a block of little worth (EvictionPolicy) that is on disk only, neither held nor pinned;
+  // prefers blocks without children.  If it finds no such block, drops the disk copy of a block in
+  // HOST.  Returns nullopt if it finds no such copy either.
   using EvictedFromDisk = larder::EvictedFromDisk;
   [[nodiscard]] std::optional<EvictedFromDisk> EvictOneFromDisk(uint32_t now_s);
   // Evicts the disk copy of this block; a block that is on disk only then leaves the index.
@@ -239,8 +228,8 @@ class BlockIndex {
   // REQUIRES: tier is kHost or kDisk.
   bool SetPinned(VariantIndex variant, const Digest& digest, Tier tier, bool pinned);
   // Returns the bytes of the blocks that pins keep in that tier, by the size that they have in HOST
-  // or would need there.  For HOST these are the blocks with a pin of HOST, even those that are
-  // still on disk only, and the blocks with a pin of DISK that are not on disk yet.  Takes no lock.
+  // or would need there.  For HOST these are the blocks with a mark of HOST, even those that are on
+  // disk only, and the blocks with a mark of DISK that are not on disk yet.  Takes no lock.
   [[nodiscard]] ByteCount PinnedBytes(Tier tier) const;
 
   // ---- events: each block that enters or leaves a tier
@@ -256,19 +245,19 @@ class BlockIndex {
   [[nodiscard]] ByteCount metadata_bytes() const;
 
   // ---- walking
-  // A walk visits the named blocks from copies, which are taken under the lock a bounded number of
-  // entries at a time: for dumps, Clear and snapshots.  Blocks that enter or leave meanwhile may be
-  // visited or not; one whose name moves to another entry (DropHostCopy) may also be visited twice.
+  // A walk visits copies of the named entries, which are taken under the lock a bounded number at a
+  // time.  Blocks that enter, leave or move to another entry (DropHostCopy) meanwhile may be missed
+  // or visited twice.
   using View = BlockView;
   // The position of a walk; a default-constructed one is at the beginning.
   struct Cursor {
     uint32_t shard = 0, slot = 1;
     [[nodiscard]] bool done() const { return shard >= kShards; }
   };
-  // Writes the next blocks to `out` and returns their number.  Fewer than out.size(), even 0, does
+  // Writes the next entries to `out` and returns their number.  Fewer than out.size(), even 0, does
   // not mean that the walk is done (Cursor::done).
   [[nodiscard]] size_t Views(Cursor* cursor, std::span<View> out) const;
-  // Calls visit(const View&) for each block, without a lock, so that `visit` may call the index.
+  // Calls visit(const View&) for each named entry, without a lock, so that it may call the index.
   template <class Visit>
   void ForEach(Visit visit) const {
     ForEachCopy<View>(&IndexShard::Views, visit);
@@ -318,13 +307,11 @@ class BlockIndex {
   template <class Visit>
   void ForSlots(std::span<const EntryRef> refs, Visit visit) const;
 
-  // Counts a block that is about to enter in its parent (ChildCounts::Raise).  If another block has
-  // followed the parent, marks the parent and the blocks before it in the chain as shared.
-  // `parent` is the parent's IndexHash.
+  // Counts `child` in its parent, whose IndexHash is `parent` (ChildCounts::Raise).  Calls
+  // MarkShared if the result says `forked`.
   [[nodiscard]] IndexShard::Raised RaiseParent(VariantIndex variant, const Digest& child,
                                                uint64_t parent);
-  // Counts a block that is about to enter in the parent that its metadata names
-  // (ChildCounts::Raise); does nothing if `metadata` is null.
+  // Counts `child` in the parent that `metadata` names; does nothing if `metadata` is null.
   [[nodiscard]] IndexShard::Raised RaiseParent(VariantIndex variant, const Digest& child,
                                                const BlockMetadata* metadata);
   void MarkShared(VariantIndex variant, uint64_t parent);
@@ -337,8 +324,8 @@ class BlockIndex {
   struct LeastSeen {
     std::array<std::atomic<double>, kShards> worth{};
     std::atomic<uint32_t> turn{0};
-    // Returns the shard with the least worth, except those in `but`.  If several are equal, returns
-    // the first of these from shard `from` on: otherwise all evictions would choose the same shard.
+    // Returns the shard outside `but` with the least worth, or `from` if none of them has a block
+    // to evict; of equals the first from `from` on, so that evictions do not all choose the same.
     [[nodiscard]] uint32_t Least(uint32_t from, const ShardSet& but) const;
   };
   template <class LeastOf>

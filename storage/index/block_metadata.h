@@ -89,7 +89,7 @@ class BlockMetadata {
   const ByteCount stored_bytes_;
   const uint32_t token_count_;
   const uint32_t segment_count_;
-  const uint32_t writer_uid_;  // not a BlockWriter, so that both fit without padding
+  const uint32_t writer_uid_;  // not a BlockWriter, which would need padding
   const uint16_t writer_engine_;
   const bool encoded_;
   mutable std::atomic<uint8_t> hash_state_{kUnhashed};

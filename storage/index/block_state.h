@@ -11,7 +11,7 @@
 namespace larder {
 
 // TransitionAllowed defines the allowed transitions.  The index CHECKs it at every change, and a
-// test covers every pair of states.  In this table "dropped" means cleared or found damaged.
+// test covers every pair of states.  In this table "dropped" includes cleared and damaged.
 //   absent    -> reserved   a staged publish claims the key while the daemon copies
 //             -> host       published without a claim, or put back after an eviction: the bytes are
 //                           in the pool already
@@ -23,10 +23,10 @@ namespace larder {
 //   host+disk -> disk       evicted or cleared from HOST
 //             -> host       its disk copy was evicted or cleared
 //             -> absent, doomed
-//   disk      -> promoting  a thread reads it into HOST, or rewrites its disk copy
+//   disk      -> promoting  a thread puts it in HOST, or rewrites its disk copy
 //             -> absent, doomed
 //   promoting -> host+disk
-//             -> disk       the read failed, or the rewrite ended
+//             -> disk       promotion failed, or rewrite ended
 //             -> absent, doomed
 //   doomed    -> absent     the last hold ended; a doomed entry has no name, so no lookup finds it
 // A publish does not lead out of `disk`: the name of a block that is on disk only is taken, since

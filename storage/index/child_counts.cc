@@ -24,8 +24,7 @@ ChildCounts::Raised ChildCounts::Raise(VariantIndex variant, uint64_t parent, co
   if (slot == kNone || entries_[slot].children == kCountMax) return {};
   IndexEntry& entry = entries_[slot];
   ++entry.children;
-  // The parent entered with a history that says that it is shared, but which blocks have followed
-  // it is not known.
+  // The history says that the parent is shared, but which blocks have followed it is not known.
   const bool unknown = entry.follower == 0 && entry.history.shared;
   if (entry.follower == 0) entry.follower = tag;
   const bool only = entry.follower == tag;

@@ -1,15 +1,14 @@
-// The latest events, for watchers, each with a number.  An event says that a block entered or left
-// a tier, or that an engine lost all its blocks.
+// The latest events, numbered, for watchers.  An event says that a block entered or left a tier, or
+// that an engine lost all its blocks in DEVICE.
 //
-// Writers do not wait for readers to catch up: if an event is overwritten before a reader has read
-// it, the reader's next Read returns nullopt.  The events of a block in HOST and DISK are in the
-// order in which they happened.  Events do not contain the block's tokens or parent, which the
-// reader looks up.
+// Writers do not wait for readers to catch up: an event may be overwritten before a reader has read
+// it, which Read reports.  The events of a block in HOST and DISK are in the order in which they
+// happened.  Events do not contain tokens or parents.
 // All events share one sequence of numbers, but events of DEVICE are kept in a separate ring: an
 // engine may report any number of them, and they must not overwrite the events of HOST and DISK.
 // Ownership: part of BlockIndex.  Thread-safety: all methods from any thread.
 // Locks: its lock is a leaf.
-// Memory: 32 B per kept event; each ring grows as events arrive.
+// Memory: 32 B per slot of a ring; each ring grows as events arrive.
 #pragma once
 
 #include <atomic>
@@ -30,7 +29,7 @@ struct TierEvent {
   VariantIndex variant = VariantIndex::kNone;
   Tier tier = Tier::kHost;
   bool stored : 1 = false;  // true: the block entered the tier; false: it left
-  // For kDevice only: the engine lost all its blocks there; digest and variant mean nothing.
+  // For kDevice only: the engine lost all its blocks there, so the event names no block.
   bool cleared : 1 = false;
   uint32_t engine = 0;  // for kDevice only: the engine's number in DeviceTable
   friend bool operator==(const TierEvent&, const TierEvent&) = default;
@@ -65,7 +64,7 @@ class EventRing {
   [[nodiscard]] std::optional<Progress> Read(uint64_t after, TierSet tiers,
                                              std::span<NumberedEvent> to) const
       LARDER_EXCLUDES(mu_);
-  // Returns true if no DEVICE event with this number or a greater one has been overwritten.
+  // Returns true if no DEVICE event from this number (1 or more) on has been overwritten.
   [[nodiscard]] bool KnowsOfDevice(uint64_t number) const LARDER_EXCLUDES(mu_);
 
  private:

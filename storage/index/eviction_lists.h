@@ -6,8 +6,8 @@
 //   alone) and of the class of its reuse history.  `listed` says whether it is on one.
 //   An entry in one of these states that is neither held nor pinned (PinnedHere) is listed.  A held
 //   entry may stay listed if it was held untouched (HoldWhat); evictions skip it.
-//   evictable_pages() is the number of pages of listed entries in HOST, pinned_pages() that of
-//   pinned entries.
+//   evictable_pages() is the number of pages of listed entries in HOST.  pinned_pages() counts the
+//   pages of pinned entries (PinnedPages).
 // Code that changes an entry's state, pages or pins must keep these invariants: it calls
 // ChangeState or Resize, or what the change needs of Unlist, CountPinned and Relist.  A change
 // between `disk` and `promoting` changes no sum, since both are on disk only.
@@ -35,7 +35,7 @@ class EvictionLists {
 
   explicit EvictionLists(ShardEntries& entries);
 
-  // Returns whether the entry is on a list and not held, so that an eviction may choose it.
+  // Returns whether the entry is on a list and not held.  Evictions choose no other entry.
   [[nodiscard]] static bool MayLeave(const IndexEntry& entry) {
     return entry.listed && entry.holds == 0;
   }
@@ -51,14 +51,14 @@ class EvictionLists {
   // that this puts on its list becomes the hottest there.
   void Relist(uint32_t slot);
   void Unlist(uint32_t slot);
-  // Makes the entry the first of its list to be evicted.  REQUIRES: the entry is listed.
+  // Makes the entry the coldest of its list.  REQUIRES: the entry is listed.
   void MakeColdest(uint32_t slot);
   // A hint that Relist will take this entry off its list.
   void PrefetchRemove(const IndexEntry& entry) const { host_[0].PrefetchRemove(entry); }
 
-  // Calls change(), which moves the entry to another state, and updates lists and sums.  An entry
-  // that was listed becomes the hottest of its new list, even if it is held.  REQUIRES: the new
-  // state has a list if the entry was listed.
+  // Calls change(), which moves the entry to another state; updates the lists and sums itself.  An
+  // entry that was listed becomes the hottest of its new list, even if it is held.  REQUIRES: the
+  // new state has a list if the entry was listed.
   template <class Change>
   void ChangeState(uint32_t slot, Change change) {
     const bool listed = entries_[slot].listed;
@@ -86,31 +86,29 @@ class EvictionLists {
     double worth = kNothing;
     uint32_t among = 0;  // the number of entries on its list
     // If two are worth the same, as blocks published within one second may be, the one on the
-    // longer list is evicted first: a short list would otherwise lose even its newest entry.
+    // longer list is less: a short list would otherwise lose even its newest entry.
     friend bool operator<(const Candidate& a, const Candidate& b) {
       return a.worth < b.worth || (a.worth == b.worth && a.among > b.among);
     }
   };
-  // LeastInHost searches the entries in HOST, LeastOnDiskAlone those on disk only.  Each takes from
-  // every class of reuse history the coldest entry that it may choose among the kEvictionLook
-  // coldest of a list, and returns the one of these that is worth least, or a Candidate without
-  // slot if there is none.  Held entries are never chosen.  Entries with children that are in one
-  // tier only are chosen only if `parents_too`; entries that are skipped in these lists move to the
-  // hot end, so that they do not hide the others forever.  Of entries in both tiers, those without
-  // children are preferred, but one with children may be chosen too: it stays in the index, so its
+  // LeastInHost searches the entries in HOST, LeastOnDiskAlone those on disk only: they choose at
+  // most one of the kEvictionLook coldest of each list, and return the one of those chosen that is
+  // worth least, or a Candidate without slot if there is none.  Held entries are never chosen.
+  // Entries with children that are in one tier only are chosen only if `parents_too`; such entries
+  // that are skipped may move to the hot end, so that they do not hide the others forever.  An
+  // entry with children that is in both tiers may always be chosen: it stays in the index, so its
   // children keep their prefix.
   [[nodiscard]] Candidate LeastInHost(const EvictionPolicy& policy, bool parents_too,
                                       uint32_t now_s);
   [[nodiscard]] Candidate LeastOnDiskAlone(const EvictionPolicy& policy, bool parents_too,
                                            uint32_t now_s);
-  // Takes from every class of reuse history the coldest entry in both tiers that is not held and
-  // whose copy on disk is not pinned, among the kEvictionLook coldest, and returns the one of these
-  // that is worth least, so that the caller can drop its copy on disk.  Returns a Candidate without
-  // slot if there is none.
+  // Returns one of the coldest entries in both tiers, of little worth, whose copy on disk the
+  // caller can drop: it is not held, and no pin keeps the copy.  Returns a Candidate without slot
+  // if it finds none.
   [[nodiscard]] Candidate LeastCopied(const EvictionPolicy& policy, uint32_t now_s);
 
-  // Returns how many pages evictions from HOST may free.  Includes entries that threads of the
-  // daemon hold for a moment (HoldWhat::kUntouched), which evictions skip.  From any thread.
+  // Returns how many pages evictions from HOST may free.  May include entries that the daemon holds
+  // for a moment (HoldWhat::kUntouched), which evictions skip.  From any thread.
   [[nodiscard]] uint64_t evictable_pages() const {
     return listed_pages_.load(std::memory_order_relaxed);
   }
@@ -148,13 +146,12 @@ class EvictionLists {
            (entry.pinned_host || (entry.pinned_disk && entry.state == BlockState::kHost));
   }
 
-  // Returns the coldest entry that is not held and, unless `parents_too`, has no children.  Moves
-  // the colder entries, which it skips, to the hot end.  Returns kNone if the kEvictionLook coldest
-  // include no such entry.
+  // Returns the coldest entry that is not held and, unless `parents_too`, has no children; kNone if
+  // the kEvictionLook coldest include no such entry.  Moves the entries that it skips to the hot
+  // end.
   [[nodiscard]] uint32_t Coldest(RecencyList& list, bool parents_too);
-  // Returns the coldest entry that is not held and whose copy on disk is not pinned.  Moves the
-  // colder entries, which it skips, to the hot end.  Returns kNone if the kEvictionLook coldest
-  // include no such entry.
+  // Returns the coldest entry that is not held and whose copy on disk is not pinned; kNone if the
+  // kEvictionLook coldest include no such entry.  Moves the entries that it skips to the hot end.
   [[nodiscard]] uint32_t ColdestUnpinnedCopy(RecencyList& list);
   // Of the kEvictionLook coldest entries, returns the coldest that is not held and has no children,
   // or otherwise the coldest that is not held; kNone if all are held.  Moves no entry.

@@ -12,9 +12,8 @@ namespace {
 constexpr uint32_t kTokensUnknown = kStepTokens;
 // The cost of loading a block relative to computing it.
 constexpr double kLoadShare = 0.25;
-// For how long after its last use a block may wait to be written to disk, and the factor by which
-// its worth is higher meanwhile.  With this factor it is worth more than a written block is ever
-// likely to be.
+// For how long after its last use a block is taken to wait for its spill, and the factor by which
+// its worth is higher meanwhile.
 constexpr uint32_t kSpill_s = 10;
 constexpr double kUnwrittenShare = 1000;
 
@@ -24,8 +23,8 @@ constexpr double kPresumedUses = 0.5;
 constexpr double kPresumedSpan_s = 20;
 constexpr double kLastUseShare = 0.25;
 // A client that used a block in a burst and then paused (an agent that waits for a build) may come
-// back.  So such a block is worth at least this share of what a block used only once is worth after
-// the same idle time.
+// back.  So the expected rate of use of a block is at least this share of that of a block used once
+// and idle as long.
 constexpr double kPauseShare = 0.3;
 
 constexpr uint32_t kUsesMax = 15;
@@ -109,7 +108,7 @@ double EvictionPolicy::Worth(const EvictionCandidate& candidate) const {
                      spilling_.load(std::memory_order_relaxed);
   const double cost = tokens * (candidate.elsewhere ? kLoadShare : waits ? kUnwrittenShare : 1.0);
   const double bytes = static_cast<double>(std::max<uint64_t>(candidate.bytes.value(), 1));
-  // The worth of a block that has not been used for very long is tiny, but not 0.
+  // The worth of a block that has been idle for very long is tiny, but not 0.
   return std::max(UsesPerSecond(candidate.history, candidate.idle_s) * cost / bytes,
                   std::numeric_limits<double>::min());
 }

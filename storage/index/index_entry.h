@@ -58,7 +58,7 @@ struct alignas(64) IndexEntry {
   uint16_t children = 0;  // in any tier; saturates, so it is a hint
   VariantIndex variant{};
   ReuseHistory history;
-  uint8_t follower = 0;  // 0: no block has followed it; a tag of the only one; or kManyFollowers
+  uint8_t follower = 0;  // 0: none is known; a tag of the block that followed; or kManyFollowers
   BlockState state : 4 = BlockState::kAbsent;
   bool counted_in_parent : 1 = false;  // when it leaves, the parent's `children` is lowered
   bool listed : 1 = false;
@@ -74,10 +74,10 @@ struct alignas(64) IndexEntry {
 };
 static_assert(sizeof(IndexEntry) == 64);
 
-// Returns the hash of a block's name.  The hash includes the variant, since the ranks of an engine
-// store the same digests, which would otherwise share one run of cells.  The multiplication spreads
-// invented digests that differ in few bits.  Bits 60 to 63 choose the shard, bits 52 to 59 are the
-// tag, and the lowest bits choose the cell.
+// Returns the hash of a block's name.  The hash includes the variant, since equal digests in many
+// variants, as of an engine's ranks, would otherwise share one run of cells.  The multiplication
+// spreads invented digests that differ in few bits.  Bits 60 to 63 choose the shard, bits 52 to 59
+// are the tag, and the lowest bits choose the cell.
 [[nodiscard]] inline uint64_t IndexHash(VariantIndex variant, const Digest& digest) {
   constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
   uint64_t h = digest.Hash64();
@@ -108,7 +108,7 @@ class EntrySlots {
   // Slots [1, end) have an entry or had one.
   [[nodiscard]] uint32_t end() const { return end_; }
   [[nodiscard]] uint32_t used() const { return used_; }
-  // Returns how much memory of entries has been touched; a huge page counts as a whole.
+  // Returns about how much memory of entries has been touched.
   [[nodiscard]] uint64_t memory_bytes() const;
   void CheckInvariants() const;
 

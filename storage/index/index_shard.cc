@@ -12,8 +12,8 @@ namespace {
 constexpr uint32_t kNone = ShardEntries::kNone;
 constexpr TierSet kDiskBit = TierBit(Tier::kDisk);
 
-// Returns what Clear does to this entry.  A pin of HOST also keeps the copy on disk; a pin of DISK
-// keeps the block in HOST until it has a copy on disk.
+// Returns what Clear does to this entry.  A pin of HOST also keeps the copy on disk; one of DISK
+// also keeps the block in HOST until it is on disk.
 ClearedBlock WhatClearTakes(const IndexEntry& entry, TierSet tiers, ClearHow how) {
   const TierSet there = TiersOf(entry.state), going = there & tiers;
   ClearedBlock block{.tiers = going, .pages = entry.extent.pages()};
@@ -142,8 +142,8 @@ void IndexShard::Unhold(std::span<const uint32_t> slots, std::vector<Extent>* fr
     LARDER_CHECK(slot != kNone && slot < entries_.end());
     __builtin_prefetch(&entries_[slot], 1);
   }
-  // From the last to the first: the first block of a chain becomes the most recent, so that the
-  // tail of the chain is evicted before it.
+  // From the last to the first, so that the first block of a chain becomes the most recent and the
+  // tail tends to be evicted before it.
   for (size_t i = slots.size(); i-- > 0;) UnholdOne(slots[i], freed, on_disk);
 }
 
@@ -286,9 +286,9 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, const BlockOnDis
   return result;
 }
 
-// Takes over `raised.history`, which is the parent's if no other block has followed the parent: a
-// chain then stays in one class, and its end is not evicted after its beginning.  If the block has
-// a ghost entry with at least as many uses, it continues its own history instead.
+// Takes over `raised.history`, so that a chain mostly stays in one class and its end is not evicted
+// after its beginning.  If the block has a ghost entry with at least as many uses, it continues the
+// history of that entry instead.
 void IndexShard::Remember(IndexEntry& entry, const Raised& raised, uint32_t now_s) {
   const std::optional<GhostTable::Departed> past = ghosts_.Take(ShardEntries::HashOf(entry));
   entry.history = raised.history;
@@ -305,8 +305,8 @@ std::optional<uint64_t> IndexShard::SetOnDisk(uint32_t slot, uint64_t location) 
   IndexEntry& entry = entries_[slot];
   LARDER_CHECK(entries_.InUse(slot) && entry.holds > 0);
   if (!InHost(entry.state)) return std::nullopt;
-  // If the entry is in both tiers, the block was found on disk after the caller had held it
-  // (InsertOnDisk): the newer copy replaces the one that was found.
+  // An entry in both tiers may be one that was found on disk after the caller had held it
+  // (InsertOnDisk): the newer copy replaces the older one.
   if (entry.state == BlockState::kHost) ChangeState(slot, BlockState::kHostDisk);
   return std::exchange(entry.disk_location, location);
 }
@@ -458,8 +458,8 @@ IndexShard::DiskDeparture IndexShard::LeaveDisk(uint32_t slot) {
           .last_use_s = gone.block.last_use_s};
 }
 
-// If the entry is listed, it becomes the hottest of those of its class that are in HOST only, so
-// that list is only roughly in the order of use.
+// If the entry is listed, it becomes the hottest of its new list, so that list is only roughly in
+// the order of use.
 FreedExtent IndexShard::DropCopy(uint32_t slot) {
   ChangeState(slot, BlockState::kHost);
   IndexEntry& entry = entries_[slot];
@@ -482,13 +482,12 @@ std::optional<IndexShard::Departure> IndexShard::Drop(uint32_t slot) {
   return Leave(slot);
 }
 
-// Readers that hold the damaged bytes keep the old entry until they release it, so the name moves
-// to a second entry.
+// Readers that hold the damaged bytes keep the old entry, so a disk copy moves to a second entry.
 std::optional<IndexShard::Departure> IndexShard::DropHostCopy(uint32_t slot) {
   MutexLock lock(mu_);
   if (!entries_.InUse(slot) || !InHost(entries_[slot].state)) return std::nullopt;
   // The record may already be at its new location, which FinishRewrite will set in this entry only:
-  // a second entry would keep the old location.  A later check finds the damage again.
+  // a second entry would keep the old location.
   if (rewritten_.contains(slot)) return std::nullopt;
   const IndexEntry before = entries_[slot];
   LARDER_CHECK(before.holds > 0);

@@ -1,13 +1,13 @@
 // A sixteenth of a BlockIndex: the entries whose hash begins with the shard's number, and the lock
 // that guards them.
 //
-// Only BlockIndex uses it.  The comments of BlockIndex say what the operations mean; those in this
-// file say only what differs.  A shard moves entries from state to state (block_state.h) and
-// updates four parts with them, all under its lock: ShardEntries finds entries by name,
-// EvictionLists has the order in which they may be evicted, ChildCounts counts the blocks that
-// continue each block, GhostTable has the ghost entries of blocks that left.
+// A part of BlockIndex, whose comments say what the operations mean; those in this file only add to
+// them.  A shard moves entries from state to state (block_state.h) and updates four parts with
+// them, all under its lock: ShardEntries finds entries by name, EvictionLists has the order in
+// which they may be evicted, ChildCounts counts the blocks that continue each block, GhostTable has
+// the ghost entries of blocks that left.
 // A change of an entry's tiers, pages or pins keeps the invariants of EvictionLists.  An entry that
-// leaves first loses its name; its slot is freed when there is no hold on it.
+// leaves the index loses its name; its slot is freed once it has no hold.
 // Ownership: made by BlockIndex; owns the blocks' metadata.  The VariantTable and the EventRing
 // must outlive it.
 // Thread-safety: all methods from any thread.
@@ -59,8 +59,7 @@ class IndexShard {
 
   // ---- finding and holding
 
-  // Takes no lock: BlockIndex prefetches up to kKeysMax keys, in all shards, before it takes the
-  // first lock for them.
+  // Takes no lock, so that BlockIndex can prefetch keys of several shards before it locks one.
   void Prefetch(uint64_t hash) const LARDER_NO_THREAD_SAFETY_ANALYSIS { entries_.Prefetch(hash); }
   // Lookup and Hold set out[k] for each k in group.order.  The refs that Hold returns are slots of
   // this shard, which BlockIndex converts.
@@ -78,11 +77,11 @@ class IndexShard {
 
   // ---- entering
 
-  // Only InsertOnDisk returns kBusy: a writer has claimed the name, or the block is in HOST and the
-  // caller has not found its bytes to be the record's; the caller should try again.
+  // Only InsertOnDisk returns kBusy: a writer has claimed the name, or the block is in HOST only
+  // and is not the caller's `same`; the caller should try again.
   enum class EnterResult { kEntered, kDuplicate, kFull, kBusy };
   // absent -> host.  Moves block.metadata into the entry only on kEntered.  Returns kDuplicate if
-  // there is an entry of this name, in any state, and kFull if the shard has entries_max entries.
+  // there is an entry of this name, even a claimed one.
   [[nodiscard]] EnterResult Insert(uint64_t hash, IndexedBlock& block, Raised& raised,
                                    uint32_t now_s, uint32_t* slot) LARDER_EXCLUDES(mu_);
   // absent -> reserved
@@ -134,7 +133,7 @@ class IndexShard {
   // A block that has left HOST or the index.
   struct Departure {
     EvictedBlock block;
-    bool doomed = false;                 // still held: the last Unhold returns the extent
+    bool doomed = false;                 // still held: the last Unhold returns what it has
     std::optional<uint64_t> counted_by;  // hash of the parent whose `children` still counts it
   };
   [[nodiscard]] std::optional<Departure> Drop(uint64_t hash, VariantIndex variant,
@@ -155,18 +154,18 @@ class IndexShard {
   // A block that has left the disk tier; it may still be in HOST.
   struct DiskDeparture {
     EvictedFromDisk block;
-    // Hash of the parent whose `children` still counts the block; nullopt if the block is in HOST.
+    // Hash of the parent whose `children` still counts the block, for the caller to lower, if any.
     std::optional<uint64_t> counted_by;
     uint32_t last_use_s = 0;
   };
-  // Least returns the entry that EvictColdest would evict with `parents_too` false, LeastOnDisk the
-  // one that EvictColdestFromDisk would.  A Candidate without slot means none.
+  // Least returns a candidate for EvictColdest with `parents_too` false, LeastOnDisk one for
+  // EvictColdestFromDisk.  A Candidate without slot means none.
   [[nodiscard]] Candidate Least(const EvictionPolicy& policy, uint32_t now_s) LARDER_EXCLUDES(mu_);
   [[nodiscard]] Candidate LeastOnDisk(const EvictionPolicy& policy, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
-  // EvictColdest removes from HOST the entry that EvictionLists::LeastInHost chooses;
-  // EvictColdestFromDisk removes from the index the one that LeastOnDiskAlone chooses.  Both return
-  // nullopt if there is none.
+  // EvictColdest removes from HOST the entry that EvictionLists::LeastInHost chooses,
+  // EvictColdestFromDisk from the index the one that LeastOnDiskAlone chooses.  Both return nullopt
+  // if there is none.
   [[nodiscard]] std::optional<Departure> EvictColdest(const EvictionPolicy& policy,
                                                       bool parents_too, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
@@ -222,13 +221,11 @@ class IndexShard {
     ByteCount memory, metadata;
   };
   [[nodiscard]] Totals totals() const LARDER_EXCLUDES(mu_);
-  // Looks at out.size() slots from slot `from` (1 at first) on.  Writes the named entries among
-  // them to `out`, and their number to *count.  Returns the slot to continue with, 0 at the end.
+  // Looks at up to out.size() slots from slot `from` (1 at first) on.  Writes named entries among
+  // them to `out`, their number to *count.  Returns the slot to continue with, 0 at the end.
   [[nodiscard]] uint32_t Views(uint32_t from, std::span<BlockView> out, size_t* count) const
       LARDER_EXCLUDES(mu_);
-  // Looks at out.size() slots from slot `from` (1 at first) on.  Writes the ChainLinks of those
-  // blocks that are in a tier to `out`, and their number to *count.  Returns the slot to continue
-  // with, 0 at the end.
+  // As Views, but writes the ChainLinks of blocks that are in a tier.
   [[nodiscard]] uint32_t Links(uint32_t from, std::span<ChainLink> out, size_t* count) const
       LARDER_EXCLUDES(mu_);
   // Checks the shard, and adds its blocks to sums[variant].  REQUIRES: sums.size() covers every
@@ -248,8 +245,7 @@ class IndexShard {
       LARDER_REQUIRES(mu_);
   // REQUIRES: the entry has its location on disk and is on no list.
   void BecomeDisk(uint32_t slot, uint32_t pages, uint64_t parent_hash) LARDER_REQUIRES(mu_);
-  // Sets the history of a block that enters: its parent's (raised.history), or that of its ghost
-  // entry.
+  // Sets the history of a block that enters: raised.history, or one from its ghost entry.
   void Remember(IndexEntry& entry, const Raised& raised, uint32_t now_s) LARDER_REQUIRES(mu_);
   // Removes the block from the index.  If it is held, its entry becomes doomed.
   [[nodiscard]] Departure Leave(uint32_t slot) LARDER_REQUIRES(mu_);
@@ -276,7 +272,7 @@ class IndexShard {
   EvictionLists lists_ LARDER_GUARDED_BY(mu_);
   ChildCounts children_ LARDER_GUARDED_BY(mu_);
   GhostTable ghosts_ LARDER_GUARDED_BY(mu_);
-  // Slots for which BeginRewrite was called and FinishRewrite not yet.
+  // Slots between a BeginRewrite that succeeded and its FinishRewrite.
   absl::flat_hash_set<uint32_t> rewritten_ LARDER_GUARDED_BY(mu_);
   uint64_t disk_only_ LARDER_GUARDED_BY(mu_) = 0;  // promoting ones included
   uint64_t doomed_ LARDER_GUARDED_BY(mu_) = 0;

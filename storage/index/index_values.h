@@ -16,7 +16,7 @@ struct IndexedBlock {
   VariantIndex variant = VariantIndex::kNone;
   Digest digest;
   Extent extent;  // may be empty: an entry without bytes (benches, tests)
-  // May be null.  If the index has the block's parent, the parent counts this block as a child.
+  // May be null; the block's parent is then unknown.
   std::unique_ptr<const BlockMetadata> metadata;
 };
 
@@ -24,7 +24,7 @@ struct IndexedBlock {
 struct BlockOnDisk {
   VariantIndex variant = VariantIndex::kNone;
   Digest digest;
-  Digest parent;  // counts this block as a child if it is in the index already
+  Digest parent;  // need not be in the index
   uint64_t location = 0;
   uint32_t pages = 0;  // that the block needs in HOST
 };
@@ -35,22 +35,20 @@ struct BlockOnDisk {
 enum class HoldWhat : uint8_t { kHost, kAnyTier, kUntouched };
 
 // An entry has at most kHoldsMax holds, and a hold for a client is refused at kClientHoldsMax.  The
-// holds in between are left to threads of the daemon (HoldWhat::kUntouched), so that clients cannot
-// keep a block from being spilled, verified and cleared.  A hold with which a block has more than
-// kCrowdedHolds is marked `crowded`, so that the caller can keep one client from taking all
-// remaining ones (BlockStore::Acquire).
+// holds in between are left to threads of the daemon (HoldWhat::kUntouched).  A hold with which a
+// block has more than kCrowdedHolds is marked `crowded`, so that the caller can keep one client
+// from taking all remaining ones (BlockStore::Acquire).
 inline constexpr uint16_t kHoldsMax = 65'535, kClientHoldsMax = 60'000, kCrowdedHolds = 16'384;
 
 struct HeldBlock {
-  EntryRef ref;  // value 0: the block was not found, or `full`
+  EntryRef ref;  // value 0: the block is not held
   BlockState state = BlockState::kAbsent;
-  // The block was found but not held: it has the most holds that it may have, or
-  // BlockStore::Acquire has refused it.
+  // The block was found but is not held: it has too many holds, or BlockStore::Acquire refused it.
   bool full = false;
   bool crowded = false;   // with this hold the block has more than kCrowdedHolds
   bool repeated = false;  // set by BlockStore::Acquire: an earlier key names the same block
   Extent extent;          // of a block that is on disk only, just the number of pages is valid
-  // Null if the block is on disk only.  Valid while held, and until the holder calls ReplaceInHost.
+  // May be null, as for a block on disk only.  Valid while held, except after ReplaceInHost.
   const BlockMetadata* metadata = nullptr;
   uint64_t disk_location = 0;
 };
@@ -78,8 +76,7 @@ struct EvictedBlock {
   Digest digest;
   Extent extent;
   bool kept_on_disk = false;  // the block has left HOST, but not the index
-  // The record that the caller must erase in the disk tier; 0 if the block has none, keeps it, or
-  // is still held.
+  // The record that the caller must erase in the disk tier; 0 if there is none to erase.
   uint64_t disk_location = 0;
   // The block's metadata and last use before the eviction, for BlockIndex::PutBack.  The metadata
   // may be null.
@@ -100,14 +97,14 @@ struct ClearedBlock {
     // The block is in none of the tiers of the call, or the call has kKeepLastCopy and the block is
     // in no other tier.
     kMissing,
-    kPinned,  // a pin keeps the block in one of the tiers of the call
+    kPinned,  // a pin keeps the block from being cleared
     kInUse,   // the block is held, and stays in another tier or has kHoldsMax holds
   };
   Status status = Status::kMissing;
   TierSet tiers = 0;    // the tiers of the call that the block was in
-  bool leased = false;  // the block left the index while held; the last Unhold returns its bytes
+  bool leased = false;  // the block left the index while held (or would leave it)
   uint32_t pages = 0;
-  // If `leased` and the block was on disk: its location there.  Unless it is a dry run, Clear then
+  // If `leased` and the block was on disk: its location there.  Except in a dry run, Clear then
   // adds one more hold, `held`, which the caller must end; until then the record's space on disk is
   // not used again.
   uint64_t leased_location = 0;
@@ -115,7 +112,7 @@ struct ClearedBlock {
 };
 
 // A block's place in its chain: the IndexHash of its name (`name`) and of its parent's name
-// (`parent`), with other values from the block's metadata.
+// (`parent`), with other values of the block.
 struct ChainLink {
   uint64_t name = 0, parent = 0;  // parent 0: unknown
   VariantIndex variant = VariantIndex::kNone;

@@ -15,8 +15,7 @@ class RecencyList {
  public:
   explicit RecencyList(EntrySlots& entries) : entries_(entries) {}
 
-  // PushHot makes the entry the hottest of the list, which evictions look at last; PushCold makes
-  // it the coldest, which they look at first.
+  // PushHot makes the entry the hottest of the list, PushCold the coldest.
   // REQUIRES: the entry is not on a list.
   void PushHot(uint32_t slot);
   void PushCold(uint32_t slot);

@@ -24,8 +24,8 @@ class ShardEntries {
 
   explicit ShardEntries(uint32_t slots_max) : slots_(slots_max) {}
 
-  // The keys of one call that belong to this shard: keys[k] for each k in `order`.  hashes[k] is
-  // the IndexHash of keys[k].
+  // Keys that belong to this shard: keys[k] for each k in `order`.  hashes[k] is the IndexHash of
+  // keys[k].
   // REQUIRES: order.size() <= kKeysMax.
   struct Group {
     VariantIndex variant = VariantIndex::kNone;

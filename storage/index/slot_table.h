@@ -1,7 +1,7 @@
 // The hash table of a shard, from the hash of a key to the slots whose entries may have that key.
 //
 // A cell has 4 bytes, {8-bit tag | 24-bit slot}.  The tag consists of hash bits that choose neither
-// shard nor cell, so that 255 of 256 cells of other keys are skipped without touching an entry.
+// shard nor cell, so that most cells of other keys are skipped without touching an entry.
 // The table uses open addressing with linear probing; an erasure shifts cells back, so that there
 // are no tombstones and churn does not make the table slower.
 //
@@ -27,10 +27,9 @@ class SlotTable {
 
   SlotTable();
 
-  // Prefetches the cell where a probe for `hash` begins, or began before the table grew.  A
-  // prefetch reads no value, so a batch can start its cache misses before it takes a lock.  It
-  // prefetches into L2, since a batch has more misses than L1 can have under way (500 cold keys: 14
-  // us into L2, 18 us into L1).
+  // Prefetches the cell where a probe for `hash` begins; while the table grows, maybe another
+  // address.  A prefetch reads no value, so a batch can start its cache misses before it takes a
+  // lock.  It prefetches into L2 (500 cold keys: 14 us into L2, 18 us into L1).
   void PrefetchUnlocked(uint64_t hash) const {
     const uintptr_t home = hash & hint_mask_.load(std::memory_order_relaxed);
     const uintptr_t cells = hint_cells_.load(std::memory_order_relaxed);
@@ -62,8 +61,8 @@ class SlotTable {
   template <class HashOf, class PrefetchSlot>
   void Erase(uint64_t hash, uint32_t slot, HashOf hash_of, PrefetchSlot prefetch) {
     uint32_t hole = CellOf(hash, slot);
-    // The loops read the run of cells after the hole twice: the first only prefetches the entries
-    // of these cells, so that their cache misses overlap.
+    // The first loop prefetches the entries that the second reads, so that their cache misses
+    // overlap.
     for (uint32_t cell = hole; cells()[cell] != 0; cell = (cell + 1) & mask_)
       prefetch(SlotIn(cells()[cell]));
     for (uint32_t cell = (hole + 1) & mask_; cells()[cell] != 0; cell = (cell + 1) & mask_) {

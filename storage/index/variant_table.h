@@ -64,7 +64,7 @@ class VariantTable {
 
   mutable Mutex mu_;
   absl::flat_hash_map<Digest, VariantIndex> by_id_ LARDER_GUARDED_BY(mu_);
-  // A chunk is written under mu_ before size_ covers its variants, so readers need no lock.
+  // Chunks and ids are written under mu_ before size_ covers them, so readers need no lock.
   std::array<Chunk*, 256> chunks_{};
   std::atomic<uint32_t> size_{0};
 };

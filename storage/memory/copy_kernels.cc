@@ -23,16 +23,13 @@
 namespace larder {
 namespace {
 
-// Below this size libc's memcpy is as fast as any kernel, and the bytes that it stores stay in the
-// cache.
+// Copies of fewer bytes use libc's memcpy, whose stores stay in the cache.
 constexpr size_t kSmallBytes = 4096;
 
 // CopyAndHash copies this many bytes at a time, both to the destination and to a buffer that stays
-// in L1, and then hashes the buffer.  It reads each line from memory once; the hash is computed
-// while the stores drain.  1 KiB is one block of XXH3.  Measured (1 MiB segments in order, GB/s;
-// copy alone 26.5): 24.0 with pieces of 1 KiB, 21.7 with 2 and 4 KiB, 20.8 with 8 KiB; hashing the
-// source first and then copying it, 21.6; copying into the buffer and then out of it, 6 to 16, as
-// loads wait for stores to the same line of another page.
+// in L1, and then hashes the buffer.  1 KiB is one block of XXH3.  Measured (1 MiB segments in
+// order, GB/s): 24.0 with pieces of 1 KiB, 21.7 with 2 and 4 KiB, 20.8 with 8 KiB; hashing the
+// source first and then copying it, 21.6.
 constexpr size_t kPieceBytes = 1024;
 constexpr size_t kPieceBytesWithoutTee = 4096;  // the fastest size for a kernel without a tee
 
@@ -62,8 +59,8 @@ void CopyEdge(std::byte* to, std::byte* also, const std::byte* from, size_t byte
   std::memcpy(to, kTwice ? also : from, bytes);
 }
 
-// Copies to `to` with stores that bypass the cache.  If kTwice, also writes the same registers to
-// `also` with ordinary stores.
+// Copies to `to`, with stores that bypass the cache except at the edges.  If kTwice, also writes
+// the same registers to `also` with ordinary stores.
 template <bool kTwice>
 __attribute__((target("avx2"))) void Nt256(std::byte* to, std::byte* also, const std::byte* from,
                                            size_t bytes) {
@@ -152,8 +149,8 @@ class Arena {
   std::span<std::byte> bytes_;
 };
 
-// Evicts the bytes from all caches on x86-64: blocks that were not read for a while are not in a
-// cache either.  Does nothing on other CPUs, which have no kernels to compare.
+// Evicts the bytes from all caches on x86-64.  Does nothing on other CPUs, which have no kernels to
+// compare.
 void Flush(std::span<const std::byte> bytes) {
 #if defined(__x86_64__)
   for (size_t at = 0; at < bytes.size(); at += 64) _mm_clflush(bytes.data() + at);
@@ -175,8 +172,7 @@ void TimePieces(const CopyKernel& kernel, std::span<std::byte> to, std::span<con
 }
 
 // Reorders `values`, which must not be empty.  A mean would include the time in which other
-// processes had the core: of 32 processes that started together on two cores, three chose a bad
-// kernel by the mean.
+// processes had the core.
 double Median(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -232,8 +228,7 @@ std::vector<CopyKernel> AllKernels() {
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2");
   // If the CPU has AVX2, every kernel of the list, memcpy and rep movsb too, gets a tee made of
-  // vector stores: a kernel that is fast for whole blocks may be slow for single pieces, since libc
-  // bypasses the cache only in long copies.
+  // vector stores: a kernel that is fast for whole blocks may be slow for single pieces.
   const CopyKernel::Tee tee = avx2 ? Nt256<true> : nullptr;
   std::vector<CopyKernel> kernels = {{"memcpy", CopyMemcpy, tee}, {"rep movsb", CopyRepMovsb, tee}};
   if (avx2) kernels.emplace_back("avx2 nt", CopyNt256, Nt256<true>);
@@ -245,9 +240,9 @@ std::vector<CopyKernel> AllKernels() {
 }
 
 CopyKernel ChooseKernel() {
-  // Measures copies from memory to memory, and so flushes the caches, which may be larger than
-  // kBytes: for bytes in a cache another kernel may be the fastest.  The arena asks for huge pages
-  // because touching small ones for the first time takes longer than the measurement.
+  // Measures copies from memory to memory, and so flushes the caches: for bytes in a cache another
+  // kernel may be the fastest.  The arena asks for huge pages because touching small ones takes
+  // long.
   constexpr size_t kBytes = 8 << 20;
   constexpr int kRounds = 6;
   const std::vector<CopyKernel> kernels = AllKernels();

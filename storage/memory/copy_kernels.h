@@ -1,9 +1,8 @@
 // Ways to copy memory (kernels), and the choice of the fastest one on this host.
 //
 // Hosts differ: non-temporal AVX-512 stores are 1.5 times as fast as libc's memcpy on one host and
-// slower on another.  So each Client and each daemon chooses its kernel when it is made, by CPU
-// features and a short measurement.  A kernel is not a memmove: source and destination must not
-// overlap.
+// slower on another.  So a kernel is chosen at run time, by CPU features and a short measurement.
+// A kernel is not a memmove: source and destination must not overlap.
 //
 // Ownership: values.  Thread-safety: pure functions.
 // Limits: any length, any alignment.  On CPUs other than x86-64 memcpy is the only kernel.
@@ -22,8 +21,7 @@ class CopyKernel {
   // Copies `from` both to `to` and to `also`, and reads each byte of `from` only once.  The stores
   // to `also` go through the cache, so a short `also` can then be read from it.
   using Tee = void (*)(std::byte* to, std::byte* also, const std::byte* from, size_t bytes);
-  // `tee` is null if the kernel has none; CopyAndHash then copies each piece twice, through a
-  // buffer.
+  // `tee` may be null; CopyAndHash then copies through a buffer.
   constexpr CopyKernel(const char* name, Function function, Tee tee = nullptr)
       : name_(name), function_(function), tee_(tee) {}
 
@@ -46,7 +44,7 @@ class CopyKernel {
 };
 
 // Orders stores, including non-temporal ones: no other core sees a store after the fence before it
-// sees all stores before the fence.  Costs little if no store is outstanding.
+// sees all stores before the fence.
 void StoreFence();
 
 // Returns libc's memcpy, the baseline for every other kernel.
@@ -54,8 +52,8 @@ void StoreFence();
 // Returns all kernels that this CPU can run, memcpy first.
 [[nodiscard]] std::vector<CopyKernel> AllKernels();
 // Returns the kernel of AllKernels() that copies fastest from memory to memory (not from a cache),
-// by a measurement that takes in the order of 10 ms.  Returns memcpy without a measurement if there
-// is no other kernel, or no memory to measure with.
+// by a short measurement.  Returns memcpy without a measurement if there is no other kernel, or no
+// memory to measure with.
 [[nodiscard]] CopyKernel ChooseKernel();
 
 }  // namespace larder

@@ -204,8 +204,7 @@ std::vector<ExtentAllocator::Owner> ExtentAllocator::FindWindow(uint32_t pages, 
     at = (at + run.pages) % total_pages();
   }
   if (window.best_end() == 0) {
-    // The next search begins where this unfinished window begins, and has enough tries to finish
-    // it.
+    // The next search begins at the unfinished window, if any, and has enough tries to finish it.
     *cursor = window.begin_or(at);
     return {};
   }

@@ -1,11 +1,10 @@
 // Allocates and frees extents of the pool's slabs, or of the data files of a disk shard, each of
 // which counts as a slab.  Does not touch their bytes.
 //
-// Allocation is best fit over free runs (ranges of free pages in one slab that are as long as
+// Allocate is best fit over free runs (ranges of free pages in one slab that are as long as
 // possible).  Free runs that become adjacent merge at once, so only live extents and the borders of
 // slabs divide the free pages.  Each live extent has an owner word, a number by which FindWindow
-// names the blocks to evict if enough pages are free but scattered.  If too few pages are free, the
-// eviction policy chooses the blocks to evict, not this class.
+// names blocks whose eviction makes contiguous space.
 //
 // Ownership: made by BlockStore (host memory) and DiskShard (data files).
 // Thread-safety: none; its owner calls it under a lock.
@@ -50,8 +49,8 @@ class ExtentAllocator {
   // REQUIRES: 0 < pages <= pages of a slab.
   [[nodiscard]] std::optional<Extent> Allocate(uint32_t pages);
   // Allocates exactly this extent, for a block that already has its bytes there.  Returns false if
-  // the extent has no pages, or if any page of it is not free or lies outside the slabs.  Any
-  // values are allowed.
+  // the extent has no pages, or if any page of it is not a free page of its slab.  Any values are
+  // allowed.
   [[nodiscard]] bool AllocateAt(const Extent& extent);
   // REQUIRES: the extent is live (CHECKed).
   void Free(const Extent& extent);
@@ -67,16 +66,14 @@ class ExtentAllocator {
   // evicted.  FindWindow calls it under the lock of the allocator's user.
   using WorthOf = absl::FunctionRef<std::optional<double>(Owner)>;
   // Finds a window, that is, adjacent runs that have at least `pages` pages in all, and returns the
-  // owners of its live extents, in the order in which the extents lie: if all of them are evicted,
-  // the window is one free run.  Examines a bounded number of runs (kWindowTries) from page
-  // `*cursor` on, wrapping around at the end, and chooses the window whose live pages have the
-  // least total worth.  Any value of *cursor is allowed; the call sets it to where the next search
-  // is to begin.  Skips windows that contain an extent with kNoOwner or one whose owner has no
-  // worth (nullopt).  Returns an empty vector if it found no window; a call with the new cursor may
-  // find one.  If it found one and `cost` is not null, *cost is set to the sum over the live
-  // extents of worth times pages, by which windows can be compared.
-  // REQUIRES: 0 < pages <= pages of a slab; no free run has `pages` pages, so Allocate(pages) would
-  // fail.
+  // owners of its live extents, in the order in which the extents lie.  Examines a bounded number
+  // of runs (kWindowTries) from page `*cursor` on, wrapping around at the end, and chooses the
+  // window whose live pages have the least total worth.  Any value of *cursor is allowed; the call
+  // sets it to where the next search is to begin.  Skips windows that contain an extent with
+  // kNoOwner or one whose owner has no worth (nullopt).  Returns an empty vector if it finds no
+  // window; a call with the new cursor may find one.  If it finds one and `cost` is not null, *cost
+  // is set to the sum over the live extents of worth times pages.
+  // REQUIRES: 0 < pages <= pages of a slab; Allocate(pages) would fail.
   [[nodiscard]] std::vector<Owner> FindWindow(uint32_t pages, uint64_t* cursor, WorthOf worth,
                                               double* cost = nullptr) const;
 

@@ -29,14 +29,12 @@ namespace larder {
 namespace {
 
 constexpr ByteCount kHugePage = MiB(2);
-// The thread that populates looks after each piece of this size whether it is to stop; a piece
-// takes a few milliseconds.
+// The thread that populates looks before each piece of this size whether it is to stop.
 constexpr ByteCount kPopulatePiece = MiB(8);
 constexpr uint64_t kSlabsMax = 65535;  // SlabId is 16 bits
 constexpr size_t kNameBytesMax = 200;  // memfd_create allows 249, including the slab's number
 
-// Returns a size for messages, rounded down: in GiB if it is a whole number of GiB or at least
-// 10 GiB, otherwise in MiB.
+// Returns a size for messages, in GiB or MiB, rounded down.
 std::string Readable(ByteCount bytes) {
   const uint64_t mib = bytes.value() >> 20;
   if (mib >= 10 * 1024 || (mib >= 1024 && mib % 1024 == 0)) return absl::StrCat(mib >> 10, " GiB");

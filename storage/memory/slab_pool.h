@@ -60,14 +60,13 @@ class SlabPool {
     [[nodiscard]] absl::Status Validate() const;
   };
   // Returns a slab size for a pool of `pool` bytes: about a 32nd of the pool, at least 64 MiB and
-  // at most 1 GiB, then enlarged (less than twofold, in steps of 2 MiB) so that rounding to whole
-  // slabs loses hardly any of the pool.  A pool below 128 MiB is one slab, rounded down to a
-  // multiple of 2 MiB.
+  // at most 1 GiB, then enlarged less than twofold so that rounding to whole slabs loses hardly any
+  // of the pool.  A pool below 128 MiB is one slab, rounded down to a multiple of 2 MiB.
   [[nodiscard]] static ByteCount DefaultSlabBytes(ByteCount pool);
 
   // Makes and maps the memfds, without touching their pages.  Returns the errors of Validate;
   // ResourceExhausted, with a message that says what to do, if memory or descriptors do not
-  // suffice; otherwise the error of the system call that failed.
+  // suffice; or another error.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SlabPool>> Create(const Options& options);
   ~SlabPool();
   SlabPool(const SlabPool&) = delete;
@@ -83,8 +82,8 @@ class SlabPool {
                        std::function<void(const absl::Status&)> stalled = nullptr);
   // Stops and joins the thread that StartPopulating has started.  After StopPopulating returns, no
   // call of `online` or `stalled` is under way or will follow, and slabs that are not online yet
-  // never will be.  Does not wait until the current slab is populated (at most for 8 MiB of it),
-  // but for a call of `online` or `stalled` that is under way.  Idempotent.
+  // never will be.  Waits for a call of `online` or `stalled` that is under way, but not until the
+  // current slab is populated.  Idempotent.
   // REQUIRES: called by the thread that called StartPopulating.
   void StopPopulating();
   // Populates all slabs on the calling thread, and returns the error if a slab cannot be populated,
@@ -99,8 +98,8 @@ class SlabPool {
   }
   [[nodiscard]] uint32_t online_count() const { return online_.load(std::memory_order_acquire); }
   // Returns OK if the latest attempt to populate a slab succeeded, or there was none yet.
-  // Otherwise returns why it failed, usually for lack of memory, and what to do.  Slabs that are
-  // online stay online and are used.
+  // Otherwise returns why it failed, usually for lack of memory.  Slabs that are online stay online
+  // and are used.
   [[nodiscard]] absl::Status populate_status() const;
   // Returns true if no slab is online and the latest attempt to populate the first one failed.
   [[nodiscard]] bool starved() const { return online_count() == 0 && !populate_status().ok(); }
@@ -122,8 +121,7 @@ class SlabPool {
   // the descriptor.  If not `writable`, the slab is reopened O_RDONLY, so that the kernel refuses a
   // process of another uid (not root) every way to make the descriptor writable.  Returns NotFound
   // if there is no such slab or it is not online; FailedPrecondition if `writable` and the pool was
-  // made with seal_future_write, since no process could map the slab writable; ResourceExhausted if
-  // too many files are open; otherwise the error of open().
+  // made with seal_future_write, since no process could map the slab writable; or another error.
   [[nodiscard]] absl::StatusOr<int> OpenDescriptor(SlabId slab, bool writable) const;
 
  private:

@@ -1,9 +1,8 @@
 // Anonymous memory that reads as zeros and takes no physical memory until it is touched, for the
 // index's tables and entries.
 //
-// Random reads in hundreds of megabytes are limited by the TLB: with 2 MiB pages a lookup among
-// 10 M blocks walks far fewer page tables.  But the first touch of a huge page allocates all of it,
-// so the caller decides for which memory to ask for huge pages.
+// Huge pages make random reads in large tables faster, but the first touch of one allocates all of
+// it, so the caller decides for which memory to ask for huge pages.
 // Ownership: owns its mapping; movable.
 // Thread-safety: none of its own.
 // Limits: aborts the process if mmap fails.

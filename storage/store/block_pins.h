@@ -1,18 +1,18 @@
-// The pins of a store: the table of all pins (PinTable), and the marks in the index that keep
-// eviction from choosing pinned blocks.
+// The pins of a store: the table of all pins (PinTable), and the marks in the index by which
+// evictions know pinned blocks (BlockIndex::SetPinned).
 //
 // A pin belongs to the name of a block: if the block is lost, and a block of this name is then
-// published or found on disk again, the pin keeps the new block (Entered).  Each owner counts once;
-// if two owners pin a block, it stays until the pins of both are removed or have expired.
+// published or found on disk again, the pin keeps the new block if the limits allow it (Entered).
+// A block keeps its mark until the last pin of its key ends, or its name does.
 //
 // Ownership: part of BlockStore; the index outlives it.
 // Thread-safety: all methods from any thread.
-// Locks: `mu_` is taken after BlockStore's mutex and before that of an index shard.
+// Locks: `mu_` is taken after BlockStore::mu_ and before that of an index shard.
 // Limits: `pins_max` pins and, in each tier, the bytes of the blocks that pins keep, so that other
-// blocks have capacity too.  If the block of a pin enters when the bytes are used up, the pin does
-// not keep it.  Within each limit, a user that has a pin already (PinTable; all prefetches together
-// are one user, operators are none) gets another only if the user then has at most three times what
-// is then still free.  Pins that Restore adds are limited by `pins_max` and the bytes only.
+// blocks have capacity too.  If the bytes do not suffice when the block of a pin enters, the pin
+// does not keep it.  In Add, a user that has a pin already (PinTable) gets another only if it then
+// has at most three times as many pins as are still free; for the first pin of a key, the same
+// holds for the bytes.
 #pragma once
 
 #include <atomic>
@@ -37,18 +37,17 @@ class BlockPins {
   BlockPins(const Limits& limits, BlockIndex& index)
       : limits_(limits), index_(index), table_(limits.pins_max) {}
 
-  // Adds a pin, or changes the deadline of an existing one.  kOk: the key has a pin and its block
-  // is in that tier.  kPending: the key has a pin, but its block is only in the other tier, from
-  // which it has yet to be copied.  kMissing: there is no such block; nothing has changed.  kFull:
-  // a limit is reached; nothing has changed.  If another pin of the key is not kept because the
-  // bytes were used up when the block entered, this one is not kept either.  The deadline of a pin
-  // without owner (a prefetch) only becomes later, never earlier, since several callers share this
-  // pin.
+  // Adds a pin, or changes the deadline of an existing one.  kOk: the pin exists and the block is
+  // in its tier.  kPending: the pin exists, but the block is only in the other tier, from which it
+  // has yet to be copied.  kMissing: there is no such block; nothing has changed.  kFull: a limit
+  // is reached; nothing has changed.  If another pin of the key could not keep the block when the
+  // block entered, this one does not keep it either.  The deadline of a pin without owner (a
+  // prefetch) never becomes earlier, since several callers share this pin.
   // REQUIRES: key.tier is kHost or kDisk.
   [[nodiscard]] BlockStatus Add(std::string_view owner, const PinKey& key, uint64_t deadline_ms)
       LARDER_EXCLUDES(mu_);
   // Adds a pin that the daemon had before a restart, whether or not its block exists.  Returns
-  // false if there are pins_max pins already.
+  // false if there are too many pins.
   [[nodiscard]] bool Restore(std::string_view owner, const PinKey& key, uint64_t deadline_ms)
       LARDER_EXCLUDES(mu_);
   // Returns false if there is no such pin.
@@ -84,7 +83,7 @@ class BlockPins {
                               bool first) const LARDER_REQUIRES(mu_);
   // Marks the key's block as pinned, if it exists and the limits allow it.
   void Mark(const PinKey& key) LARDER_REQUIRES(mu_);
-  // Removes the mark from the key's block if the table has no pin of this key any more.
+  // Removes the mark from the key's block unless the table still has a pin of this key.
   void LetGo(const PinKey& key) LARDER_REQUIRES(mu_);
   void NoteSize() LARDER_REQUIRES(mu_) { size_.store(table_.size(), std::memory_order_relaxed); }
 

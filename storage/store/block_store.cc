@@ -10,8 +10,7 @@
 namespace larder {
 namespace {
 
-// How long a writer should wait before it asks again if the pool is full: about as long as leases
-// usually last.
+// How long a writer should wait before it asks again if the pool is full.
 constexpr Duration kRetryAfterFull = std::chrono::milliseconds(20);
 // For an extent, an allocation first evicts at most this many of the least worthy blocks.  If that
 // is not enough, it evicts the blocks of one window, which bounds the time under the lock.
@@ -211,8 +210,7 @@ void BlockStore::FreeAll(ExtentReservation& reservation) {
   }
 }
 
-// The bytes of these blocks are unchanged: the reservation that got their extents was never
-// returned to a caller.
+// The bytes of these blocks are unchanged: no reservation with their extents was returned.
 std::vector<EntryRef> BlockStore::PutBack(std::vector<BlockIndex::Evicted> gone) {
   std::vector<EntryRef> held;
   for (BlockIndex::Evicted& block : gone) {
@@ -236,8 +234,7 @@ std::optional<Extent> BlockStore::AllocateEvicting(uint32_t pages,
   const uint32_t now_s = NowSeconds();
   for (int tries = 0; tries < kEvictionsPerAllocation; ++tries) {
     if (std::optional<Extent> extent = allocator_.Allocate(pages)) return extent;
-    // Enough pages are free, but scattered: evict the blocks of one window instead of emptying the
-    // pool.
+    // Enough pages are free, but scattered: EvictWindow follows, instead of emptying the pool.
     if (allocator_.free_bytes() >= ByteCount(uint64_t{2} * pages * kPageBytes)) break;
     std::optional<BlockIndex::Evicted> block = index_.EvictOne(now_s);
     if (!block) break;
@@ -279,8 +276,7 @@ BlockStatus BlockStore::Publish(ExtentReservation& reservation, size_t i, const 
       BlockMetadata::Make(block.parent, block.tokens, *block.table, block.content, block.writer);
   BlockIndex::InsertResult inserted;
   {
-    // Insert runs under mu_, so that no thread can evict the entry before its extent has its owner
-    // word.
+    // Under mu_, so that no thread evicts the entry from HOST before its extent has its owner word.
     MutexLock lock(mu_);
     EntryRef ref;
     inserted = index_.Insert(std::move(entry), NowSeconds(), &ref);
@@ -332,14 +328,14 @@ BlockStatus BlockStore::Fill(ExtentReservation& reservation, size_t i, const New
   return BlockStatus::kOk;
 }
 
-// If the disk's block enters the index after this answer, one of the two finds the other's name
-// there.  The daemon hashes the bytes itself for the comparison: a writer could send the hashes of
-// the record with other bytes.
+// If the disk's block enters the index after this answer, either that or the publish finds the name
+// taken there.  The daemon hashes the bytes itself for the comparison: a writer could send the
+// hashes of the record with other bytes.
 BlockStatus BlockStore::AskDisk(const NewBlock& block, const Extent& extent) {
   DiskTier* const disk = untold_.load(std::memory_order_acquire);
   if (disk == nullptr) return BlockStatus::kOk;
   const auto known = disk->FindUntold({index_.VariantId(block.variant), block.digest});
-  // The disk may have a record of this name.  If its bytes differ, publishing would make two blocks
+  // The disk may have a record of this name with other bytes; publishing would then make two blocks
   // of one name.
   if (!known.ok()) return BlockStatus::kFull;
   if (!*known) return BlockStatus::kOk;

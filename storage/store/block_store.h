@@ -5,15 +5,15 @@
 // readers read them from the extents of a BlockLease.  The store only decides which callers may do
 // so, and keeps those extents from being reused meanwhile.
 //
-// Ownership: made by server/main, one per tenant.  Outlives every handle that it returned
-// (ExtentReservation, BlockLease).
+// Ownership: one per tenant.  Outlives every handle that it returned (ExtentReservation,
+// BlockLease).
 // Thread-safety: BlockStore from any thread; a handle from one thread at a time.
 // Lifecycle of a block: Reserve -> (filled) -> Publish -> Acquire ... -> evicted or dropped.
-// Limits: the pool's bytes, exactly.  What one process may reserve and lease is limited by the
-// budget that the caller passes.
+// Limits: the pool's bytes.  What one process may reserve and lease is limited by the budget that
+// the caller passes.
 // Locks: `mu_` guards the allocator; the index has its own locks.  Order: mu_, then the lock of
 // pins(), then that of an index shard.  `disk_mu_` is a leaf.  Acquiring and releasing blocks takes
-// no lock of the store unless an extent becomes free.
+// no lock of the store unless bytes become free.
 #pragma once
 
 #include <atomic>
@@ -42,8 +42,8 @@ namespace larder {
 class BlockStore;
 class DiskTier;  // storage/disk/disk_tier.h
 
-// Extents that are allocated for a writer, one in each slot.  Destroying the reservation returns to
-// the pool the extents that were not published.
+// Extents that are allocated for a writer, one in each slot.  Destroying the reservation returns
+// the extents of open slots to the pool.
 class ExtentReservation {
  public:
   ExtentReservation() = default;
@@ -52,7 +52,7 @@ class ExtentReservation {
   ~ExtentReservation() { Reset(); }
 
   [[nodiscard]] size_t size() const { return slots_.size(); }
-  // Whether slot i exists and was neither published, returned nor split off.
+  // Whether slot i exists and still has its extent.
   [[nodiscard]] bool open(size_t i) const {
     return i < slots_.size() && slots_[i].extent.pages != 0;
   }
@@ -80,7 +80,7 @@ class ExtentReservation {
 };
 
 // Blocks that are held for reading.  Until the lease is destroyed or Reset, they keep their bytes,
-// and those in HOST their metadata, even if their names are removed from the index meanwhile.
+// and those in HOST their metadata, even if their names are removed meanwhile.
 class BlockLease {
  public:
   BlockLease() = default;
@@ -104,11 +104,11 @@ class BlockStore {
  public:
   struct Options {
     double lease_share = 0.25;     // of the pool, per process
-    double free_watermark = 0.04;  // EvictToWatermark keeps this share of the pool free
+    double free_watermark = 0.04;  // EvictToWatermark tries to free this share of the pool
     double pin_share = 0.5;        // of the pool, and of the disk, that pins may keep
     ByteCount disk_limit;          // the size of the disk tier; 0: pins on disk have no byte limit
     size_t pins_max = 131'072;
-    size_t events_max = 65'536;  // how many of the latest events watchers can read (EventRing)
+    size_t events_max = 65'536;  // how many events are kept for watchers (EventRing)
   };
 
   // REQUIRES: pool and clock outlive the store.
@@ -127,9 +127,8 @@ class BlockStore {
     ExtentReservation reservation;
   };
   // Reserves all sizes or none, and evicts blocks for them if necessary.  Does not wait for memory
-  // to become free.  Returns kFull if the sizes, in whole pages, exceed `budget`, or if it cannot
-  // free enough of the pool now.  In that case it puts back the blocks that it had evicted, except
-  // those that changed meanwhile (for example, another writer took the name).
+  // to become free.  Returns kFull if the sizes, in whole pages, exceed `budget` in all, or if it
+  // finds no extents for them now.  Then it puts back, where possible, the blocks that it evicted.
   [[nodiscard]] ReserveResult Reserve(std::span<const ByteCount> sizes, ByteCount budget)
       LARDER_EXCLUDES(mu_);
 
@@ -145,28 +144,25 @@ class BlockStore {
   };
   // Publishes slot i of the reservation under the block's name.  Returns kOk if the block is
   // published.  kDuplicate: the name is taken; the extent is returned to the pool.  kFull: the
-  // index is full, or a disk that has not reported all its blocks (AskBeforeNaming) cannot say now
-  // whether it has the name; the extent is returned to the pool.  kNotHeld: the slot is not open.
-  // kInvalid: the table's payload is not as long as the bytes reserved; the slot stays open.
-  // The first writer of a name wins, in every write mode and tier.  A name is taken while the index
-  // has it, stored or claimed, even if its block is only on disk and cannot be read now (an Acquire
-  // can make the daemon promote it), or if a disk that has not reported it yet says that it has a
-  // record of it with other bytes.  A name that has left all tiers may be published with other
-  // bytes.
+  // block cannot enter the index now; the extent is returned to the pool.  kNotHeld: the slot is
+  // not open.  kInvalid: the table's payload is not as long as the bytes reserved; the slot stays
+  // open.
+  // The first writer of a name wins.  A name is taken while the index has it, stored or claimed,
+  // even if its block is only on disk, or if a disk that has not reported the name yet
+  // (AskBeforeNaming) has a record of it with other bytes.  A name that has left all tiers may be
+  // published with other bytes.
   BlockStatus Publish(ExtentReservation& reservation, size_t i, const NewBlock& block)
       LARDER_EXCLUDES(mu_);
 
   // Claim and Fill publish in two steps, for a copy that the daemon makes: the caller claims the
   // name of the block, copies the bytes into the extent of slot i, and then calls Fill or Abandon.
-  // Claim returns kOk if it has set *claim.  kDuplicate: the name is stored or claimed.  kFull: the
-  // index is full.  kNotHeld: the slot is not open.  kInvalid: the table's payload is not as long
-  // as the bytes reserved.  The extent stays in the reservation, which the claim must not outlive.
+  // Claim returns kOk if it has set *claim; otherwise the status means what it means for Publish.
+  // The extent stays in the reservation, which the claim must not outlive.
   BlockStatus Claim(const ExtentReservation& reservation, size_t i, const NewBlock& block,
                     EntryRef* claim);
-  // Ends the claim, whatever it returns.  On kOk the block is published.  Otherwise the extent
-  // stays in the reservation: kDuplicate if a disk that has not reported all its blocks
-  // (AskBeforeNaming) has other bytes under this name, kFull if that disk cannot say now whether it
-  // has the name.  REQUIRES: slot i is open.
+  // Ends the claim, whatever it returns.  On kOk the block is published.  Otherwise the status
+  // means what it means for Publish, but the extent stays in the reservation.
+  // REQUIRES: slot i is open.
   BlockStatus Fill(ExtentReservation& reservation, size_t i, const NewBlock& block, EntryRef claim)
       LARDER_EXCLUDES(mu_);
   void Abandon(EntryRef claim);
@@ -174,68 +170,60 @@ class BlockStore {
   // ---- reading
   struct AcquireResult {
     BlockLease lease;
-    // For each key; ref 0: missing or `full`.  The metadata of a block in HOST is valid until the
-    // lease is destroyed.
+    // For each key; ref 0: not held.  Metadata of a block in HOST is valid until the lease ends.
     std::vector<BlockIndex::Held> blocks;
   };
   // Holds the blocks that are in HOST, in key order, up to `budget` bytes; a block that would
   // exceed the budget is marked `full`.  HoldWhat::kAnyTier also holds blocks that are only on
   // disk.  They count with the bytes that they would need in HOST, and a promotion makes them
-  // readable (Promoter).  A lease holds each block once, however often the keys name it: the later
-  // keys are marked `repeated`.  If a block has more than kCrowdedHolds, may_crowd(ref) decides
-  // whether this caller may hold it too; if not, the key is marked `full`.
+  // readable (Promoter).  A lease holds each block once: later keys of a held block are marked
+  // `repeated`.  A block that has more than kCrowdedHolds is also marked `full` if may_crowd(ref)
+  // returns false.
   [[nodiscard]] AcquireResult Acquire(
       VariantIndex variant, std::span<const Digest> digests, ByteCount budget,
       HoldWhat what = HoldWhat::kHost,
       absl::FunctionRef<bool(EntryRef)> may_crowd = [](EntryRef) { return true; });
 
   // ---- leaving
-  // The caller calls this if a held block was found damaged in tier `where`.  If that is HOST, the
-  // block leaves HOST and stays on disk if it has a copy there (unless the index is full), except
-  // that nothing changes while that copy is being rewritten.  Otherwise the block leaves all tiers.
-  // If no tier has the block afterwards, its name is removed at once.  The bytes in HOST are freed
-  // when the last hold ends.
+  // The caller has found a held block damaged in tier `where`.  If that is HOST, does what
+  // BlockIndex::DropHostCopy does, so a copy on disk may stay; otherwise the block leaves all
+  // tiers.  Bytes that leave HOST are freed when the last hold ends.
   void DropDamaged(EntryRef held, Tier where = Tier::kHost) LARDER_EXCLUDES(mu_);
   bool Drop(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
-  // Removes the block from `tiers` (BlockIndex::Clear).  The store frees its extent in HOST, and
-  // TakeFreedExtents returns its record on disk; both only after the last hold if the block is
-  // leased.
+  // Removes the block from `tiers` (BlockIndex::Clear).  The store frees an extent that leaves
+  // HOST, and TakeFreedExtents returns a record that leaves the disk, each after the last hold.
   ClearedBlock Clear(VariantIndex variant, const Digest& digest, TierSet tiers, ClearHow how)
       LARDER_EXCLUDES(mu_);
-  // Evicts up to `blocks_max` blocks until free_watermark of the pool that is online is free, or no
-  // block can be evicted, so that later reservations need not evict.  Returns how many blocks it
-  // evicted.  A session calls this after it has answered a reservation, and the daemon calls it
-  // periodically.
+  // Evicts up to `blocks_max` blocks from HOST until free_watermark of the pool that is online is
+  // free, or it finds none to evict, so that later reservations need not evict.  Returns how many
+  // it evicted.
   size_t EvictToWatermark(size_t blocks_max) LARDER_EXCLUDES(mu_);
 
   // ---- The disk: what the threads that move bytes between the tiers (Spiller, Promoter) report.
 
   // TierWorker calls this when `disk` may have blocks whose names the index does not know yet, and
-  // with nullptr when no block that the disk has reported still waits to enter the index.  In
-  // between, Publish and Fill ask the disk for the name, and may wait for the answer
-  // (DiskTier::FindUntold).  If the disk has the name, the new block is a duplicate, unless its
-  // bytes, which Publish and Fill hash, are those of the record.  When a part of the disk that
-  // could not be read before reports its blocks later, the caller of EnterFromDisk compares the
-  // bytes.
+  // later with nullptr.  In between, Publish and Fill ask the disk for the name, and may wait for
+  // the answer (DiskTier::FindUntold).  If the disk finds a record, the new block is a duplicate,
+  // unless its bytes, which Publish and Fill hash, are those of the record.
   // REQUIRES: `disk` outlives all calls of the store.
   void AskBeforeNaming(DiskTier* disk) { untold_.store(disk, std::memory_order_release); }
   [[nodiscard]] bool asks_disk() const {
     return untold_.load(std::memory_order_acquire) != nullptr;
   }
-  // Returns the variant's index, and keeps the spec that is registered first for the headers of the
-  // records of its blocks.  Returns ResourceExhausted if there are too many variants.
+  // Returns the variant's index, and keeps the spec that is registered first for it (SpecOf).
+  // Returns ResourceExhausted if there are too many variants.
   [[nodiscard]] absl::StatusOr<VariantIndex> RegisterVariant(const VariantSpec& spec)
       LARDER_EXCLUDES(disk_mu_);
-  // Returns the spec that RegisterVariant has kept, or nullptr if the variant was not registered
-  // since the daemon started: blocks on disk or pins may name its id all the same.
+  // Returns the spec that RegisterVariant has kept, or nullptr if there is none: blocks on disk or
+  // pins may name the id of a variant that is not registered.
   [[nodiscard]] std::shared_ptr<const VariantSpec> SpecOf(VariantIndex variant) const
       LARDER_EXCLUDES(disk_mu_);
   // What EnterFromDisk returns if the block cannot enter now but may later.
   static constexpr EntryRef kNotNow{UINT32_MAX};
   // Enters a block that was stored on disk before the daemon started, and returns its entry.
-  // Returns {} if the name already has a copy on disk.  Returns kNotNow if the name is claimed or
-  // the index has no capacity for it.  If the block is in HOST, the record becomes its disk copy if
-  // the block is `same`, which the caller holds and whose bytes the caller has found to be the
+  // Returns {} if the name already has a copy on disk, kNotNow if the name is claimed or the index
+  // has no capacity for it.  If the block is in HOST only, the record becomes its disk copy if the
+  // block is `same`, which the caller holds and whose bytes the caller has found to be the
   // record's; otherwise returns kNotNow.
   [[nodiscard]] EntryRef EnterFromDisk(const Digest& variant_id, const Digest& digest,
                                        const Digest& parent, uint64_t location, uint32_t pages,
@@ -257,15 +245,14 @@ class BlockStore {
   [[nodiscard]] bool ReplaceInHost(EntryRef held, ExtentReservation& reservation,
                                    std::unique_ptr<const BlockMetadata> metadata)
       LARDER_EXCLUDES(mu_);
-  // Evicts blocks from disk, or only the disk copies of blocks in HOST, until they have `bytes`
-  // bytes in all, by the size that they have or would need in HOST.  TakeFreedExtents then returns
-  // their records.  Returns how many of the bytes it could not evict.
+  // Evicts blocks from disk, or only the disk copies of blocks in HOST, until they have at least
+  // `bytes` bytes in all, by EvictedFromDisk::pages, or it finds none to evict.  TakeFreedExtents
+  // then returns their records.  Returns how many of the bytes it could not evict.
   ByteCount EvictFromDisk(ByteCount bytes) LARDER_EXCLUDES(disk_mu_);
   // Evicts the disk copies of these blocks, except of blocks that are held or pinned.
   // TakeFreedExtents then returns their records.
   void EvictFromDisk(std::span<const EntryRef> blocks) LARDER_EXCLUDES(disk_mu_);
-  // Returns the worth of the block on disk, per byte; nullopt if its disk copy must not be evicted
-  // now.
+  // Returns the worth of the block on disk, per byte; nullopt if the disk copy may not be evicted.
   [[nodiscard]] std::optional<double> WorthOnDisk(EntryRef block) const {
     return index_.WorthOnDisk(block, NowSeconds());
   }
@@ -282,8 +269,8 @@ class BlockStore {
   [[nodiscard]] bool HoldAgain(std::span<const EntryRef> held) { return index_.HoldAgain(held); }
   void Unhold(std::span<const EntryRef> held) { ReleaseHolds(held); }
 
-  // Hashes a held block if it is not hashed yet.  Returns false if the block has no metadata,
-  // because it is on disk only.
+  // Hashes a held block if it is not hashed yet.  Returns false if `held` has no metadata, as for a
+  // block on disk only.
   [[nodiscard]] bool EnsureHashed(const BlockIndex::Held& held) const;
   // Checks the segments of `range` of a held block against their hashes.  If the block is not
   // hashed yet, hashes it instead and returns true.  Returns false if a segment is damaged or there
@@ -319,8 +306,8 @@ class BlockStore {
 
   [[nodiscard]] uint32_t NowSeconds() const;
   // Allocates `pages` pages, and evicts blocks if necessary.  Appends the evicted blocks to *gone,
-  // and frees their extents.  Returns nullopt if it cannot evict enough; *gone then has what it did
-  // evict.
+  // and frees their extents.  Returns nullopt if it finds no extent even so; *gone then has what it
+  // evicted.
   [[nodiscard]] std::optional<Extent> AllocateEvicting(uint32_t pages,
                                                        std::vector<BlockIndex::Evicted>* gone)
       LARDER_REQUIRES(mu_);
@@ -328,8 +315,8 @@ class BlockStore {
   // their extents.  Returns false if it freed no page.
   bool EvictWindow(uint32_t pages, std::vector<BlockIndex::Evicted>* gone) LARDER_REQUIRES(mu_);
   void FreeAll(ExtentReservation& reservation) LARDER_REQUIRES(mu_);
-  // Puts back, as far as possible, the blocks that a reservation evicted before it failed, since
-  // the caller locked mu_.  Returns holds that the caller must end after it has unlocked mu_.
+  // Puts back, as far as possible, the blocks that a reservation evicted before it failed, under
+  // the same lock of mu_.  Returns holds that the caller must end after it has unlocked mu_.
   [[nodiscard]] std::vector<EntryRef> PutBack(std::vector<BlockIndex::Evicted> gone)
       LARDER_REQUIRES(mu_);
   void FreeExtents(std::span<const Extent> extents) LARDER_EXCLUDES(mu_);
@@ -337,10 +324,9 @@ class BlockStore {
       LARDER_EXCLUDES(mu_);
   void KeepFreedExtents(std::span<const FreedExtent> on_disk) LARDER_EXCLUDES(disk_mu_);
   void CountEviction(const BlockIndex::Evicted& gone);
-  // Asks a disk that has not reported all its blocks (AskBeforeNaming) for this name.  kOk: there
-  // is no such disk, the disk does not have the name, or its record has the bytes in `extent`.
-  // kDuplicate: the record has other bytes.  kFull: the disk cannot say now whether it has the
-  // name.
+  // Asks the disk of AskBeforeNaming, if any, for this name.  kOk: the block may have the name.
+  // kDuplicate: the disk has a record of this name with other bytes.  kFull: the disk cannot say
+  // now.
   [[nodiscard]] BlockStatus AskDisk(const NewBlock& block, const Extent& extent);
   void ReleaseHolds(std::span<const EntryRef> refs) LARDER_EXCLUDES(mu_);
 

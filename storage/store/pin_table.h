@@ -10,7 +10,7 @@
 //
 // Ownership: part of BlockPins, one per tenant.
 // Thread-safety: none; the caller's lock guards it.
-// The table has no clock: callers pass `now_ms`, Unix milliseconds, since pins outlive a reboot.
+// The table has no clock: callers pass `now_ms`, Unix milliseconds, as pins may outlive a reboot.
 // Limits: `pins_max` pins, exactly.
 #pragma once
 

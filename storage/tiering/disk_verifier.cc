@@ -40,8 +40,7 @@ VerifyLoop::Examined DiskVerifier::LookAt(const BlockIndex::View& view) {
   return looked;
 }
 
-// Reads the block in pieces of whole segments.  If the block is one piece, the tier reads and
-// checks the record's header too.
+// Reads the block in pieces of whole segments.
 DiskTier::GetStatus DiskVerifier::Check(DiskTier& tier, const DiskAddress& block,
                                         ByteCount* bytes) {
   std::optional<DiskTier::Description> known;

@@ -1,23 +1,21 @@
-// Reads blocks from the disk tier into HOST, on threads of its own, for jobs that hold these
-// blocks.  It takes the blocks of a job in the job's order, and works first for the job that needs
-// the least work.
+// Reads blocks from the disk tier into HOST, mostly on threads of its own, for jobs that hold these
+// blocks.  It takes the blocks of a job in the job's order, and prefers small jobs.
 //
-// A job has the blocks on disk that one lease, or one prefetch, waits for.  Several threads read
-// its blocks at the same time, so later blocks are read ahead while the first ones arrive.  The
-// next free thread works for the job with the fewest bytes left; the longer a job has waited, the
-// smaller it counts, so that no job starves.  A block that two jobs want at the same time is read
-// once.  All jobs share a limit of waiting blocks: a session may have at most half of what the
-// other sessions leave of the limit, so that capacity is left for another session.
+// A job has blocks that one lease, prefetch or call waits for.  Several threads may read blocks of
+// one job at the same time.  A free thread prefers the job with the fewest bytes left; the longer a
+// job has waited, the smaller it counts, so that no job starves.  Jobs that want the same block at
+// the same time usually share one read.  All jobs share a limit of waiting blocks; a session
+// gets at most half of what the other sessions leave then.
 //
 // A block that is encoded on disk is decoded by the thread that reads it: HOST gets raw bytes.
-// The promoter reports no error of the disk: a block that it fails to read is reported as missing,
-// or as damaged if that keeps happening while other blocks can be read.  After the disk has failed,
-// blocks are reported as missing without a read, until the breaker closes (worth_asking).
+// The promoter reports no error of the disk: a block that the disk fails to read is reported as
+// missing, or as damaged if that keeps happening.  For a while after a failure of the disk the
+// promoter begins no read, and reports blocks that it would have to read as missing (worth_asking).
 // Ownership: the daemon or a test; store, tier and clock outlive it.  Thread-safety: all methods
 // from any thread; `ready` is called without a lock, from the promoter's threads, from a thread
 // that calls Readmit, or from the destructor.
-// Lifecycle: made (runs) -> destroyed (the threads end within one read; blocks that wait are
-// answered kCancelled).
+// Lifecycle: made (runs) -> destroyed (waits for reads that are under way; blocks that no thread
+// has taken are answered kCancelled).
 #pragma once
 
 #include <atomic>
@@ -52,18 +50,17 @@ class Promoter {
     VariantIndex variant = VariantIndex::kNone;
     std::vector<Wanted> blocks;  // in the order in which the caller wants them
     ByteCount remaining;         // what the request has to load besides these blocks
-    // Called once for each block of a job that was submitted.  kOk: the block is in HOST now, at
-    // Held::extent, and stays held at least until this function returns.
+    // Called once for each block of a job that was submitted.  kOk: the block's bytes are in HOST,
+    // at Held::extent, and stay there at least until this function returns.
     std::function<void(const Wanted&, BlockStatus, const BlockIndex::Held&)> ready;
   };
 
-  // A prepared job.  It holds its blocks until the caller has dropped its reference and, if the job
-  // was submitted, all blocks were answered.
+  // A prepared job, which holds its blocks.  After Submit the promoter keeps a reference to it
+  // until all blocks are answered.
   class Running;
   using Prepared = std::shared_ptr<Running>;
   static constexpr size_t kWaitingMax = 262'144;  // blocks of all jobs that are not yet answered
-  // One search in the catalog describes up to this many blocks of a job, and the job keeps headers
-  // and tokens of about so many blocks at a time.
+  // One search in the catalog describes up to this many blocks of a job.
   static constexpr size_t kDescribedAtOnce = 256;
 
   Promoter(size_t threads, BlockStore& store, DiskTier& tier, const Clock& clock,
@@ -73,36 +70,36 @@ class Promoter {
   Promoter& operator=(const Promoter&) = delete;
 
   // Adds holds on the job's blocks, which the caller must hold during the call, and counts the
-  // blocks in the share of the job's session.  Returns nullptr if too many blocks of this session
-  // or of all sessions wait already, or if a block has too many holds.
+  // blocks in the share of the job's session.  Returns nullptr if too many blocks would then wait,
+  // or if a block has too many holds.
   [[nodiscard]] Prepared Prepare(Job job) LARDER_EXCLUDES(mu_);
-  // Queues the job.  Never waits.
+  // Queues the job, without waiting for the disk.
   void Submit(Prepared prepared) LARDER_EXCLUDES(mu_);
-  // After this, blocks of the job that no thread has begun to read are answered kCancelled.
+  // After this, blocks of the job that no thread has taken yet are answered kCancelled.
   static void Cancel(const Prepared& prepared);
-  // Returns of how many blocks the job still keeps header and tokens.  For tests.  REQUIRES: all
+  // Returns for how many blocks the job still keeps header and tokens.  For tests.  REQUIRES: all
   // blocks of the job were answered.
   [[nodiscard]] static size_t Described(const Prepared& prepared);
 
   // Called before the caller rewrites the disk copy, at `location`, of a block that it holds.  If
   // this returns true, jobs that want the block wait until the caller calls Readmit, which it must
-  // do exactly once.  Returns false, and excludes nothing, if a thread is reading or rewriting the
-  // block, or if BlockIndex::BeginRewrite returns false.
+  // do exactly once.  Returns false, and excludes nothing, if the block must not be rewritten now,
+  // for example because a thread is reading it.
   [[nodiscard]] bool Exclude(EntryRef held, uint64_t location) LARDER_EXCLUDES(mu_);
   // Ends an Exclude that returned true.  `location`: where the new copy was written, 0 if writing
   // it failed.  Returns true if the block now has the new location, so that the caller must erase
   // the old copy; otherwise the caller must erase the new copy, if there is one.  Before it
-  // returns, the calling thread reads the block for the jobs that waited.
+  // returns, the calling thread serves the jobs that waited, which may read the block.
   [[nodiscard]] bool Readmit(EntryRef held, uint64_t location, PayloadCodec& codec)
       LARDER_EXCLUDES(mu_);
 
-  // Returns false for a while after a failure of the disk (DiskBreaker).  During that time every
-  // block that must be read would be reported as missing, so callers need not make a job.
+  // Returns false for a while after a failure of the disk (DiskBreaker).  Meanwhile no read begins,
+  // so callers need not make a job.
   [[nodiscard]] bool worth_asking() const { return !breaker_.open(clock_.Now()); }
 
   struct Stats {
     uint64_t promoted = 0, joined = 0, missing = 0, damaged = 0, full = 0;
-    uint64_t refused = 0;  // blocks of jobs that Prepare refused because too many blocks waited
+    uint64_t refused = 0;  // blocks of jobs that Prepare refused because too many would wait
     uint64_t waiting = 0;  // blocks that are not yet answered
     uint64_t breaker_opened = 0;
     ByteCount promoted_bytes;
@@ -122,7 +119,7 @@ class Promoter {
   class Shares {
    public:
     explicit Shares(size_t waiting_max) : waiting_max_(waiting_max) {}
-    // Returns false, and counts nothing, if the session would then have more than half of what the
+    // Returns false, and counts nothing, if that would give the session more than half of what the
     // other sessions leave of waiting_max.
     [[nodiscard]] bool Take(SessionId session, size_t blocks) LARDER_EXCLUDES(mu_);
     void GiveBack(SessionId session, size_t blocks) LARDER_EXCLUDES(mu_);
@@ -137,8 +134,7 @@ class Promoter {
   };
   void Run() LARDER_EXCLUDES(mu_);
   [[nodiscard]] RunningRef Next() LARDER_REQUIRES(mu_);
-  // Looks up headers and tokens of up to kDescribedAtOnce blocks of the job, from job.blocks[first]
-  // on.
+  // Tries to look up headers and tokens of the next blocks of the job, from job.blocks[first] on.
   void Describe(Running& running, size_t first);
   void PromoteOne(const RunningRef& running, size_t block, PayloadCodec& codec)
       LARDER_EXCLUDES(mu_);
@@ -176,7 +172,7 @@ class Promoter {
   Stats stats_ LARDER_GUARDED_BY(mu_);
   // Failed reads of blocks, by location; at most 4,096 locations.
   struct Suspect {
-    int failures = 0;       // with at least one successful read of another block between any two
+    int failures = 0;       // in a row, with reads of other blocks in between
     uint64_t promoted = 0;  // Stats::promoted at the latest failure
   };
   absl::flat_hash_map<uint64_t, Suspect> suspects_ LARDER_GUARDED_BY(mu_);
@@ -204,7 +200,7 @@ class Promoter::Running {
   std::atomic<bool> cancelled{false};
   // Element i belongs first to the thread that describes block i, then to the thread that reads the
   // block, then to the thread that answers it, which clears the element: a lease may keep this job
-  // alive for minutes after its answers.
+  // alive long after its answers.
   std::vector<std::optional<DiskTier::Description>> known;
   // True while no search in the catalog has failed or was skipped because the disk had failed.  A
   // block that was looked up and is not known is then not on disk, or its description is damaged.

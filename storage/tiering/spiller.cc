@@ -16,14 +16,14 @@ namespace {
 
 constexpr int kNice = 10;
 constexpr size_t kErasuresAtOnce = 1024;
-// MakeRoom evicts 1 / kSlices of what is wanted at a time, and at most about kBytesMax times as
-// much as is wanted.
+// MakeRoom evicts 1 / kSlices of its `wanted` bytes at a time, and at most about kBytesMax times
+// `wanted`.
 constexpr uint64_t kBytesMax = 8;
 constexpr uint64_t kSlices = 4;
-// A batch ends after so many puts in a row in which none of its blocks found space.
+// A batch ends after so many puts in a row that found no space for any of its blocks.
 constexpr int kTries = 4;
-// A block is dropped after so many batches in which it found no space (another thread may take the
-// space that this one has freed) or in which the disk answered kNotNow.
+// A block is dropped when it has been postponed so often.  Another thread may take the space that
+// this thread has freed, so a first try may find none.
 constexpr uint8_t kPostponedMax = 8;
 constexpr uint8_t kFailedAloneMax = 8;
 
@@ -137,8 +137,8 @@ Spiller::Stats Spiller::stats() const {
 
 void Spiller::Run() {
   pthread_setname_np(pthread_self(), "spiller");
-  // Threads that engines wait for share this thread's cores.  With a thread id, setpriority lowers
-  // the priority of this thread alone.
+  // Threads that engines wait for may need this thread's core.  With a thread id, setpriority
+  // lowers the priority of this thread alone.
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
   while (WaitForWork()) {
     EraseFreedExtents();
@@ -184,7 +184,7 @@ bool Spiller::Take(Batch* batch, Item* item) {
 }
 
 void Spiller::Fill(Batch* batch) {
-  // A batch holds at most about this part of the pool, since held blocks cannot be evicted.
+  // A batch is full at 1 / kShareOfPool of the pool, since held blocks cannot be evicted.
   constexpr uint64_t kShareOfPool = 32;
   const ByteCount pool_share(store_.pool().total_bytes().value() / kShareOfPool);
   const ByteCount enough = std::min({options_.batch_bytes, tier_.batch_bytes(), pool_share});
@@ -205,8 +205,8 @@ void Spiller::EraseFreedExtents() {
   }
 }
 
-// If a part of the disk cannot erase, the space of the blocks in it stays allocated, and the other
-// parts are used.  The disk has failed only if no part can free such space.
+// If a part of the disk cannot erase, the space of the blocks in it stays allocated.  The disk
+// counts as failed only if no part could free all such space.
 void Spiller::Erase(std::span<const DiskAddress> blocks) {
   if (!tier_.Erase(blocks).ok() && !tier_.Erase({}).ok()) Failed();
 }
@@ -297,8 +297,8 @@ void Spiller::Release(const Batch& batch) {
   EndWriting(batch.names);
   stats_.dropped_failed += Requeue(batch.again);
   stats_.dropped_room += Requeue(batch.postponed);
-  // Another thread takes the queued items, since this thread has more to do before it looks at the
-  // queue.
+  // Wakes another thread for the queued items, since this thread has more to do before it looks at
+  // the queue.
   if (!queue_.empty()) wake_.NotifyOne();
 }
 
@@ -334,7 +334,7 @@ void Spiller::PutWithRoom(Batch* batch) {
     ByteCount bytes;
     for (const Block& block : left) bytes += ByteCount(block.payload.size());
     MakeRoom(bytes);
-    // The put placed no block, perhaps because the free space is scattered.
+    // No block left the batch, perhaps because the free space is scattered.
     if (in_vain > 0) MakeWindows(left);
   }
   for (Block& block : left) Postpone(std::move(block.item), batch);
@@ -349,8 +349,8 @@ void Spiller::Postpone(Item item, Batch* batch) {
   ++stats_.dropped_room;
 }
 
-// Makes an eighth and 1 MiB more than `bytes`, for headers, and because part of the free space is
-// scattered.
+// Tries to make an eighth and 1 MiB more than `bytes`, for headers, and because part of the free
+// space is scattered.
 void Spiller::MakeRoom(ByteCount bytes) {
   const ByteCount wanted(bytes.value() + bytes.value() / 8 + MiB(1).value());
   const ByteCount slice(wanted.value() / kSlices);
@@ -405,8 +405,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
         TryAgain(blocks[i].item, written, batch);
         break;
       case DiskTier::PutStatus::kNotNow:
-        // The disk has not failed, so the breaker stays closed and other blocks are written
-        // meanwhile.
+        // This is no failure of the disk, so it does not open the breaker.
         Postpone(std::move(blocks[i].item), batch);
         break;
       case DiskTier::PutStatus::kTaken:
@@ -429,7 +428,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
 }
 
 // A block that the disk can never write must not keep opening the breaker, which stops the writes
-// of all blocks; so it is dropped.
+// of all blocks; so it is dropped in the end.
 void Spiller::TryAgain(Item item, bool mates_written, Batch* batch) {
   const uint64_t puts = puts_;
   const uint64_t before = item.failed_after.value_or(puts);
@@ -454,8 +453,8 @@ void Spiller::Settle(const Block& block, DiskLocation location, Batch* batch) {
     stats_.spilled_bytes += ByteCount(block.payload.size());
   }
   if (former == 0) return;
-  // Erases the new record if the block has left HOST meanwhile, otherwise the older copy, which was
-  // found on disk meanwhile and has lost the name to the new record.
+  // Erases the new record if the block has left HOST meanwhile, otherwise the block's former
+  // record.
   const DiskAddress gone{block.header.key, former ? DiskLocation{*former} : location};
   Erase({&gone, 1});
 }
@@ -463,7 +462,7 @@ void Spiller::Settle(const Block& block, DiskLocation location, Batch* batch) {
 void Spiller::Notify(const Batch& batch) const {
   absl::btree_map<std::pair<SessionId, VariantIndex>, std::vector<Digest>> by_session;
   for (const Item& item : batch.durable) {
-    // The block may have been evicted to make space for the rest of the batch.
+    // The block may have been evicted from disk meanwhile.
     BlockIndex::Presence now;
     store_.index().Lookup(item.variant, {&item.digest, 1}, {&now, 1});
     if ((now.tiers & TierBit(Tier::kDisk)) == 0) continue;

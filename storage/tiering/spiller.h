@@ -1,13 +1,11 @@
 // Copies blocks from HOST to the disk tier in the background, evicts blocks from disk to make
 // space, and reports when a block is durable.
 //
-// The queue contains names of blocks.  A block is held only while it is in a batch that is being
-// written, so that blocks in the queue can be evicted from the pool.  A block that is evicted
-// before its turn, or that finds the queue full, is counted and not written, so that a publish
-// never waits for the spiller.  A block that the disk failed to write returns to the queue, unless
-// it keeps failing while other blocks are written.  A thread takes all names that wait, up to a
-// batch, so writes become larger the more names wait.  Another thread takes the names beyond the
-// batch, so that one batch is checked and synced while the next is written.
+// The queue contains names of blocks.  The spiller holds a block only while it is in a batch, so
+// that blocks in the queue can be evicted from the pool.  Offer never waits: a name that finds the
+// queue full, or whose block has left all tiers before its turn, is dropped.  A block that the disk
+// failed to write is usually tried again.  A thread takes the names that wait, up to a batch, so
+// writes become larger the more names wait.
 //
 // A name is in at most one batch at a time: two records of one name would race for its entry in the
 // catalog.  Before a block is written, its bytes are checked against its hashes, or hashed if its
@@ -17,9 +15,8 @@
 // same time, and they wait until it returns.
 // Lifecycle: made (runs) -> destroyed (waits for the operations of the disk that are under way;
 // queued names are lost).
-// Limits: `queue_max` names, not counting names that are offered again while they are written.
-// Each thread holds blocks of at most the least of `batch_bytes`, a 32nd of the pool and the tier's
-// batch_bytes(), plus one block.
+// Limits: `queue_max` names in the queue.  A batch takes no more blocks once it has `batch_bytes`,
+// or less if the pool or the disk is small.
 #pragma once
 
 #include <atomic>
@@ -59,27 +56,24 @@ class Spiller {
   Spiller(const Spiller&) = delete;
   Spiller& operator=(const Spiller&) = delete;
 
-  // Queues a block that was published.  `who`: the session to which `durable` reports the block.
-  // Never waits: if the queue is full, the block is counted and dropped.
+  // Queues a block that was published.  `who`: the session that `durable` receives.  Does not wait:
+  // if the queue is full, the block is counted and dropped.
   void Offer(SessionId who, VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
   // Called once, when the spiller is done with the block, from any thread and possibly under the
-  // spiller's lock, so it must not call the spiller.  `on_disk` is true if the block was on disk,
-  // from which it may have been evicted since; false if the spiller gave the block up or was
-  // destroyed first.
+  // spiller's lock, so it must not call the spiller.  `on_disk` is true if the spiller has found or
+  // put the block on disk; the block may have left it since.
   using Done = std::function<void(bool on_disk)>;
-  // Queues a block and calls `done` with the outcome.  Never waits.
+  // Queues a block and calls `done` with the outcome.  Does not wait.
   void Offer(VariantIndex variant, const Digest& digest, Done done) LARDER_EXCLUDES(mu_);
   void Resume() LARDER_EXCLUDES(mu_);
-  // Wakes a thread, since there may be extents on disk to erase (BlockStore::TakeFreedExtents).
+  // Requests an EraseFreedExtents on a thread of the spiller.
   void Nudge() LARDER_EXCLUDES(mu_);
   // Claims the name of a block that the caller writes to disk itself.  Until Unclaim, the spiller
-  // does not write the block; offers of it wait.  Returns false if the block is being written or
-  // its name is claimed.
+  // does not write the block.  Returns false if the name is in a batch or claimed already.
   [[nodiscard]] bool Claim(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
   void Unclaim(std::span<const std::pair<VariantIndex, Digest>> names) LARDER_EXCLUDES(mu_);
-  // Evicts blocks from the disk until the part of the disk that the next put writes to first has
-  // space for `bytes`.  Gives up if no block may be evicted, if the disk fails, if the spiller is
-  // being destroyed, or after it has evicted about 8 times as much.  Waits for the disk.
+  // Evicts blocks from the disk if necessary, so that the next put probably finds space for
+  // `bytes`.  May wait for the disk.
   void MakeRoom(ByteCount bytes) LARDER_EXCLUDES(mu_, erase_mu_);
   // Erases from disk the extents that blocks have left there (BlockStore::TakeFreedExtents).  Waits
   // for the disk.
@@ -91,8 +85,7 @@ class Spiller {
   [[nodiscard]] bool IsWriting(VariantIndex variant, const Digest& digest) const
       LARDER_EXCLUDES(mu_);
   // Waits, for one name after the other, until no batch has the name and it is not claimed, but not
-  // beyond `until`.  Returns false only if `until` has passed while a batch had one of the names or
-  // it was claimed.
+  // beyond `until`.  Returns false only if `until` has passed.
   [[nodiscard]] bool WaitWritten(std::span<const std::pair<VariantIndex, Digest>> names,
                                  TimePoint until) LARDER_EXCLUDES(mu_);
   // Waits until the queue is empty, no batch is under way and no Nudge waits for a thread.  Returns
@@ -102,12 +95,10 @@ class Spiller {
   struct Stats {
     uint64_t offered = 0, spilled = 0;
     uint64_t dropped_queue = 0;    // the queue was full
-    uint64_t dropped_evicted = 0;  // left all tiers before its turn
-    // There was no space on disk, or the disk answered kNotNow, in too many batches or when the
-    // queue was full; the block was too large; or an unplaced record has the name (kTaken).
+    uint64_t dropped_evicted = 0;  // found in no tier at its turn
+    // The disk did not take the block, without having failed: mostly because it had no space.
     uint64_t dropped_room = 0;
-    // The disk failed and the queue was full by then, or the disk failed on this block again and
-    // again while it wrote other blocks.
+    // The spiller gave the block up, mostly because the disk failed to write it.
     uint64_t dropped_failed = 0;
     uint64_t damaged = 0;  // blocks in HOST that do not match their hashes
     uint64_t queued = 0;   // names in the queue, in batches, and claimed
@@ -131,15 +122,11 @@ class Spiller {
     VariantIndex variant = VariantIndex::kNone;
     Digest digest;
     std::shared_ptr<Offered> offered = nullptr;  // null if the offer has no `done`
-    // The number of failures of this block with other blocks written in the same put or since its
-    // previous failure.
+    // How often the disk failed on this block while it wrote others.
     uint8_t failed_alone = 0;
-    // What `puts_` (the number of puts that wrote at least one block) was after the put in which
-    // this block failed last, that put included if it wrote other blocks.  nullopt: it has not
-    // failed.
+    // `puts_` after the latest put in which this block failed; nullopt if it has not failed.
     std::optional<uint64_t> failed_after = std::nullopt;
-    // The number of batches in which the block found no space, or in which the disk answered
-    // kNotNow.
+    // How often the block was postponed (Postpone).
     uint8_t postponed = 0;
   };
   struct Block;  // a block that is held while it is written
@@ -169,7 +156,7 @@ class Spiller {
   [[nodiscard]] std::vector<Block> PutOnce(std::vector<Block> blocks, Batch* batch)
       LARDER_EXCLUDES(mu_);
   // Called if the block found no space or the disk answered kNotNow.  Queues the block for a later
-  // batch, or drops it after the last try.
+  // batch, or drops it.
   void Postpone(Item item, Batch* batch) LARDER_EXCLUDES(mu_);
   // Called if the disk failed to write the block.  Queues the block again, or drops it.
   // `mates_written`: other blocks of the same put were written.
@@ -202,7 +189,7 @@ class Spiller {
   absl::flat_hash_map<Name, std::vector<Item>> writing_ LARDER_GUARDED_BY(mu_);
   Stats stats_ LARDER_GUARDED_BY(mu_);
   // Held from TakeFreedExtents until the extents are erased, so that another thread that needs
-  // space waits until they are free.
+  // space waits for the erasure.
   Mutex erase_mu_;
   std::vector<std::thread> threads_;
 };

@@ -56,8 +56,7 @@ bool TierWorker::Promote(VariantIndex variant, std::span<const Digest> digests, 
   std::vector<EntryRef> held;
   // For each block to read, by its ref: the first index in `digests` that names it.
   absl::flat_hash_map<uint32_t, size_t> reading;
-  // The further indices that name the same block, by the first.  A block to read is held once,
-  // however often it is named.
+  // The further indices in `digests` that name the same block, by the first index.
   auto others = std::make_shared<absl::flat_hash_map<size_t, std::vector<size_t>>>();
   std::vector<std::pair<size_t, BlockStatus>> known;
   for (size_t i = 0; i < digests.size(); ++i) {
@@ -113,9 +112,8 @@ void TierWorker::Recover(const Done& done) {
   all_known_ = !absl::IsUnavailable(status) && tier_.stats().unplaced == 0;
   // While there are unplaced blocks, the store must ask the disk before it names a new block,
   // because the new block may have the name of an unplaced one.  A part of the disk that failed is
-  // no reason to ask: a closed part cannot answer, and callers would wait for a part that is slow
-  // to fail.  A block that such a part reports later is compared with the block that the pool has
-  // under its name by then (Join).
+  // no reason to ask, since callers would wait for a part that is slow to fail.  If such a part
+  // reports a block later, Join compares it with the block of the same name in the pool.
   StopAskingWhereAllIsPlaced();
   recovering_ = false;
   spiller_.Resume();
@@ -140,9 +138,8 @@ void TierWorker::Recover(const Done& done) {
   TellUnplaced();
 }
 
-// A block stays unplaced while its name is claimed, which ends soon; while the index has no free
-// variant number or entry for it; or while a block in the pool has its name and Join cannot enter
-// the record.  The last two may last long, so the pauses grow.
+// A block may stay unplaced for long, for example while the index is full or a block in the pool
+// has its name, so the pauses grow.
 void TierWorker::TellUnplaced() {
   for (Duration pause = kRetryFirst; tier_.stats().unplaced > 0;
        pause = std::min(2 * pause, kRetryLongest)) {
@@ -205,8 +202,7 @@ EntryRef TierWorker::Join(const DiskTier::Entry& entry, const BlockIndex::Held& 
   const SegmentTable table = held.metadata->Table();
   if (known->header.table == table) return Enter(entry, held.ref);
   // If the record or the block in HOST is encoded, their decoded bytes may be equal or not.  An
-  // earlier daemon promised that the record is durable, so it stays, unplaced, until the block has
-  // left the pool.
+  // earlier daemon may have reported the record as durable, so the record stays, unplaced.
   return known->header.table.encoded() || table.encoded() ? BlockStore::kNotNow : EntryRef{};
 }
 

@@ -1,12 +1,12 @@
-// The threads that the daemon runs for its disk tier: recovery, which finds at the start what is on
-// disk, the spiller and the promoter, which copy blocks to disk and back, and, if it has a rate,
-// the verifier.  A daemon without a disk has no TierWorker.
+// Threads that the daemon runs for its disk tier: recovery, which finds at the start what is on
+// disk, the spiller and the promoter, which copy blocks to disk and back, and, if its rate is not
+// 0, the verifier.  A daemon without a disk has no TierWorker.
 //
-// Ownership: made by Daemon; tier, store and clock outlive it.  Thread-safety: all methods from any
-// thread.
+// Ownership: the daemon or a test; tier, store and clock outlive it.  Thread-safety: all methods
+// from any thread.
 // Lifecycle: made (promotes; blocks to spill wait) -> StartRecovery once (spilling starts when the
 // first try of recovery has ended) -> destroyed (waits for the operations of the disk that are
-// under way; queued blocks are not written, unless spiller().WaitIdle has returned true before).
+// under way; blocks that are still queued are not written).
 #pragma once
 
 #include <atomic>
@@ -33,8 +33,8 @@ struct DiskParts {
   DiskTier* tier = nullptr;
   TierWorker* work = nullptr;
 
-  // Returns OK if a call about the disk can be served; FailedPrecondition if there is no disk,
-  // Unavailable if the first try of recovery has not ended.
+  // Returns FailedPrecondition if there is no disk, Unavailable if the first try of recovery has
+  // not ended.
   [[nodiscard]] absl::Status CheckReady() const;
 };
 
@@ -46,31 +46,27 @@ class TierWorker {
   TierWorker(const TierWorker&) = delete;
   TierWorker& operator=(const TierWorker&) = delete;
 
-  // Receives the status of a try of recovery, the number of blocks that have entered the store so
-  // far, and the time since recovery began.
+  // Receives the status of a try of recovery, the number of blocks recovered so far, and the time
+  // since recovery began.
   using Done = std::function<void(const absl::Status&, uint64_t blocks, Duration)>;
   // Enters the blocks that an earlier process left on disk into the store, on a thread of its own,
-  // while the daemon serves calls.  Blocks that the disk cannot read, or that the store cannot
-  // take, are tried again at growing intervals.  `done` is called after the first try.  If the
-  // first try could not read all of the disk, `done` is called once more after the try that has
-  // read all of it or was cancelled; it is not called again if the worker is destroyed between two
-  // tries.
+  // while the daemon serves calls.  What cannot be read or taken now is tried again, at growing
+  // intervals.  `done` is called on that thread after the first try; if the first try could not
+  // read all of the disk, `done` may be called once more.
   void StartRecovery(Done done);
 
   [[nodiscard]] Spiller& spiller() { return spiller_; }
   [[nodiscard]] Promoter& promoter() { return promoter_; }
   [[nodiscard]] bool recovering() const { return recovering_; }
-  // Returns true if every block on disk is known: every part of the disk was read, and the store
-  // has taken all blocks on disk.
+  // Returns true once recovery has read the disk and no block that it found waits for the store.
   [[nodiscard]] bool all_known() const { return all_known_; }
-  // Receives the index of a block in the call's digests, and kOk if the block is or was in HOST,
-  // kMissing if it is in no tier or could not be read, kFull if HOST has no space for it, kDamaged,
-  // or kCancelled if the promoter is being destroyed.
+  // Receives the index of a block in the call's digests, and the outcome: kOk if the block is or
+  // was in HOST.
   using Ready = std::function<void(size_t i, BlockStatus)>;
-  // Reads those of these blocks that are only on disk into HOST, for no particular session.  Calls
-  // `ready` once for each element of `digests`: for some before Promote returns, for others from
-  // other threads, possibly at the same time.  Returns false, without calling `ready`, if too many
-  // blocks wait for the disk already or a block has too many holds.
+  // Asks the promoter to read those of the blocks that are only on disk, for no particular session.
+  // Calls `ready` once for each element of `digests`, on this thread or on others, also
+  // concurrently and after Promote has returned.  Returns false, without calling `ready`, if the
+  // promoter does not take the blocks now (Promoter::Prepare).
   [[nodiscard]] bool Promote(VariantIndex variant, std::span<const Digest> digests, Ready ready);
   // Wakes the spiller if blocks have left extents on disk that it must erase.
   void Tick();
@@ -83,7 +79,7 @@ class TierWorker {
     uint64_t recovered_blocks = 0;
     bool recovering = false;
   };
-  // Reads directories, so it is meant for metrics and not for every call of a client.
+  // May be slow, so it is meant for metrics and not for every call of a client.
   [[nodiscard]] Stats stats() const;
 
  private:
@@ -95,8 +91,8 @@ class TierWorker {
   // to erase the record, or kNotNow if the store cannot take the block now.
   [[nodiscard]] EntryRef Place(const DiskTier::Entry& entry);
   [[nodiscard]] EntryRef Enter(const DiskTier::Entry& entry, EntryRef same);
-  // Enters a block that is in HOST too, because it was published before the disk reported it.  If
-  // the record has the bytes of the block in HOST, it becomes that block's copy on disk.
+  // Called if the block is in HOST too.  The record becomes that block's disk copy only if it is
+  // found to have the same bytes.
   [[nodiscard]] EntryRef Join(const DiskTier::Entry& entry, const BlockIndex::Held& held);
   // Returns false if the worker is being destroyed.
   [[nodiscard]] bool SleepUntil(TimePoint until) LARDER_EXCLUDES(stop_mu_);
@@ -108,7 +104,7 @@ class TierWorker {
   Promoter promoter_;
   const ByteCount verify_rate_;
   mutable Mutex verifier_mu_;
-  // Exists after the first try of recovery, if verify_rate_ is not 0.
+  // nullopt before the first try of recovery has ended, and if verify_rate_ is 0.
   std::optional<DiskVerifier> verifier_ LARDER_GUARDED_BY(verifier_mu_);
   Mutex stop_mu_;
   CondVar stopped_;

@@ -1,14 +1,14 @@
-// Visits every block of an index, one after the other and again and again, at a bounded rate: the
+// Visits the blocks of an index, one after the other and again and again, at a bounded rate: the
 // part that DiskVerifier and HostVerifier share.
 //
 // It decides when the next block is examined, and counts the results; its owner's `examine` decides
 // whether and how to check the block.  The loop holds no block and no lock while it sleeps.
-// Ownership: the last member of a verifier, since its thread calls `examine` until it is destroyed.
+// Ownership: the last member of a verifier, since the loop calls `examine` until it is destroyed.
 // Thread-safety: stats from any thread; `examine` is called from the loop's thread.
-// Lifecycle: made (runs) -> destroyed (the thread examines no further block).
-// Limits: `bytes_per_s` on average; a block that was read counts as at least `charged_min`, since
-// each block costs processor time however small it is.  To keep the rate, the loop sleeps only when
-// it owes kOwedMax of sleep or more, since each wake-up costs processor time too.
+// Lifecycle: made (runs) -> destroyed (waits for the thread).
+// Limits: about `bytes_per_s` at most, on average; small blocks usually count as `charged_min`,
+// since each block costs processor time however small it is.  To keep the rate, the loop sleeps
+// only once it owes kOwedMax of sleep or more.
 #pragma once
 
 #include <cstdint>
@@ -63,8 +63,7 @@ class VerifyLoop {
   const Options options_;
   const BlockIndex& index_;
   const Examine examine_;
-  // Used only by the loop's thread: how long it must sleep for what it has read and not slept for
-  // yet.
+  // Used only by the loop's thread: how long it must still sleep to keep the rate.
   Duration owed_{};
   mutable Mutex mu_;
   CondVar wake_;

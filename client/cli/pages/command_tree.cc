@@ -20,8 +20,8 @@ namespace {
 
 constexpr char kVariablePrefix[] = "LARDERCTL_";
 
-// A LARDERCTL_ variable that larderctl does not know is taken for a misspelling and refused, as
-// larderd does with its own variables.
+// Returns InvalidArgument if there is a LARDERCTL_ variable that larderctl does not know: it is
+// taken for a misspelling.
 absl::Status CheckEnvironment() {
   constexpr std::string_view kKnown[] = {"LARDERCTL_OUTPUT", "LARDERCTL_TENANT",
                                          "LARDERCTL_TIMEOUT"};

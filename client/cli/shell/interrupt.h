@@ -1,5 +1,5 @@
-// Ctrl-C (SIGINT) and SIGTERM: the first signal cancels the call under way and every later one, the
-// second ends the process at once.
+// Ctrl-C (SIGINT) and SIGTERM: the first signal cancels the call under way and all later ones that
+// are given cancel(); the second ends the process at once.
 //
 // Ownership: main owns the only one, which outlives every call and every other thread.
 // Thread-safety: all methods may be called from any thread.
@@ -29,7 +29,7 @@ class Interrupt {
   // time had passed.
   [[nodiscard]] bool Sleep(std::chrono::milliseconds how_long);
   // From now on this process ends, as by SIGPIPE, when the last reader of `fd`, a pipe or socket,
-  // has gone.  Without this, a verb that waits for events would notice only at its next write.
+  // has gone.  Without this, a verb that waits for events would notice only when it writes.
   void EndWithReaderOf(int fd);
   // Waits until `fd` is readable.  Returns false if a signal has arrived.
   [[nodiscard]] bool AwaitInput(int fd);

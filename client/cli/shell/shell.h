@@ -47,13 +47,10 @@ class Shell {
   // default.
   [[nodiscard]] std::string SocketFolder() const;
 
-  // Connects to the socket file of the daemon's Cache at the first call.  Returns Unavailable if no
-  // daemon listens, PermissionDenied if this user may not open the file, InvalidArgument if its
-  // path is too long, DeadlineExceeded if the daemon listens but does not answer in time (Limits),
-  // Cancelled after a signal.
+  // Connects to the daemon's Cache unless it is connected.  Returns Unavailable if no daemon
+  // listens, DeadlineExceeded if one listens but does not answer within Limits(), or another error.
   [[nodiscard]] absl::StatusOr<RpcStub*> Cache();
-  // Connects to the socket file of the daemon's Admin at the first call.  Returns the errors of
-  // Cache.
+  // Connects to the daemon's Admin unless it is connected.  Fails as Cache does.
   [[nodiscard]] absl::StatusOr<AdminStub*> Admin();
   // Returns OK if a process listens at the socket file of Admin, even if it does not answer.
   [[nodiscard]] absl::Status ProbeAdmin();
@@ -68,13 +65,12 @@ class Shell {
   void PrintJson(const Json& value, bool one_line = false);
   void Say(std::string_view sentence);     // to standard error
   void SayNext(std::string_view command);  // the command to run next, to standard error
-  // Prints what went wrong and what to run next: `next`; if that is empty, what a failed connect or
-  // Confirm suggested, or what follows from the status.  Returns the exit code: 128 plus the signal
-  // if a signal cancelled the call, otherwise ExitCodeOf(status).
+  // Prints what went wrong and what to run next: usually `next`, or, if that is empty, what suits
+  // the error.  Returns the exit code: 128 plus the signal if a signal cancelled the call,
+  // otherwise ExitCodeOf(status).
   [[nodiscard]] ExitCode Fail(const absl::Status& status, std::string_view next = "");
-  // Returns OK if the user confirms, or has done so with --yes; InvalidArgument if the user
-  // declines or there is no terminal to ask at; Cancelled if a signal or the end of input comes
-  // first.
+  // Returns OK if the user confirms, or has done so with --yes (`yes`); otherwise an error, also if
+  // there is no terminal to ask at.
   [[nodiscard]] absl::Status Confirm(const std::string& question, bool yes);
   // Columns of the terminal at standard output; 0 if it is no terminal.
   [[nodiscard]] size_t width() const;
@@ -83,8 +79,8 @@ class Shell {
   [[nodiscard]] std::string ControlSocket() const;
   [[nodiscard]] std::string AdminSocket() const;
   [[nodiscard]] absl::Status Probe(const std::string& path, const std::string& who);
-  // Waits until the daemon answers.  Probe has found only that it listens, which a suspended daemon
-  // does too.
+  // Waits for an answer of the daemon.  Probe has found only that it listens, which a suspended
+  // daemon does too.
   template <class Stub>
   [[nodiscard]] absl::StatusOr<Stub*> Connect(std::unique_ptr<Stub>* stub, const std::string& path);
   [[nodiscard]] std::string NextOf(const absl::Status& status) const;

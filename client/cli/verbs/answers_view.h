@@ -15,10 +15,9 @@ namespace larder::cli {
 // block in.  kUnanswered: an engine was asked and has not answered.
 enum class Pending { kComes, kUnanswered };
 
-// Prints the answers as a table, or with -o json after the fields of `more`.  Unless the result is
-// kOk and there is only one block, then prints to standard error how many blocks have each status,
-// and, if the result is not kOk, what to run next.  Returns kOk if every block is OK or, with
-// kComes, PENDING; otherwise kIncomplete.
+// Prints the answers as a table, or with -o json after the fields of `more`, and usually a summary
+// to standard error.  Returns kOk if every block is OK or, with kComes, PENDING; otherwise
+// kIncomplete.
 [[nodiscard]] ExitCode PrintAnswers(Shell& shell, const std::vector<wire::BlockAnswer>& answers,
                                     Json more = Json::object(), Pending pending = Pending::kComes);
 [[nodiscard]] Json ToJson(const std::vector<wire::BlockAnswer>& answers);

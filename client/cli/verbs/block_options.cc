@@ -51,8 +51,8 @@ absl::StatusOr<std::string> ReadInput(const std::string& from, Interrupt& interr
 
 bool IsInput(const std::string& text) { return text == "-" || text.starts_with("@"); }
 
-// The first word of each line is a key.  Lines are skipped if it begins with "#" or is "KEY", the
-// heading of a table.
+// The first word of each line is a key, unless it begins with "#" or is "KEY", the heading of a
+// table.
 absl::Status AppendKeys(const std::string& from, Interrupt& interrupt,
                         std::vector<std::string>* keys) {
   LARDER_ASSIGN_OR_RETURN(const std::string text, ReadInput(from, interrupt));

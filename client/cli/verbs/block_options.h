@@ -27,8 +27,7 @@ namespace larder::cli {
 
 struct ContentOptions {
   void AddTo(CLI::App& app);
-  // Returns InvalidArgument if --model is missing, or if in --salt or --multimodal "hex:" is not
-  // followed by pairs of hexadecimal digits.
+  // Returns InvalidArgument if --model is missing or an option is malformed.
   [[nodiscard]] absl::StatusOr<ContentSpec> Content() const;
   [[nodiscard]] bool any() const;
 
@@ -36,9 +35,8 @@ struct ContentOptions {
 };
 
 // Reads token ids that are separated by commas, white space or brackets.  "@FILE" reads them from a
-// file, "-" from standard input.  Returns InvalidArgument if a word is not a token id, or if there
-// are none or more than wire::kLookupTokensMax; Cancelled if a signal arrives before standard input
-// ends; or the error of reading the file.
+// file, "-" from standard input.  Returns InvalidArgument unless there are 1 to
+// wire::kLookupTokensMax words, all of them token ids; or another error if it cannot read them.
 [[nodiscard]] absl::StatusOr<std::vector<uint32_t>> ReadTokens(const std::string& text,
                                                                Interrupt& interrupt);
 // A digest is 32 hexadecimal digits.
@@ -62,11 +60,9 @@ class BlockOptions {
     wire::SelectionScope scope = wire::SelectionScope::kBlocks;
     wire::BlockSelection blocks;
   };
-  // Returns what the command line names, in one part for each call of the daemon.  Keys of the same
-  // variant, and those that name none, share a part, at most 4,096 in each; every other way to name
-  // blocks makes one part.  Returns InvalidArgument if no blocks are named, if they are named in
-  // more than one way, or if an option is wrong; Cancelled if a signal arrives before standard
-  // input ends; or the error of reading a file.
+  // Returns what the command line names, in one part for each call of the daemon.  A part has at
+  // most 4,096 keys.  Returns InvalidArgument if no blocks are named or they are named in more than
+  // one way, or another error.
   [[nodiscard]] absl::StatusOr<std::vector<Part>> Parts(Interrupt& interrupt) const;
 
  private:

@@ -49,8 +49,8 @@ absl::Status ToDisk(const ScratchBlocks& blocks, Shell& shell, RpcStub& cache) {
       });
 }
 
-// Gets all blocks, and appends the rate of the channel.  Returns DataLoss if a block came back with
-// wrong bytes, ResourceExhausted if not all blocks came back.
+// Gets all blocks, and appends the rate of the channel.  Returns an error if Get misses a block or
+// finds wrong bytes.
 absl::Status AddChannel(const std::string& name, const ProfileOptions& options,
                         ScratchBlocks& blocks, std::vector<ChannelCost>* channels) {
   std::vector<ScratchBlocks::Batch> batches;
@@ -84,8 +84,7 @@ absl::Status Measure(const ProfileOptions& options, Shell& shell, RpcStub& cache
 }
 
 // A measured channel replaces the channel of the same name in its place, because the place is the
-// ChannelId.  A profile has one doubt, that of its worst part: what computing costs, and perhaps a
-// channel, come from the engine's own measurement.
+// ChannelId.  A profile has one doubt, that of its worst part.
 Profile Merge(Profile profile, const std::vector<ChannelCost>& measured) {
   for (const ChannelCost& channel : measured) {
     const auto same = std::find_if(profile.channels.begin(), profile.channels.end(),

@@ -25,8 +25,8 @@ struct RecordDump {
   size_t records = 0, not_whole = 0;
 };
 
-// Returns an error only if the file cannot be opened or read, or is not a regular file; damaged
-// records are part of the dump.
+// Returns an error only if the file cannot be opened or read, or is not a regular file; a damaged
+// record is no error.
 [[nodiscard]] absl::StatusOr<RecordDump> DumpRecords(const std::string& path);
 
 }  // namespace larder::cli

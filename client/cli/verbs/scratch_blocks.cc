@@ -146,7 +146,7 @@ absl::Status ScratchBlocks::Clear() {
   query.tenant = shell_.options().tenant;
   query.scope = wire::SelectionScope::kContent;
   query.blocks.content = content_;
-  // The call does not end at Ctrl-C, so that no block stays behind.
+  // The first Ctrl-C does not end the call, so that no block stays behind.
   return cache_.Clear(query, {std::chrono::minutes(1)}).status();
 }
 

@@ -35,18 +35,18 @@ class ScratchBlocks {
   struct Batch {
     uint64_t blocks = 0;  // that the daemon stored (Put) or returned (Get)
     double seconds = 0;
-    uint64_t wrong = 0;  // of them, those that Get returned with wrong bytes
+    uint64_t wrong = 0;  // of them, those that Get found to have wrong bytes
   };
-  // Puts all blocks, and appends one entry for each call of the client library to `batches`.
-  // `what` is the label of the progress bar.  Returns Cancelled after a signal; other errors are
-  // those of Session::Put.
+  // Puts all blocks, and appends an entry to `batches` for each Session::Put that succeeds.
+  // `what` is the label of the progress bar.  Returns Cancelled after a signal, or the error of
+  // Session::Put.
   [[nodiscard]] absl::Status Put(const std::string& what, std::vector<Batch>* batches);
-  // Gets all blocks, checks one layer of each, and appends one entry for each call of the client
-  // library to `batches`.  `what` is the label of the progress bar.  Returns Cancelled after a
-  // signal; other errors are those of Session::Get.
+  // Gets all blocks, checks one layer of each, and appends an entry to `batches` for each
+  // Session::Get that succeeds.  `what` is the label of the progress bar.  Returns Cancelled after
+  // a signal, or the error of Session::Get.
   [[nodiscard]] absl::Status Get(const std::string& what, std::vector<Batch>* batches);
-  // Ends the session and clears the blocks, within at most one minute.  A signal does not interrupt
-  // it.
+  // Ends the session and clears the blocks, for which the daemon has one minute.  The first signal
+  // does not interrupt it.
   [[nodiscard]] absl::Status Clear();
 
   [[nodiscard]] const ContentSpec& content() const { return content_; }

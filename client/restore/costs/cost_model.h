@@ -2,13 +2,12 @@
 // has observed.
 //
 // Computing tokens [a, b) through all layers costs fixed + linear * (b - a) + quadratic * (b^2 -
-// a^2) / 2, because the attention of a token looks at all tokens before it.  Computing through some
-// of the layers costs their share of that time.  Loading costs bytes / rate of the channel.  The
-// model does not know whether the engine is busy with other work, nor how long a load waits in its
-// channel: the scheduler adds both.
+// a^2) / 2.  Computing through some of the layers costs their share of that time.  Loading costs
+// bytes / rate of the channel.  The model does not know whether the engine is busy with other work,
+// nor how long a load waits in its channel.
 // Ownership: a value.  Thread-safety: none.
-// Limits: a channel that the profile lacks is added by its first observation or SetRate; until then
-// LoadSeconds uses kUnknownRate for it.
+// Limits: LoadSeconds uses kUnknownRate for a channel that the profile lacks, until it is observed
+// or SetRate is called.
 #pragma once
 
 #include <cstdint>

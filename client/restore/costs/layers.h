@@ -1,7 +1,7 @@
 // A range and a set of the layers of a stage.
 //
 // Ownership: values.
-// Limits: layers below kStageLayersMax.
+// Limits: a LayerSet has layers below kStageLayersMax.
 #pragma once
 
 #include <array>

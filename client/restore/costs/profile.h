@@ -60,12 +60,11 @@ struct Profile {
 [[nodiscard]] absl::StatusOr<Profile> ParseProfile(std::string_view text, const std::string& path);
 [[nodiscard]] std::string FormatProfile(const Profile& profile);
 
-// Returns NotFound if the size of the file cannot be determined, for example because the file does
-// not exist; InvalidArgument if the file is malformed or larger than 1 MiB; Unavailable if it
-// cannot be opened or read.
+// Returns NotFound if the file does not exist, InvalidArgument if it is malformed or larger than
+// 1 MiB, or another error.
 [[nodiscard]] absl::StatusOr<Profile> ReadProfile(const std::string& path);
 // Writes `path`.new and renames it to `path`, so that no reader sees a part of the profile; the
-// file is not synced.  Returns Unavailable, and leaves `path` as it was, if one of these fails.
+// file is not synced.  If one of these fails, returns an error and leaves `path` as it was.
 [[nodiscard]] absl::Status WriteProfile(const Profile& profile, const std::string& path);
 
 }  // namespace larder

@@ -2,10 +2,10 @@
 // forgetting.
 //
 // Everything is relative: all factors begin at 1, and most of their variance is common to all
-// (because a machine that is slower than its profile is slower at everything).  An observation that
-// is unlikely under the current fit counts little.  A second or later one in a row on the same side
-// means that the machine has changed, and counts in full.
-// The fit does not know what the factors multiply; cost_model.h does.
+// (because a machine that is slower than its profile is usually slower at everything).  An
+// observation that is unlikely under the current fit counts little.  A second or later such
+// observation in a row on the same side is taken to mean that the machine has changed, and counts
+// much.
 // Ownership: a value.  Thread-safety: none.
 #pragma once
 
@@ -102,8 +102,8 @@ class RecursiveFit {
     }
     Bound();
   }
-  // Keeps the doubt about each factor below a limit.  Without it, forgetting would increase the
-  // doubt about a factor that is never observed without end.
+  // Limits the doubt about each factor, which forgetting would otherwise increase without end if
+  // the factor is never observed.
   void Bound() {
     const double most = 4 * std::max(doubt_ * doubt_, 0.01);
     for (size_t i = 0; i < N; ++i) {

@@ -23,12 +23,12 @@ struct SchedulerOptions {
   EngineTraits engine = {};
   bool computes = true;  // false: load only; if a block cannot be loaded, Outcome::lost is set
   bool loads = true;     // false: compute only
-  // The engine and the channels do not begin work that the other would finish sooner, as predicted;
-  // compute_choice.h and load_choice.h have the rules and their exceptions.
+  // The engine and the channels mostly do not begin work that the other would finish sooner, as
+  // predicted (compute_choice.h, load_choice.h).
   bool falls_back = true;
   bool hedges = true;
-  // A load is late when its channel has served it for `patience` times its predicted time and for
-  // at least `patience_s_min` seconds, or when the deadline of its request has passed.
+  // A load is late when its channel should have served it for `patience` times its predicted time
+  // and for at least `patience_s_min` seconds, or when the deadline of its request has passed.
   double patience = 4;
   double patience_s_min = 0.05;
   // A step or a load that would take more than this part of the time that remains for its stage

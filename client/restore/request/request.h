@@ -24,7 +24,7 @@ using LoadId = Id<struct BlockLoadTag>;
 // Where the blocks of one rank of one stage are, or the activations at the beginning of a stage.
 struct Copy {
   std::vector<ChannelId> channel_of_block = {};  // kNowhere: the block is a hole, stored nowhere
-  double block_bytes = 0;                        // of one block, in all layers of the stage
+  double block_bytes = 0;  // of one block: of all layers of the stage, or of its activations
 };
 
 struct StageSpec {
@@ -42,9 +42,8 @@ struct RequestSpec {
   // loads can bring the rest of the chunk.  The tokens between two such positions are a cut.  A cut
   // is whole blocks, and cut_tokens divides chunk_tokens.  No such step has fewer tokens than a
   // cut, unless its chunk has fewer: if the prefix ends with less than a cut, those tokens belong
-  // to the cut before them, and a budget of cut_tokens is enough for both.  With a budget below
-  // cut_tokens the scheduler may return no step.  0: steps are whole chunks, unless the budget is
-  // smaller.
+  // to the cut before them.  With a budget below cut_tokens the scheduler may return no step.  0:
+  // steps are whole chunks, unless the budget is smaller.
   // Only for engines that do not split layers, with one stage and without `depths`.
   uint32_t cut_tokens = 0;
   uint32_t suffix_tokens = 0;  // to prefill behind the prefix; see overlaps_suffix
@@ -53,9 +52,8 @@ struct RequestSpec {
   double deadline_s = kNoDeadline;
   std::vector<StageSpec> stages = {};
   // Per chunk (or per block, if blocks are larger), at first: the engine computes layers [0,
-  // depth), and the channels load the layers above.  When the engine or a channel has finished its
-  // own part, it continues with layers of the other part that have not begun.  Empty: the scheduler
-  // chooses.
+  // depth), and the channels load the layers above.  When the engine or a channel has nothing left
+  // of its own part, it may continue with layers of the other.  Empty: the scheduler chooses.
   std::vector<uint16_t> depths = {};
 };
 
@@ -120,8 +118,8 @@ struct Outcome {
   bool cancelled = false;
   // The prefix cannot be restored.  If the engine may compute: for some chunk neither the KV nor
   // the activations at a boundary are available, so the engine must compute the prefix itself, from
-  // the first stage on.  If it may not (SchedulerOptions::computes is false): a block is missing or
-  // damaged, its loads failed too often, or the request had not ended when its deadline passed.
+  // the first stage on.  If it may not (SchedulerOptions::computes is false): a block cannot be
+  // loaded, or the deadline has passed.
   bool lost = false;
 };
 

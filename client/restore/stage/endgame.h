@@ -1,13 +1,12 @@
 // Chooses which cells to give out next when few are left, by trying all staircases through them.
 //
 // A cell is a layer of a chunk.  A staircase is a depth for each chunk, none larger than the one
-// before.  If computing only went up and loading only came down (StageState), at most one chunk
-// would be divided between them, and one cell may be much of the work that is left.  Moreover, the
-// cells that are given out first should be right whatever the costs turn out to be.  So the search
-// finds the fastest staircase for the predicted costs, and for two other guesses: computing is
-// slower than predicted relative to loading, and faster.  If the three disagree about the next
-// cell, the search chooses the cell that costs the smallest part of the best time in the guess for
-// which that part is largest.
+// before (except behind chunks that are present).  Near the end, one cell may be much of the work
+// that is left, and the cells that are given out first should be right whatever the costs turn out
+// to be.  So the search finds the fastest staircase for the predicted costs, and for two other
+// guesses: computing is slower than predicted relative to loading, and faster.  If the three
+// guesses disagree about the next cell, the search chooses the cell whose largest relative loss of
+// time in any guess is smallest.
 // It does not know the requests, and knows the work under way only by `busy_s`.
 // Thread-safety: functions without state.
 // Limits: kStaircasesMax staircases; at most 3 + 3 * chunks * (1 + lanes) searches through them.
@@ -49,7 +48,7 @@ struct EndgameAim {
   std::vector<uint16_t> depths = {};              // per chunk
   std::optional<size_t> compute = {};             // the chunk whose next layer to compute
   std::vector<std::optional<size_t>> loads = {};  // per lane, the chunk whose next piece to load
-  // Per lane: load nothing yet, because the work under way will show which load is right.
+  // Per lane: load nothing yet, because it is still uncertain which load is right.
   std::vector<bool> waits = {};
 };
 

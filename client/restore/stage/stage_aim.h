@@ -19,10 +19,9 @@ struct StageAim {
   // Per chunk: computing first claims layers [0, depth), and loads first claim the layers above.
   // Empty: computing and loading claim layers until they meet.
   std::vector<uint16_t> depths = {};
-  // When few cells (layers of chunks) are left: the chunk whose next layer to compute.  Chunks are
-  // counted from the first of the request.
+  // The chunk whose next layer to compute.  Chunks are counted from the first of the request.
   std::optional<uint32_t> compute = {};
-  // Per lane, the chunk whose next piece to load.  Empty: the stage does not aim.
+  // Per lane, the chunk whose next piece to load.  An empty vector: the stage does not aim.
   std::vector<std::optional<uint32_t>> loads = {};
   // Per lane; empty if `loads` is.  waits: load nothing for now.  tries: load the next piece,
   // although the lane has no aim, to learn the channel's rate.
@@ -37,8 +36,8 @@ struct StageAim {
 };
 
 // Returns the aim that Solve (endgame.h) finds for the last few cells (layers of chunks).  Returns
-// an empty aim if more or no cells are left, a hole is ahead, a sweep has begun, or a part of the
-// tokens of a chunk is computed.  `busy_s` and `doubt` are those of Endgame.
+// an empty aim where Solve does not apply, for example because more cells are left or a hole is
+// ahead.  `busy_s` and `doubt` are those of Endgame.
 [[nodiscard]] StageAim AimOf(const StageClaims& claims, const StageSweep& sweep,
                              const CostModel& costs, std::vector<double> busy_s, double doubt);
 

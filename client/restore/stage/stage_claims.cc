@@ -163,7 +163,7 @@ double StageClaims::OpenBlocks(const Region& region, size_t lane, uint32_t from)
   if (next < begin) return 0;
   const StageLane& of = lanes_[lane];
   // Loads may have claimed part of the last chunk, and computing part of the first.  The chunks
-  // between are counted as unclaimed, although after a failed load some of them may be claimed.
+  // between are counted as unclaimed, although some of them may be claimed.
   const uint32_t last =
       std::max(shape_.ChunkBegin(shape_.ChunkOf(static_cast<uint32_t>(next))), begin);
   const uint32_t first = std::min(shape_.ChunkEnd(shape_.ChunkOf(begin)), last);

@@ -1,9 +1,9 @@
 // Records which layers of which blocks of one stage are present, and which of the others computing
 // or a load has claimed.
 //
-// A layer of a block is claimed by computing or by a load; by both in a hedge, or where a step
-// cannot leave the layer out.  Computing claims the layers of a chunk from the lowest up; loads
-// claim the others.  A layer of a block is present if it was computed, or loaded on every rank.
+// A layer of a block is claimed by computing or by loads; by both only in a hedge, or where a step
+// cannot leave the layer out.  Computing claims the layers of a chunk from the lowest up.  A layer
+// of a block is present if it was computed, or loaded on every rank.
 // The head is the first block of which not all layers are present.
 // A hole is a block that, on some rank, is stored nowhere or could not be loaded.  Its chunk, or
 // only its cut if chunks are cut, must be computed.  Holes divide the blocks that can be loaded
@@ -14,7 +14,7 @@
 // present; a step under way begins at the depth of its chunk.
 // This class decides nothing: StageState does.
 // Ownership: a value inside a StageState.  Thread-safety: none.
-// Limits: kStageLayersMax layers; memory about 40 B per block and rank.
+// Limits: kStageLayersMax layers.
 #pragma once
 
 #include <cstdint>
@@ -40,9 +40,9 @@ struct StageWork {
   StageLayers layers = {};
   bool hedge = false;               // a load of the same layers is under way
   bool waits_for_boundary = false;  // its input activations have not arrived
-  // A position: loads have claimed the tokens of this work that are before it.  The step computes
-  // them too, because the tokens behind them cannot be computed without them.  There are none if it
-  // is not above tokens.begin.
+  // A position: loads have claimed or brought the tokens of this work that are before it.  The step
+  // computes them too, because the tokens behind them cannot be computed without them.  There are
+  // none if it is not above tokens.begin.
   uint32_t unclaimed_from = 0;
 };
 
@@ -60,8 +60,7 @@ class StageClaims {
   // Consecutive blocks outside the chunks (or cuts) that have a hole.
   struct Region {
     uint32_t begin = 0, end = 0;
-    // Per lane: the last block that may be unclaimed.  Failed moves it up; PassTo and a new hole
-    // move it down.
+    // Per lane: no block of the region behind this one is unclaimed on the lane.
     std::vector<int64_t> next = {};
   };
   // A chunk that takes several steps although chunks are not cut: the engine has claimed layers [0,
@@ -95,7 +94,7 @@ class StageClaims {
   [[nodiscard]] bool HasHolesAhead() const;
   // Returns true if a hole lies behind a region that the head has not passed.
   [[nodiscard]] bool HolesFollowLoads() const;
-  // Returns the chunk's depth: the engine has computed its activations up to this layer.
+  // The chunk's depth: all of it is computed up to this layer.  0 if chunks are cut.
   [[nodiscard]] uint16_t DepthOf(uint32_t chunk) const { return depth_[chunk]; }
   [[nodiscard]] bool IsPartial(uint32_t chunk) const { return partial_[chunk].layers_end > 0; }
   [[nodiscard]] const Partial& partial(uint32_t chunk) const { return partial_[chunk]; }
@@ -134,9 +133,9 @@ class StageClaims {
   // Records that the work given to Begin is computed, and returns it.
   StageWork Computed();
   void Abandoned() { work_.reset(); }  // the engine dropped the work
-  // Returns true if loads have brought all of the work given to Begin, and every layer above it and
-  // below `target` is present or claimed by loads, so that the work's activations are not needed
-  // either.
+  // Returns true only if loads have brought all of the work given to Begin, and every layer above
+  // it and below `target` is present or claimed by loads, so that the work's activations are not
+  // needed either.
   [[nodiscard]] bool Overtaken(uint16_t target) const;
 
   // ---- loading
@@ -163,8 +162,8 @@ class StageClaims {
   [[nodiscard]] double BoundaryBytes(uint32_t chunk) const {
     return boundary_copy_.block_bytes * (shape_.ChunkEnd(chunk) - shape_.ChunkBegin(chunk));
   }
-  // Returns the bytes of activations per byte of KV (of one rank): what computing a block needs to
-  // load, relative to the load that it spares.
+  // Returns the bytes of activations per byte of KV (of the first rank): what computing a block
+  // needs to load, relative to the load that it spares.  0 if the stage needs no activations.
   [[nodiscard]] double BoundaryPerLoad() const;
   [[nodiscard]] bool BoundaryCostsMore() const { return BoundaryPerLoad() >= 1; }
   void AskBoundary(uint32_t chunk) { boundary_[chunk] = Boundary::kAsked; }
@@ -175,7 +174,7 @@ class StageClaims {
   // unless they are handed over, the chunk's KV can only be loaded.  Does nothing if they have
   // arrived meanwhile.
   void BoundaryFailed(uint32_t chunk, bool gone);
-  // Returns true if a chunk can be neither loaded nor computed.
+  // Returns true if a chunk that is not present has a hole and its activations are gone.
   [[nodiscard]] bool Lost() const;
 
   [[nodiscard]] const std::vector<uint16_t>& depths() const { return computed_; }  // per block

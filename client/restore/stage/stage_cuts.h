@@ -1,5 +1,5 @@
 // Which tokens of a chunk are left to compute.  An engine that cuts chunks between tokens computes
-// whole cuts, and does not compute the tokens at the end of a chunk that loads have claimed.
+// whole cuts, and mostly leaves out the tokens at the end of a chunk that loads have claimed.
 //
 // Functions of a stage's claims, without state.
 #pragma once

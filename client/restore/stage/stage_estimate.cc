@@ -78,9 +78,9 @@ Open TakeAsOne(const StageClaims& claims, const CostModel& costs, uint32_t begin
   return open;
 }
 
-// Returns the seconds until both resources, which start from opposite ends, meet after y computed
-// tokens: computing y tokens takes as long as loading all others and the activations of the y
-// tokens.
+// Returns the seconds until the engine and the channels, which start from opposite ends, meet:
+// computing y tokens takes as long as loading all others and the activations of the y tokens.
+// Returns 0 if one has nothing to do.
 double Both(const StageClaims& claims, const CostModel& costs, const Open& open,
             TokenRange tokens) {
   if (open.compute_s <= 0 || open.lanes_s <= 0) return 0;

@@ -25,25 +25,23 @@ struct StageOutlook {
 // of `work` on; if chunks are cut, the seconds of `work` alone.
 [[nodiscard]] double ChunkSeconds(const StageClaims& claims, const CostModel& costs,
                                   const StageWork& work);
-// Returns the seconds of computing what is left of the chunks (or cuts) with holes, which loads
-// cannot spare.
+// Returns about the seconds of computing what is left of the chunks (or cuts) with holes, which
+// loads cannot spare.
 [[nodiscard]] double HoleSeconds(const StageClaims& claims, const CostModel& costs);
 // Returns the seconds of loading what no one has claimed behind the last hole, or, if there is no
 // hole, in the whole stage.
 [[nodiscard]] double TailSeconds(const StageClaims& claims, const CostModel& costs);
-// Returns the seconds in which a channel loads what no one has claimed, or, if `to_hole`, only what
-// no one has claimed before the hole that follows the head.
+// Returns about the seconds in which a channel loads what no one has claimed, or, if `to_hole`,
+// only what no one has claimed before the hole that follows the head.
 [[nodiscard]] double LaneSeconds(const StageClaims& claims, const CostModel& costs,
                                  ChannelId channel, bool to_hole);
-// Returns the seconds in which a channel loads its activations for all chunks with layers that no
-// one has claimed, as if computing needed all of them.  Activations that were asked for do not
-// count.
+// Returns the seconds in which a channel loads its activations that are still to be asked for, of
+// all chunks with layers that no one has claimed, as if computing needed all of them.
 [[nodiscard]] double BoundarySeconds(const StageClaims& claims, const CostModel& costs,
                                      ChannelId channel);
 
-// Returns the index of the region to load first.  From the last region backwards, that is the first
-// one that computing reaches before this region and all behind it are loaded, or before which there
-// is no time to load anything of the region in front of it.  0 if there are no regions.
+// Returns the index of the region to load first: roughly the last one that computing would reach
+// before it and all regions behind it are loaded.  0 if there are no regions.
 [[nodiscard]] size_t UrgentRegion(const StageClaims& claims, const CostModel& costs);
 // Returns the first block of the chunk (or cut) with the next hole, if the blocks between the head
 // and that hole are loaded first; otherwise 0.

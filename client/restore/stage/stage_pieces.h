@@ -14,7 +14,7 @@ namespace larder {
 // How blocks are cut into pieces.
 struct PieceCut {
   uint16_t layers_max = kStageLayersMax;
-  bool bottom_up = false;  // computing follows the loads layer by layer
+  bool bottom_up = false;  // take the lowest layers first, where possible
   uint16_t floor = 0;      // no piece has layers below this
 };
 
@@ -24,8 +24,8 @@ struct PieceCut {
 [[nodiscard]] std::optional<StagePiece> TopPiece(const StageClaims& claims, size_t lane,
                                                  uint32_t first, uint32_t last,
                                                  const PieceCut& cut);
-// Returns a piece of the lane's last block in [first, last] that has an unclaimed layer: from its
-// lowest such layer up, unclaimed layers as `cut` allows.  Returns nullopt if there is none.
+// Returns a piece of the lane's last block in [first, last] with an unclaimed layer from cut.floor
+// on: from the lowest such layer up, as `cut` allows.  Returns nullopt if there is none.
 [[nodiscard]] std::optional<StagePiece> BottomPiece(const StageClaims& claims, size_t lane,
                                                     uint32_t first, uint32_t last,
                                                     const PieceCut& cut);

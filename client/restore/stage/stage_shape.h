@@ -1,5 +1,5 @@
 // How the prefix of one request is cut on one stage: blocks, which are stored, and chunks, which an
-// engine computes in one step.
+// engine usually computes in one step.
 //
 // An engine may also cut chunks between tokens (RequestSpec::cut_tokens).  A step then has at least
 // one cut.

@@ -141,8 +141,7 @@ std::optional<StagePiece> StageState::AimedPiece(size_t lane, PieceCut cut) cons
   const uint32_t begin = shape().ChunkBegin(chunk), last = shape().ChunkEnd(chunk) - 1;
   const auto one = TopPiece(claims_, lane, begin, last, {.layers_max = 1});
   if (!one.has_value()) return std::nullopt;
-  // The piece has no layers below the depth that is best for the predicted costs, but at least one
-  // layer.
+  // The piece is above the depth that is best for the predicted costs, but at least one layer.
   cut.floor = std::min(aim_.depths[chunk], static_cast<uint16_t>(one->layers.end - 1));
   return TopPiece(claims_, lane, begin, last, cut);
 }

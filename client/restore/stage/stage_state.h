@@ -1,11 +1,10 @@
 // How far the restore of one request has come on one stage, and what to compute and load next.
 //
-// Computing goes up from the head, chunk by chunk; loading comes down from the tail, each lane (the
-// blocks of one rank on one channel) through its own blocks, until they meet.  If the engine splits
-// layers, both may divide a chunk between its layers when little is left: computing takes them from
-// the bottom, loading from the top.  Holes divide the blocks into regions.  Computing must compute
-// each hole, so the region before a hole is loaded before the regions behind it, unless computing
-// would reach those regions before they are loaded.
+// Computing goes up from the head, chunk by chunk; except in a sweep, loading comes down from the
+// tail, each lane (the blocks of one rank on one channel) through its own blocks, until they meet.
+// If the engine splits layers, a chunk may be divided between its layers when little is left:
+// computing takes them from the bottom, loading mostly from the top.  Holes, which must be
+// computed, divide the blocks into regions (UrgentRegion).
 //
 // The parts: which layers are present or claimed (StageClaims), loading bottom-up while computing
 // follows the loads (StageSweep), and which cells, each a layer of a chunk, are given out when few
@@ -43,28 +42,26 @@ class StageState {
   // that loads have claimed (StageWork::unclaimed_from), and the last cut of the prefix may exceed
   // `tokens_max` by less than a cut.  Work that is a whole chunk has at most `layers_max` layers.
   [[nodiscard]] std::optional<StageWork> NextWork(uint16_t layers_max, uint32_t tokens_max) const;
-  // Returns work in the chunk of the head (the first block of which not all layers are present), if
-  // loads have claimed all that is left of that chunk.  If chunks are cut, it is as many whole cuts
-  // as `tokens_max` allows; otherwise it is all tokens that are left.  It has at most `layers_max`
-  // layers, unless steps have computed a part of the chunk's tokens.  Returns nullopt if there is
-  // no such work, if it does not fit into `tokens_max`, while a step is under way, and while the
-  // chunk waits for activations.
+  // Returns work that loads bring but that could be computed as well, in the chunk of the head (the
+  // first block of which not all layers are present), if loads have claimed all that is left of
+  // that chunk.  Returns nullopt if there is no such work, if it does not fit into `tokens_max`, or
+  // while a step is under way.
   [[nodiscard]] std::optional<StageWork> NextHedge(uint16_t layers_max, uint32_t tokens_max) const;
   // Returns the next piece of a lane that no one has claimed; nullopt if there is none, or if the
   // aim (StageAim) has none for the lane now.  During a sweep `cut` has no effect, and a piece is
   // one layer.
   [[nodiscard]] std::optional<StagePiece> NextPiece(const CostModel& costs, size_t lane,
                                                     const PieceCut& cut);
-  // Returns a piece that is being computed and could be loaded as well; nullopt if there is none.
+  // Returns a piece that is being computed and could be loaded as well; nullopt if it finds none.
   [[nodiscard]] std::optional<StagePiece> NextHedgePiece(size_t lane) const;
-  // Returns the activations that computing needs next on this channel, for one of the next `ahead`
-  // chunks that are left to compute.
+  // Returns activations to load next on this channel, for one of the next `ahead` chunks that are
+  // left to compute.
   [[nodiscard]] std::optional<StagePiece> NextBoundary(ChannelId channel, uint32_t ahead) const;
 
   // ---- what was given out, and what became of it (StageClaims)
   void Begin(const StageWork& work) { claims_.Begin(work); }
-  // Records that the work given to Begin is computed.  Returns how many of its tokens were present
-  // before, in all layers of the work.
+  // Records that the work given to Begin is computed.  Returns about how many of its tokens were
+  // present before, in all layers of the work.
   uint32_t Computed();
   void Abandoned() { claims_.Abandoned(); }
   [[nodiscard]] bool Overtaken() const;
@@ -87,9 +84,9 @@ class StageState {
   // Returns the layers from the lowest to the highest that a block lacks, of all blocks whose chunk
   // has no hole; empty if none lacks any.
   [[nodiscard]] StageLayers Missing() const;
-  // Returns the seconds in which the channel loads what no one has claimed, or, if `to_hole`, only
-  // what no one has claimed before the hole that follows the head.  During a sweep `to_hole` is
-  // ignored, and the seconds are those of all blocks that the sweep has left.
+  // Returns about the seconds in which the channel loads what no one has claimed, or, if `to_hole`,
+  // only what no one has claimed before the hole that follows the head.  During a sweep `to_hole`
+  // is ignored.
   [[nodiscard]] double LaneSeconds(const CostModel& costs, ChannelId channel,
                                    bool to_hole = false) const;
 

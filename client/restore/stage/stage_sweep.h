@@ -2,11 +2,9 @@
 // can follow them layer by layer: the suffix, or chunks with holes.  In this file, a cell is a
 // layer of a block.
 //
-// The last region (StageClaims::Region) is loaded after all others; in each of these two parts,
-// within a layer, from the first block on.
-// The sweep keeps what the claims do not: for each lane, where the next unclaimed cell can be and
-// how many cells are unclaimed; for each layer, how many blocks lack it.
-// Ownership: a value inside a StageState, which reports every change of the claims to it.
+// The last region (StageClaims::Region) is loaded after all others.  Within a layer, blocks are
+// loaded from the first on.
+// Ownership: a value inside a StageState, which reports changes of the claims to it.
 // Thread-safety: none.
 #pragma once
 
@@ -20,8 +18,8 @@ namespace larder {
 
 class StageSweep {
  public:
-  // Makes loads come bottom-up from now on, to the end if `for_suffix`, otherwise until the head
-  // has passed the last region in front of a hole.
+  // Makes loads come bottom-up from now on, to the end if `for_suffix`, otherwise while holes
+  // follow loads (StageClaims::HolesFollowLoads).
   void Begin(const StageClaims& claims, bool for_suffix);
   [[nodiscard]] bool begun() const { return begun_; }
   // Returns true if loads come bottom-up now.
@@ -31,14 +29,12 @@ class StageSweep {
   // Returns the largest n for which layers [0, n) of the whole prefix are present; 0 before a sweep
   // has begun, unless the prefix is complete.
   [[nodiscard]] uint16_t LayersThere(const StageClaims& claims) const;
-  // Returns how many blocks of a lane were unclaimed when the sweep began, or when a block last
-  // became a hole, and have not been asked for since.  Part of a block counts as that part; what
-  // computing has claimed since is not subtracted.
+  // Returns about how many blocks of a lane no load has claimed; what computing claims during the
+  // sweep is not subtracted.  Part of a block counts as that part.
   // REQUIRES: begun().
   [[nodiscard]] double OpenBlocks(const StageClaims& claims, size_t lane) const;
-  // Returns the next piece of a lane that no one has claimed, one layer of a block, and moves the
-  // lane's position past cells that need no load unless one of the lane fails.  Returns nullopt if
-  // there is none.
+  // Returns the next piece of a lane that no one has claimed, one layer of a block; nullopt if
+  // there is none.  Moves the lane's position past cells that need no load unless a load fails.
   // REQUIRES: begun().
   [[nodiscard]] std::optional<StagePiece> Next(const StageClaims& claims, size_t lane);
 
