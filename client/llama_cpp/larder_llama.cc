@@ -187,8 +187,8 @@ absl::StatusOr<std::string> ProfilePath(const Flags& flags, const Engine& engine
                       engine.threads(), "-threads.profile.toml");
 }
 
-// Reads the profile at ProfilePath.  If there is no such file, measures a profile and tries to
-// write it to that path.  Returns FailedPrecondition if no profile could be measured or ProfilePath
+// Reads the profile at ProfilePath.  If no file is found there, measures a profile and tries to
+// write it there.  Returns FailedPrecondition if no profile could be measured or ProfilePath
 // failed; any other error means that the file is wrong or cannot be read, which the user must
 // correct.
 absl::StatusOr<Profile> ProfileFor(const Flags& flags, Engine* engine) {

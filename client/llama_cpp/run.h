@@ -69,7 +69,7 @@ struct RunResult {
 };
 
 // Runs `prompt` in a new context.  If `cache` is null, everything is computed.  Returns errors of
-// the engine; a failure of Larder, or of saving the engine's state to store it, is in cache_status.
+// the engine, except from LoadState and SaveState; these and Larder's are mostly in cache_status.
 // REQUIRES: `prompt` is not empty; for kBoth and kAuto, options.profile fits (RestorePrompt).
 [[nodiscard]] absl::StatusOr<RunResult> RunPrompt(std::span<const Token> prompt,
                                                   const RunOptions& options, Engine* engine,

@@ -51,8 +51,8 @@ class Outbox {
   void CancelChannel() LARDER_EXCLUDES(mu_);
   // Requests that chores run.
   void Arm() LARDER_EXCLUDES(mu_);
-  // Sends `up` with what has been collected, as far as it fits.  Returns Unavailable before Start
-  // and after Stop; other errors are those of the channel.
+  // Sends `up` with as many waiting releases, acks, aborts and cancels as fit.  Returns Unavailable
+  // before Start and after Stop; other errors are the channel's.
   [[nodiscard]] absl::Status Send(wire::Up up) LARDER_EXCLUDES(mu_);
   // Ends the thread and sends what is left.  With `bye` it then sends one more message, which says
   // that nothing is in use any more, and returns true if the channel took that message.  Otherwise,

@@ -2,13 +2,13 @@
 // collects the answers.
 //
 // The daemon keeps no pins of DEVICE: the engine keeps them until their deadline, and they end with
-// the engine.  An order for blocks is sent to every session that has one of them, in directives of
-// up to wire::kKeysMax keys, and its caller gets one answer when the order has no open directive.
-// If a session ends, kMissing is recorded for its blocks, because its device memory ends with it.
-// A session is sent directives only while it owes at most kOwedMax; its other directives wait, and
-// are sent in order as the session answers.  The queue gives up on a directive that was sent if it
-// is not answered within about kPatience, and on those that wait if the session answers nothing for
-// about that long.
+// the engine.  An order for blocks is sent to every session (of its engine, if it names one) that
+// has one of them, in directives of up to wire::kKeysMax keys, and its caller gets one answer when
+// the order has no open directive.  If a session ends, kMissing is recorded for its blocks, because
+// its device memory ends with it.  A session is sent directives only while about kOwedMax keys at
+// most are unanswered; its others wait, and are sent in order as it answers.  The queue gives up on
+// a directive that was sent if it is not answered within about kPatience, and on those that wait if
+// the session answers nothing for about that long.
 // Ownership: Daemon owns it; the table and the counters outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: mu_ is not held while a session, the device table or an order's caller is called.

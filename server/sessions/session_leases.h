@@ -118,8 +118,8 @@ class SessionLeases final : private FillingHost {
                                           const SessionVariant& variant,
                                           const BlockIndex::Held& held, bool encoded)
       LARDER_REQUIRES(mu_);
-  // Makes a filling of the blocks in HOST that are kPending in *grant.  A block for which the share
-  // or the holds do not suffice becomes kFull.
+  // Plans to decode the blocks in HOST that are kPending in *grant.  A block becomes kFull if the
+  // share is used up or it has too many holds.
   void PlanDecoding(const wire::Acquire& request, const SessionVariant& variant,
                     const BlockStore::AcquireResult& held, LeaseId lease, Record* record,
                     wire::Grant* grant) LARDER_REQUIRES(mu_);

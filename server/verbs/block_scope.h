@@ -1,5 +1,5 @@
-// Finds the blocks that a verb of many blocks selects, however many they are: resolves a
-// wire::SelectionScope to what is stored.
+// Finds the blocks that a verb of many blocks is about: resolves a wire::SelectionScope to blocks
+// that are stored, or in DEVICE.
 //
 // The types here are values.  They only read the store, the disk and the device table.
 // Thread-safety: as any value.

@@ -88,8 +88,8 @@ class DiskShard {
                                           absl::FunctionRef<bool()> stop)
       LARDER_EXCLUDES(placing_mu_, mu_);
   [[nodiscard]] uint64_t unplaced() const { return unplaced_; }
-  // Returns the description of this shard's block of that key, if the block is unplaced or SetTold
-  // was not called yet; nullopt if there is no such block or its description is damaged.  Returns
+  // Returns the description of this shard's block of that key, if Recover's caller could not take
+  // it (kUnplaced) or SetTold was not called; nullopt if there is none or it is damaged.  Returns
   // an error if the catalog cannot be read.
   [[nodiscard]] absl::StatusOr<std::optional<DiskTier::Description>> FindUntold(const BlockKey& key)
       LARDER_EXCLUDES(mu_);

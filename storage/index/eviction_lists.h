@@ -114,7 +114,7 @@ class EvictionLists {
   }
   // Returns whether any listed entry is in both tiers.  A hint, from any thread.
   [[nodiscard]] bool has_copies() const { return copies_.load(std::memory_order_relaxed) > 0; }
-  // How many pages pins keep in each tier, or will keep there after a promotion or spill.  From any
+  // Sums of the pages of pinned blocks, even of pages that are not in the tier yet.  From any
   // thread.
   struct PinnedPages {
     // Blocks with a pin of HOST, and blocks with a pin of DISK that are in HOST alone.

@@ -29,9 +29,8 @@ class StageSweep {
   // Returns the largest n for which layers [0, n) of the whole prefix are present; 0 before a sweep
   // has begun, unless the prefix is complete.
   [[nodiscard]] uint16_t LayersThere(const StageClaims& claims) const;
-  // Returns about how many blocks of a lane no load has claimed; what computing claims during the
-  // sweep is not subtracted.  Part of a block counts as that part.
-  // REQUIRES: begun().
+  // Returns about how many blocks of a StageLane no load has claimed, counting parts as parts;
+  // computing's claims since Begin are mostly not subtracted.  REQUIRES: begun().
   [[nodiscard]] double OpenBlocks(const StageClaims& claims, size_t lane) const;
   // Returns the next piece of a lane that no one has claimed, one layer of a block; nullopt if
   // there is none.  Moves the lane's position past cells that need no load unless a load fails.
