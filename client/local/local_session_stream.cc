@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<SessionStream>> LocalSessionStream::Open(
     FileDescriptor socket, wire::Hello hello, SessionInbox::Handlers handlers,
     std::chrono::milliseconds deadline) {
   const TimePoint until = SteadyNow() + deadline;
-  LARDER_ASSIGN_OR_RETURN(WakeUp wake, WakeUp::Open());
+  LARDER_ASSIGN_OR_RETURN(WakeUp wake, WakeUp::Open("cannot make an eventfd for the session"));
   auto opened = absl::WrapUnique(
       new LocalSessionStream(std::move(socket), std::move(wake), std::move(handlers)));
   wire::Up up;

@@ -85,8 +85,8 @@ void DecodeVariant(const Field& at, const v1::Variant& in, VariantSpec* out);
 void DecodeTable(const Field& at, const v1::SegmentTable& in, SegmentTable* out);
 void DecodeBlockWriter(const Field& at, const v1::BlockWriter& in, BlockWriter* out);
 void DecodeDevice(const Field& at, const v1::EngineDevice& in, EngineDevice* out);
-void EncodeDevice(const EngineDevice& in,
-                  v1::EngineDevice* out);  // cuts texts except kind and wish
+// Cuts texts except kind and wish.
+void EncodeDevice(const EngineDevice& in, v1::EngineDevice* out);
 
 // Each of these enums counts from 1 without a hole, with the same numbers on the wire and in C++.
 // LastOf returns its last number.

@@ -17,11 +17,11 @@ namespace larder {
 
 class WakeUp {
  public:
-  // Returns the kernel's error if it cannot open an eventfd, for example because the process has no
-  // descriptor left.
-  [[nodiscard]] static absl::StatusOr<WakeUp> Open() {
+  // Returns the kernel's error, with the text `error`, if it cannot open an eventfd, for example
+  // because the process has no descriptor left.
+  [[nodiscard]] static absl::StatusOr<WakeUp> Open(const char* error) {
     FileDescriptor fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!fd) return absl::ErrnoToStatus(errno, "cannot open an eventfd");
+    if (!fd) return absl::ErrnoToStatus(errno, error);
     return WakeUp(std::move(fd));
   }
   // The descriptor to poll for reading.

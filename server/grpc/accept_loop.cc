@@ -40,7 +40,7 @@ void TakePrecedence() {
 
 AcceptLoop::AcceptLoop(std::vector<Endpoint> endpoints, ConnectionPeers& peers,
                        IncomingMessages& incoming, const Doorkeeper::Report& report)
-    : peers_(peers), incoming_(incoming), wake_(WakeUp::Open().value()) {
+    : peers_(peers), incoming_(incoming), wake_(WakeUp::Open("cannot accept").value()) {
   for (Endpoint& endpoint : endpoints) {
     counters_.push_back(endpoint.counters);
     served_.emplace_back(std::move(endpoint), report);

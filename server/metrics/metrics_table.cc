@@ -200,8 +200,7 @@ constexpr Metric kMetrics[] = {
     {"larder_device_blocks_left_out_total", kC, "blocks", "", kDeviceLeftOut,
      "Blocks of device memory that the daemon does not record: those beyond its limits (524,288 "
      "for one engine, twice as many for all), and those reported under an engine id that belongs "
-     "to "
-     "another user."},
+     "to another user."},
     {"larder_engine_id_conflicts_total", kC, "times", "", kIdConflicts,
      "Sessions and registrations under an engine id that belongs to another user. They work, but "
      "the daemon ignores what they report about the engine."},

@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<ProcessTable>> ProcessTable::Create(const Options
   LARDER_RETURN_IF_ERROR(options.Validate());
   FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return absl::ErrnoToStatus(errno, "epoll_create1");
-  LARDER_ASSIGN_OR_RETURN(WakeUp wake, WakeUp::Open());
+  LARDER_ASSIGN_OR_RETURN(WakeUp wake, WakeUp::Open("eventfd"));
   LARDER_RETURN_IF_ERROR(Watch(epoll.get(), wake.fd(), kWake));
   return absl::WrapUnique(new ProcessTable(options, std::move(epoll), std::move(wake)));
 }

@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<Sideband>> Sideband::Create(const Options& option
                                                            ProcessTable& processes,
                                                            StagingTable& staging) {
   LARDER_RETURN_IF_ERROR(options.Validate());
-  LARDER_ASSIGN_OR_RETURN(WakeUp wake, WakeUp::Open());
+  LARDER_ASSIGN_OR_RETURN(WakeUp wake, WakeUp::Open("cannot open the sideband's loop"));
   auto sideband =
       absl::WrapUnique(new Sideband(options, std::move(wake), host, processes, staging));
   LARDER_ASSIGN_OR_RETURN(auto listener, ListeningSocket::Open({.path = options.path,

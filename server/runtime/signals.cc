@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<SignalThread>> SignalThread::Start(Handlers handl
   const sigset_t set = OurSignals();
   FileDescriptor signals(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals) return absl::ErrnoToStatus(errno, "cannot listen for signals");
-  LARDER_ASSIGN_OR_RETURN(WakeUp stop, WakeUp::Open());
+  LARDER_ASSIGN_OR_RETURN(WakeUp stop, WakeUp::Open("cannot listen for signals"));
   return std::unique_ptr<SignalThread>(
       new SignalThread(std::move(handlers), std::move(signals), std::move(stop)));
 }

@@ -10,6 +10,7 @@
 #include "storage/check.h"
 #include "storage/clock.h"
 #include "storage/spin_wait.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -19,15 +20,16 @@ constexpr uint64_t kWake = 0;  // ids of sockets are greater
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SessionLoop>> SessionLoop::Start() {
+  constexpr char kError[] = "cannot create a loop for session sockets";
   FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
-  absl::StatusOr<WakeUp> wake = WakeUp::Open();
+  if (!epoll) return absl::ErrnoToStatus(errno, kError);
+  LARDER_ASSIGN_OR_RETURN(WakeUp wake, WakeUp::Open(kError));
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = kWake;
-  if (!epoll || !wake.ok() || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake->fd(), &event) != 0) {
-    return absl::ErrnoToStatus(errno, "cannot create a loop for session sockets");
-  }
-  return absl::WrapUnique(new SessionLoop(std::move(epoll), *std::move(wake)));
+  if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.fd(), &event) != 0)
+    return absl::ErrnoToStatus(errno, kError);
+  return absl::WrapUnique(new SessionLoop(std::move(epoll), std::move(wake)));
 }
 
 SessionLoop::SessionLoop(FileDescriptor epoll, WakeUp wake)
