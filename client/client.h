@@ -122,8 +122,8 @@ struct DeviceReport {
 struct CallOptions {
   std::chrono::milliseconds deadline{10'000};
   bool hash = true;  // Put, mapped: hash while copying; if false, the daemon hashes
-  // Acquire: the Lease knows each block's segment table.  REQUIRES: at most 512 blocks; if an
-  // Acquire wants the tables of more, the daemon ends the session.
+  // Acquire: the Lease knows each block's segment table.  An Acquire of more than 512 blocks then
+  // returns InvalidArgument.
   bool tables = false;
   // Get, Acquire: how many bytes the engine's request, for which this call is made, will still read
   // after this call.  The daemon prefers to read from disk for requests with few bytes left.  Byte

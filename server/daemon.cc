@@ -556,7 +556,7 @@ AdminService::Hooks Daemon::Parts::AdminHooks() {
   hooks.gauges = [this] { return ReadGauges(); };
   hooks.drain = [this](std::chrono::milliseconds limit) { return Drain(limit); };
   hooks.counters = [this](const Gauges& gauges) {
-    const MetricReadings readings{gauges, ReadProcessMemory()};
+    const MetricReadings readings = ReadingsOf(gauges);
     std::vector<std::pair<std::string, uint64_t>> named;
     VisitCounters(counters, readings, [&named](const std::string& name, uint64_t value) {
       named.emplace_back(name, value);
@@ -565,7 +565,7 @@ AdminService::Hooks Daemon::Parts::AdminHooks() {
   };
   hooks.readings = [](const Gauges& gauges) {
     std::vector<std::pair<std::string, double>> named;
-    VisitReadings({gauges, ReadProcessMemory()}, [&named](const std::string& name, double value) {
+    VisitReadings(ReadingsOf(gauges), [&named](const std::string& name, double value) {
       named.emplace_back(name, value);
     });
     return named;

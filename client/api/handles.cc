@@ -142,6 +142,11 @@ absl::StatusOr<Lease> Lease::Take(const std::shared_ptr<SessionCore>& core,
                                   const VariantHandle& variant, std::span<const Digest> digests,
                                   const CallOptions& options) {
   LARDER_RETURN_IF_ERROR(CheckBatch(digests.size()));
+  if (options.tables && digests.size() > wire::Acquire::kTablesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("CallOptions.tables: at most ",
+                                                   wire::Acquire::kTablesMax, " blocks, not ",
+                                                   digests.size()));
+  }
   Lease lease;
   lease.core_ = core;
   lease.blocks_.resize(digests.size());
@@ -319,8 +324,10 @@ absl::StatusOr<std::vector<BlockStatus>> Reservation::Publish(const VariantHandl
   for (size_t i = 0; i < sent.size(); ++i) {
     const BlockStatus status = result[sent[i]] = answer->status[i];
     // A block of status kInvalid may be corrected and published again; with any other status the
-    // caller no longer owns the extent.
-    if (status != BlockStatus::kInvalid) End(blocks[sent[i]].extent, /*abort=*/false);
+    // caller no longer owns the extent.  If the daemon did not take the block, the extent must be
+    // aborted, because the daemon may still keep it for the reservation.
+    const bool taken = status == BlockStatus::kOk || status == BlockStatus::kDuplicate;
+    if (status != BlockStatus::kInvalid) End(blocks[sent[i]].extent, /*abort=*/!taken);
     published += status == BlockStatus::kOk ? 1 : 0;
   }
   core_->counters().blocks_put.fetch_add(published, std::memory_order_relaxed);

@@ -120,6 +120,9 @@ struct Reserve {
 };
 
 struct Acquire {
+  // The most digests of all acquires of a message that want tables.
+  static constexpr size_t kTablesMax = 512;
+
   uint64_t id = 0;
   uint32_t variant = 0;
   std::vector<Digest> digests;

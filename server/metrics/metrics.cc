@@ -28,8 +28,7 @@ class TableCollectable final : public prometheus::Collectable {
       : counters_(counters), gauges_(std::move(gauges)) {}
 
   [[nodiscard]] std::vector<prometheus::MetricFamily> Collect() const override {
-    const MetricReadings readings{
-        .daemon = gauges_(), .memory = ReadProcessMemory(), .processor_s = ReadProcessorSeconds()};
+    const MetricReadings readings = ReadingsOf(gauges_());
     std::vector<prometheus::MetricFamily> families;
     for (const Metric& metric : Metrics()) families.push_back(Family(metric, readings));
     return families;

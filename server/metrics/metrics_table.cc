@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <fstream>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -279,6 +280,12 @@ std::string Labels(const Metric& metric) {
          });
 }
 
+double ReadProcessorSeconds() {
+  timespec time{};
+  if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time) != 0) return 0;
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
 }  // namespace
 
 ProcessMemory ReadProcessMemory() {
@@ -296,10 +303,10 @@ ProcessMemory ReadProcessMemory() {
   return memory;
 }
 
-double ReadProcessorSeconds() {
-  timespec time{};
-  if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time) != 0) return 0;
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+MetricReadings ReadingsOf(Gauges daemon) {
+  return {.daemon = std::move(daemon),
+          .memory = ReadProcessMemory(),
+          .processor_s = ReadProcessorSeconds()};
 }
 
 double MetricSample::Read(const Counters& counters, const MetricReadings& readings) const {

@@ -25,15 +25,15 @@ struct ProcessMemory {
 };
 // Returns zeros if /proc does not report it.
 [[nodiscard]] ProcessMemory ReadProcessMemory();
-// Returns the processor time, in seconds, that all threads of this process have used so far.
-[[nodiscard]] double ReadProcessorSeconds();
 
 // The sources of the numbers that are not in Counters.
 struct MetricReadings {
   Gauges daemon;
   ProcessMemory memory;
-  double processor_s = 0;
+  double processor_s = 0;  // the processor time of all threads of this process so far
 };
+// Adds the current readings of this process to `daemon`.
+[[nodiscard]] MetricReadings ReadingsOf(Gauges daemon);
 
 enum class MetricType : uint8_t { kCounter, kGauge, kHistogram };
 

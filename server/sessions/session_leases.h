@@ -36,7 +36,7 @@ namespace larder {
 class SessionLeases final : private FillingHost {
  public:
   // The most segment tables that all acquires of one Up may want.
-  static constexpr size_t kTablesPerMessageMax = 512;
+  static constexpr size_t kTablesPerMessageMax = wire::Acquire::kTablesMax;
   static constexpr uint32_t kRetryAfterFullMs = 20;
   // The most open leases of one session that were granted on a block while the block had more than
   // kCrowdedHolds holds.

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "storage/clock.h"
 #include "storage/status_macros.h"
 
@@ -110,9 +111,15 @@ absl::Status ClearVerb::ClearOnce(const What& what, wire::ClearResult* result, L
     return status;
   }
   const SelectedBlocks& selected = what.scope.blocks;
+  // A block that is named twice is cleared, and counted, once.
+  absl::flat_hash_map<std::pair<VariantIndex, Digest>, BlockStatus> answers;
   std::vector<BlockStatus> statuses;
-  for (const SelectedBlocks::Block& block : selected.blocks)
-    statuses.push_back(clear(block.variant, selected.names[block.name]));
+  for (const SelectedBlocks::Block& block : selected.blocks) {
+    const std::pair name(block.variant, selected.names[block.name]);
+    const auto [answer, first] = answers.try_emplace(name, BlockStatus::kMissing);
+    if (first) answer->second = clear(name.first, name.second);
+    statuses.push_back(answer->second);
+  }
   result->blocks = AnswersOf(selected, statuses);
   return status;
 }

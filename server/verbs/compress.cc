@@ -49,10 +49,10 @@ struct CompressVerb::Run {
   CallProgress<wire::CompressProgress> progress;
   // For SELECTION_SCOPE_BLOCKS, to answer each name that the caller gave: `answered` has these
   // names and the copies that were tried, `statuses` has the status of each of these copies, and
-  // `names` has, for each selected block, the index of its name in answered.names.
+  // `names` has, for each selected block, the indices in answered.names at which it is named.
   SelectedBlocks answered;
   std::vector<BlockStatus> statuses;
-  absl::flat_hash_map<std::pair<VariantIndex, Digest>, uint32_t> names;
+  absl::flat_hash_map<std::pair<VariantIndex, Digest>, std::vector<uint32_t>> names;
   // Copies of blocks that were in use, to be tried again at the end; nullopt during that last try.
   std::optional<std::vector<Item>> held{std::in_place};
 };
@@ -121,7 +121,7 @@ absl::Status CompressVerb::Compress(const What& what, const Report& report) {
           .names = {}};
   run.answered.names = what.scope.blocks.names;
   for (const SelectedBlocks::Block& block : what.scope.blocks.blocks)
-    run.names[{block.variant, what.scope.blocks.names[block.name]}] = block.name;
+    run.names[{block.variant, what.scope.blocks.names[block.name]}].push_back(block.name);
   run.progress.done.blocks = items.size();
   (void)run.progress.Tell(true);
   absl::Status status = DoAll(run, items, TimePoint());
@@ -231,10 +231,12 @@ absl::Status CompressVerb::Settle(Run& run, std::span<const Copy> copies) {
       progress.bytes_after += BytesOfPages(copy.pages_after);
     }
     if (copy.outcome == Outcome::kChanged) Count(run.what.codec, copy);
-    const auto name = run.names.find({copy.variant, copy.digest});
-    if (name == run.names.end()) continue;
-    run.answered.blocks.push_back({copy.variant, name->second});
-    run.statuses.push_back(StatusOf(copy.outcome));
+    const auto names = run.names.find({copy.variant, copy.digest});
+    if (names == run.names.end()) continue;
+    for (const uint32_t name : names->second) {
+      run.answered.blocks.push_back({copy.variant, name});
+      run.statuses.push_back(StatusOf(copy.outcome));
+    }
   }
   return status;
 }

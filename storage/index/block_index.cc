@@ -486,6 +486,12 @@ bool BlockIndex::SetPinned(VariantIndex variant, const Digest& digest, Tier tier
   return shards_[ShardOf(hash)]->SetPinned(hash, variant, digest, tier, pinned);
 }
 
+bool BlockIndex::IsPinned(VariantIndex variant, const Digest& digest, Tier tier) const {
+  LARDER_CHECK(tier == Tier::kHost || tier == Tier::kDisk);
+  const uint64_t hash = IndexHash(variant, digest);
+  return shards_[ShardOf(hash)]->IsPinned(hash, variant, digest, tier);
+}
+
 ByteCount BlockIndex::PinnedBytes(Tier tier) const {
   uint64_t pages = 0;
   for (const auto& shard : shards_) {

@@ -227,6 +227,9 @@ class BlockIndex {
   // Marks end with the block's name.  Returns false if no tier has the block.
   // REQUIRES: tier is kHost or kDisk.
   bool SetPinned(VariantIndex variant, const Digest& digest, Tier tier, bool pinned);
+  // Returns whether the block has the mark of that tier; false if no tier has the block.
+  // REQUIRES: tier is kHost or kDisk.
+  [[nodiscard]] bool IsPinned(VariantIndex variant, const Digest& digest, Tier tier) const;
   // Returns the bytes of the blocks that pins keep in that tier, by the size that they have in HOST
   // or would need there.  For HOST these are the blocks with a mark of HOST, even those that are on
   // disk only, and the blocks with a mark of DISK that are not on disk yet.  Takes no lock.

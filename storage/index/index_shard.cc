@@ -628,6 +628,14 @@ bool IndexShard::SetPinned(uint64_t hash, VariantIndex variant, const Digest& di
   return true;
 }
 
+bool IndexShard::IsPinned(uint64_t hash, VariantIndex variant, const Digest& digest,
+                          Tier tier) const {
+  MutexLock lock(mu_);
+  const uint32_t slot = entries_.Find(hash, variant, digest);
+  if (slot == kNone || !InATier(entries_[slot].state)) return false;
+  return tier == Tier::kDisk ? entries_[slot].pinned_disk : entries_[slot].pinned_host;
+}
+
 // ---- children
 
 IndexShard::Raised IndexShard::RaiseChildren(VariantIndex variant, uint64_t parent,

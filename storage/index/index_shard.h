@@ -189,6 +189,8 @@ class IndexShard {
                                                   uint32_t now_s) const LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool SetPinned(uint64_t hash, VariantIndex variant, const Digest& digest, Tier tier,
                                bool pinned) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool IsPinned(uint64_t hash, VariantIndex variant, const Digest& digest,
+                              Tier tier) const LARDER_EXCLUDES(mu_);
   // evictable_pages, has_copies and pinned_pages take no lock (EvictionLists).
   [[nodiscard]] uint64_t evictable_pages() const LARDER_NO_THREAD_SAFETY_ANALYSIS {
     return lists_.evictable_pages();

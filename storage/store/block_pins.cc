@@ -45,18 +45,21 @@ BlockStatus BlockPins::Add(std::string_view owner, const PinKey& key, uint64_t d
   BlockIndex::Presence presence;
   index_.Lookup(key.variant, {&key.digest, 1}, {&presence, 1});
   if (presence.tiers == 0) return BlockStatus::kMissing;
-  const bool first = table_.Count(key) == 0;
-  if (first && !HasRoom(key.tier, presence)) return BlockStatus::kFull;
+  // False also if pins of the key could not keep the block when it entered.
+  const bool kept = index_.IsPinned(key.variant, key.digest, key.tier);
+  const bool full = !kept && !HasRoom(key.tier, presence);
   const std::optional<uint64_t> before = table_.DeadlineOf(owner, key);
-  if (!before && !HasShare(owner, key.tier, presence, first)) return BlockStatus::kFull;
+  if (!before && (full || !HasShare(owner, key.tier, presence, !kept))) return BlockStatus::kFull;
   if (owner.empty()) deadline_ms = std::max(deadline_ms, before.value_or(0));
   const PinTable::AddResult added = table_.Add(owner, key, deadline_ms, presence.pages);
   if (added == PinTable::AddResult::kFull) return BlockStatus::kFull;
   NoteSize();
-  if (first && !index_.SetPinned(key.variant, key.digest, key.tier, true)) {
-    LARDER_CHECK(table_.Remove(owner, key));
+  if (full) return BlockStatus::kFull;
+  if (!kept && !index_.SetPinned(key.variant, key.digest, key.tier, true)) {
+    // The block has left since the lookup.
+    if (!before) LARDER_CHECK(table_.Remove(owner, key));
     NoteSize();
-    return BlockStatus::kMissing;  // the block has left since the lookup
+    return BlockStatus::kMissing;
   }
   return IsIn(presence, key.tier) ? BlockStatus::kOk : BlockStatus::kPending;
 }

@@ -40,9 +40,8 @@ class BlockPins {
   // Adds a pin, or changes the deadline of an existing one.  kOk: the pin exists and the block is
   // in its tier.  kPending: the pin exists, but the block is only in the other tier, from which it
   // has yet to be copied.  kMissing: there is no such block; nothing has changed.  kFull: a limit
-  // is reached; nothing has changed.  If another pin of the key could not keep the block when the
-  // block entered, this one does not keep it either.  The deadline of a pin without owner (a
-  // prefetch) never becomes earlier, since several callers share this pin.
+  // is reached; nothing has changed.  The deadline of a pin without owner (a prefetch) never
+  // becomes earlier, since several callers share this pin.
   // REQUIRES: key.tier is kHost or kDisk.
   [[nodiscard]] BlockStatus Add(std::string_view owner, const PinKey& key, uint64_t deadline_ms)
       LARDER_EXCLUDES(mu_);

@@ -111,9 +111,11 @@ void Spiller::Nudge() {
 
 bool Spiller::WaitWritten(std::span<const Name> names, TimePoint until) {
   MutexLock lock(mu_);
+  bool in_time = true;
   for (const Name& name : names) {
     while (writing_.contains(name)) {
-      if (!written_.WaitUntil(mu_, until)) return !writing_.contains(name);
+      if (!in_time) return false;
+      in_time = written_.WaitUntil(mu_, until);
     }
   }
   return true;

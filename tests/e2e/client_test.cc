@@ -416,6 +416,42 @@ TEST_P(ClientTest, APublishWithoutAnswerGivesUpItsExtents) {
   ExpectOne(reservation->Publish(variant_, {&published, 1}), BlockStatus::kNotHeld);
 }
 
+// The daemon does not store encoded blocks that an engine publishes, and keeps no memory for them.
+TEST_P(ClientTest, APublishThatIsNotTakenGivesUpItsExtents) {
+  Start();
+  const TestBlock block = maker_.Block(5);
+  SegmentTable table = UniformTable(2, kLayerBytes);
+  const ByteCount bytes = table.PayloadBytes();
+  auto reservation = session_->Reserve({&bytes, 1}, {.deadline = std::chrono::minutes(10)});
+  ASSERT_TRUE(reservation.ok()) << reservation.status();
+  EXPECT_GT(daemon_->Tenant().pool_reserved(), 0u);
+  for (Segment& segment : table.segments) {
+    segment.codec = Codec::kLossless;
+    segment.raw_bytes = segment.bytes;
+  }
+  const Reservation::Block published{.extent = 0,
+                                     .digest = block.digest,
+                                     .parent = block.parent,
+                                     .tokens = block.tokens,
+                                     .table = table};
+  ExpectOne(reservation->Publish(variant_, {&published, 1}), BlockStatus::kUnsupported);
+  EXPECT_TRUE(reservation->Bytes(0).empty());
+  EXPECT_TRUE(Eventually([&] {
+    const v1::TenantStats tenant = daemon_->Tenant();
+    return tenant.pool_limit() > 0 && tenant.pool_reserved() == 0;
+  })) << daemon_->Tenant().pool_reserved();
+}
+
+TEST_P(ClientTest, AnAcquireOfTooManyTablesIsRefused) {
+  Start();
+  std::vector<Digest> digests(wire::Acquire::kTablesMax + 1, maker_.Block(1).digest);
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(session_->Acquire(variant_, digests, {.tables = true}).status()));
+  digests.pop_back();
+  EXPECT_TRUE(session_->Acquire(variant_, digests, {.tables = true}).ok());
+  ExpectOne(Put(1), BlockStatus::kOk);
+}
+
 // A session is lost while another session of the process lives.  CLEAN frees only what the lost one
 // held.
 TEST_P(ClientTest, CleanFreesOnlyTheLostSession) {

@@ -103,6 +103,15 @@ TEST(DaemonStart, ReplacesTheSocketsOfADeadDaemon) {
   EXPECT_EQ(second.Terminate(), 0);
 }
 
+TEST(DaemonStart, StatsCountsTheProcessorTimeSinceTheStart) {
+  DaemonProcess daemon;
+  ASSERT_TRUE(daemon.serves()) << daemon.errors();
+  const auto gauges = daemon.Stats().gauges();
+  const auto seconds = gauges.find("larder_cpu_seconds_total");
+  ASSERT_NE(seconds, gauges.end());
+  EXPECT_GT(seconds->second, 0);
+}
+
 // The daemon calls itself every two seconds, for the first time two seconds after its start.
 TEST(DaemonLife, ItsCallToItselfLeavesNoDescriptorOpen) {
   DaemonProcess daemon(Flags{});

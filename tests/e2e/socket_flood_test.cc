@@ -185,6 +185,7 @@ TEST_P(SocketFloodTest, OtherClientsAreServed) {
     ++calls;
   } while (Clock::now() < until && !HasFailure());
   EXPECT_LT(slowest, kStallMax);
+  EXPECT_TRUE(flood.Attacks()) << "an attacker has ended by itself";
   flood.End();
   EXPECT_TRUE(HealthyWithin(*daemon, seconds(1))) << "after the flood";
   EXPECT_TRUE(Eventually([&] { return !daemon->Stats().version().empty(); }, seconds(1)));

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -44,6 +45,13 @@ class SocketFlood {
   SocketFlood& operator=(const SocketFlood&) = delete;
 
   [[nodiscard]] const std::vector<pid_t>& children() const { return children_; }
+  // Returns false if an attacker has ended by itself.
+  [[nodiscard]] bool Attacks() const {
+    for (const pid_t child : children_) {
+      if (waitpid(child, nullptr, WNOHANG) != 0) return false;
+    }
+    return true;
+  }
   void End() {
     for (const pid_t child : children_) kill(child, SIGKILL);
     for (const pid_t child : children_) waitpid(child, nullptr, 0);
@@ -55,6 +63,9 @@ class SocketFlood {
   [[noreturn]] static void Attack(const Options& options, pid_t parent) {
     if (options.uid != geteuid() && setresuid(options.uid, options.uid, options.uid) != 0) _exit(1);
     DieWith(parent);
+    // As another program, the attacker has no descriptors of its victim.  A connection that the
+    // victim closes would otherwise stay open, and stay registered in the epoll set of its gRPC.
+    if (syscall(SYS_close_range, 3u, ~0u, 0u) != 0) _exit(1);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     options.path.copy(address.sun_path, sizeof address.sun_path - 1);

@@ -59,6 +59,22 @@ TEST_F(ClearVerbTest, ClearsNamedBlocksAndAnswersForEach) {
   EXPECT_EQ(process_->counters.blocks_cleared_disk.value(), 3u);
 }
 
+TEST_F(ClearVerbTest, ClearsABlockThatIsNamedTwiceOnce) {
+  Start();
+  ASSERT_NO_FATAL_FAILURE(PutChain("a", 1));
+  BlockScope scope = Scope(SelectionScope::kBlocks, "a", 1);
+  SelectedBlocks& selected = scope.blocks;
+  selected.names.push_back(selected.names.front());
+  selected.blocks.push_back({selected.blocks.front().variant, 1});
+  for (const bool dry_run : {true, false}) {
+    const wire::ClearResult result = Clear(scope, kBoth, /*pinned=*/false, dry_run);
+    EXPECT_EQ(result.host.blocks, 1u);
+    ASSERT_EQ(result.blocks.size(), 2u);
+    EXPECT_EQ(result.blocks[0].status, BlockStatus::kOk);
+    EXPECT_EQ(result.blocks[1].status, BlockStatus::kOk);
+  }
+}
+
 TEST_F(ClearVerbTest, ClearsBlocksBehindAPrefix) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 4));

@@ -326,6 +326,21 @@ TEST_F(CompressVerbTest, AnswersForEachName) {
   EXPECT_THAT(statuses, ElementsAre(BlockStatus::kOk, BlockStatus::kKept, BlockStatus::kMissing));
 }
 
+TEST_F(CompressVerbTest, AnswersEachTimeThatABlockIsNamed) {
+  Start();
+  ASSERT_NO_FATAL_FAILURE(PutChain("a", 1));
+  BlockScope scope = Scope(SelectionScope::kBlocks, "a", 1);
+  SelectedBlocks& selected = scope.blocks;
+  selected.names.push_back(selected.names.front());
+  selected.blocks.push_back({selected.blocks.front().variant, 1});
+  wire::CompressProgress last;
+  ASSERT_TRUE(TryCompress({.scope = scope, .tiers = kBoth}, &last).ok());
+  EXPECT_EQ(last.blocks, 2u) << "two copies of one block";
+  ASSERT_EQ(last.answers.size(), 2u);
+  EXPECT_EQ(last.answers[0].status, BlockStatus::kOk);
+  EXPECT_EQ(last.answers[1].status, BlockStatus::kOk);
+}
+
 TEST_F(CompressVerbTest, ADryRunChangesNothing) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 3));

@@ -189,6 +189,26 @@ TEST_F(BlockPinsTest, RestoredPinsBeyondTheLimitKeepNoBlocks) {
             16);
 }
 
+// The limit applies to the block, whichever of its pins comes first.
+TEST_F(BlockPinsTest, APinOfABlockThatAnotherPinDoesNotKeepIsRefusedOrKeepsIt) {
+  std::vector<Digest> blocks;
+  for (uint32_t i = 0; i < 17; ++i) {
+    blocks.push_back(Chain(Digest{}, TestTokens(i)).back());
+    EXPECT_TRUE(pins().Restore("a", Key(blocks.back()), kLater_ms));
+    EXPECT_EQ(Put(i), blocks.back());
+  }
+  const Digest last = blocks.back();
+  EXPECT_EQ(pins().Add("b", Key(last), kLater_ms), BlockStatus::kFull);
+  EXPECT_EQ(pins().Count(Key(last)), 1u);
+  EXPECT_EQ(pins().Add("a", Key(last), 2 * kLater_ms), BlockStatus::kFull);
+  EXPECT_EQ(pins().DeadlineOf("a", Key(last)), 2 * kLater_ms) << "the pin exists, so it is renewed";
+  EXPECT_TRUE(pins().Remove("a", Key(blocks.front())));
+  EXPECT_EQ(pins().Add("a", Key(last), kLater_ms), BlockStatus::kOk);
+  EXPECT_EQ(pins().Add("b", Key(last), kLater_ms), BlockStatus::kOk);
+  Churn();
+  EXPECT_TRUE(InHost(last));
+}
+
 TEST_F(BlockPinsTest, PinsOnDiskCountInHostUntilTheBlockIsOnDisk) {
   for (uint32_t i = 0; i < 20; ++i) {
     EXPECT_EQ(pins().Add("a", Key(Put(i), Tier::kDisk), kLater_ms),

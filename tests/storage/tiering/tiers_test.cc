@@ -1,6 +1,8 @@
 // From HOST to disk and out of both: a store with a spiller over the reference tier.
 #include <array>
+#include <chrono>
 #include <map>
+#include <thread>
 
 #include "storage/tiering/host_verifier.h"
 #include "tests/storage/tiering/gated_tier.h"
@@ -25,6 +27,27 @@ TEST_F(Tiers, AClaimedBlockIsWrittenWhenItIsUnclaimed) {
   process.Settle();
   EXPECT_EQ(process.Tiers(digest), kHostBit | kDiskBit);
   EXPECT_TRUE(process.spiller_->WaitWritten({&name, 1}, std::chrono::steady_clock::now()));
+}
+
+// The wait for the first name ends at the deadline, at about the moment at which that name is
+// written; the second name is still being written.
+TEST_F(Tiers, AWaitThatEndsAtItsDeadlineIsForAllNames) {
+  Process process(medium_, MiB(64));
+  const std::array names = {std::pair(process.variant(), process.Publish(1)),
+                            std::pair(process.variant(), process.Publish(2))};
+  constexpr int kTries = 300;
+  for (int i = 0; i < kTries; ++i) {
+    for (const auto& [variant, digest] : names)
+      ASSERT_TRUE(process.spiller_->Claim(variant, digest));
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
+    std::thread first([&] {
+      std::this_thread::sleep_until(until);
+      process.spiller_->Unclaim(std::span(names).first(1));
+    });
+    EXPECT_FALSE(process.spiller_->WaitWritten(names, until));
+    first.join();
+    process.spiller_->Unclaim(std::span(names).last(1));
+  }
 }
 
 TEST_F(Tiers, BlocksAreSpilledAndReportedDurable) {
