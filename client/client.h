@@ -122,8 +122,8 @@ struct DeviceReport {
 struct CallOptions {
   std::chrono::milliseconds deadline{10'000};
   bool hash = true;  // Put, mapped: hash while copying; if false, the daemon hashes
-  // Acquire: the Lease knows each block's segment table.  An Acquire of more than 512 blocks then
-  // returns InvalidArgument.
+  // Acquire: the Lease has the segment table of each block that is kOk.  An Acquire of more than
+  // 512 blocks then returns InvalidArgument.
   bool tables = false;
   // Get, Acquire: how many bytes the engine's request, for which this call is made, will still read
   // after this call.  The daemon prefers to read from disk for requests with few bytes left.  Byte
@@ -352,9 +352,9 @@ class Client {
 
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Session>> Attach(const SessionOptions& options);
   // Hands device memory (Device::Export) to the daemon, to share it with other processes of this
-  // host and uid.  Any of them that has the ticket may open it until the share is dropped or the
+  // host and uid.  Any of them that has the ticket may open it until DropShare, or until the
   // sideband connection of this Client ends, for example because Attach replaces it.  Returns
-  // Unavailable if there is no sideband, ResourceExhausted if there are too many shares.
+  // Unavailable if there is no sideband, ResourceExhausted if too many tickets are in use.
   [[nodiscard]] absl::StatusOr<ShareTicket> ShareMemory(const DeviceExport& exported);
   [[nodiscard]] absl::Status DropShare(const ShareTicket& ticket);
   // Returns the export that Device::Import takes (see DeviceImports).  Returns NotFound if no

@@ -1,9 +1,9 @@
 // Device memory of other processes, imported and kept, for a decoder that reads a prefiller's
 // blocks again and again.
 //
-// At most `imports_max` imports are kept; the least recently used one is discarded first.  If an
-// owner dropped a share or ended, Sweep discards its import, and so does a Get of its ticket:
-// memory that was imported by handle may be gone.
+// At most `imports_max` imports are kept; the least recently used one is discarded first.  If the
+// process that shared the memory has ended, or has called Client::DropShare, Sweep discards the
+// import, and so does a Get of the ticket: the memory may be gone.
 // Ownership: Client and device are the caller's and outlive this object.  Memory that Get returned
 // stays imported at least as long as a caller holds it, and the device must outlive it.
 // Thread-safety: All methods may be called from any thread.

@@ -13,9 +13,9 @@
 //
 // If the layouts of pages and payload have their bytes in long runs, the device's copy engines move
 // them directly; otherwise they go through staging memory of the device and a scatter (or gather).
-// A load reports a block as kOk only when all wanted bytes of it are in the pages, and the lease
-// through which they were read in place was still valid then.  The pages of a block that is not kOk
-// have undefined content.  Not every read from HOST is checked against the hashes.
+// A load reports a block as kOk only when all wanted bytes of it are in the pages, and, if they
+// were read in place, their lease was still valid then.  The pages of a block that is not kOk have
+// undefined content.  Not every read from HOST is checked against the hashes.
 // Ownership: Session and device are the caller's and outlive the cache; the cache outlives its
 // loads.  PagedCache allocates `staging_bytes` of device memory if it scatters and gathers, and
 // about a quarter of that as pinned host memory if the session does not both read and write in

@@ -32,8 +32,8 @@ class CudaContext {
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
 
-  // Makes a CudaContext the calling thread's current context while the Scope lives, and the former
-  // one, such as the engine's, afterwards.  Does nothing if the driver refuses.
+  // Makes the GPU's primary context current in the calling thread while the Scope lives; afterwards
+  // the former one, such as the engine's, is current.  Does nothing if the driver refuses.
   class Scope {
    public:
     explicit Scope(const CudaContext& cuda);

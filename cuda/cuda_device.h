@@ -4,9 +4,9 @@
 // too.  If the build leaves CUDA out, cuda_device_absent.cc takes the place of the CUDA sources.
 //
 // Ownership and thread-safety: those of device.h.
-// Limits: a kernel launch moves at most 2^31 - 1 pieces (gather_scatter.h), with tables of at most
-// 512 KiB, so a larger move takes several launches, and a move of which a single block exceeds
-// these limits is refused.
+// Limits: a kernel launch moves at most MoveBlocksMax blocks (gather_scatter.h): those whose tables
+// fit into 512 KiB and that have at most 2^31 - 1 pieces.  So a larger Gather or Scatter takes
+// several launches, and is refused if a single block exceeds these limits.
 #pragma once
 
 #include <cstdint>

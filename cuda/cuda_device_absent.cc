@@ -1,5 +1,5 @@
-// This file is built instead of cuda_device.cc and the other CUDA sources if the build leaves CUDA
-// out.
+// If the build leaves CUDA out, this file is built instead of cuda_device.cc and the other CUDA
+// sources.
 #include "cuda/cuda_device.h"
 
 namespace larder {

@@ -48,7 +48,7 @@ class HandleMemory : public DeviceMemory {
   }
   [[nodiscard]] uint64_t address() const override { return at_; }
   [[nodiscard]] ByteCount bytes() const override { return bytes_; }
-  // The memory belongs to the exporting process, so it cannot be shared again.
+  // The memory belongs to the exporting process, so this process cannot share it again.
   [[nodiscard]] SharePath share() const override { return SharePath::kNone; }
 
  private:
@@ -160,8 +160,8 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> ImportDescriptor(std::shared_ptr<C
       cuda->StatusOf(cuda->driver().cuMemImportFromShareableHandle(
                          &allocation, descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
                      "cuMemImportFromShareableHandle"));
-  // cuMemMap refuses a size larger than the allocation, so a size in `exported` that is too large
-  // fails here.
+  // cuMemMap refuses more than the size of the allocation, so Map fails if exported.bytes is too
+  // large.
   auto memory = MappedMemory::Map(cuda, allocation, exported.bytes, mapped_bytes);
   if (memory.ok()) ++cuda->counters().imports_descriptor;
   return memory;

@@ -41,7 +41,7 @@ class AllocatedPinned : public PinnedMemory {
   const std::span<std::byte> bytes_;
 };
 
-// Memory of the caller.  The object registers its pieces on threads of its own.
+// Memory of the caller.  This object registers the memory, piece by piece, on threads of its own.
 class RegisteredPinned : public PinnedMemory {
  public:
   static absl::StatusOr<std::unique_ptr<PinnedMemory>> Make(std::shared_ptr<CudaContext> cuda,
@@ -129,8 +129,9 @@ class RegisteredPinned : public PinnedMemory {
       changed_.NotifyAll();
     }
   }
-  // Registers memory with PinAccess::kRead read-only if the device supports it.  If this fails, and
-  // for other memory, tries plain registration, which may need memory that is mapped writable.
+  // Registers a piece.  If the memory has PinAccess::kRead, and the device supports it, tries a
+  // read-only registration first.  Otherwise, or if that fails, tries a plain one, which may need
+  // memory that is mapped writable.
   PieceState Register(size_t piece, absl::Status* why) {
     if (read_only_ && cuda_->pins_read_only() &&
         Register(piece, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_READ_ONLY).ok())

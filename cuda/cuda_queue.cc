@@ -62,8 +62,8 @@ class CudaEvent : public DeviceEvent {
   const CUevent event_;
 };
 
-// The tables of launches (gather_scatter.h), in host memory and on the device, in slots that are
-// used in turn.
+// The tables of kernel launches (PagedMoveArgs), in host memory and on the device, in slots that
+// are used in turn.
 class TableRing {
  public:
   static absl::StatusOr<std::unique_ptr<TableRing>> Make(const std::shared_ptr<CudaContext>& cuda) {
@@ -105,7 +105,7 @@ class TableRing {
 };
 
 // The argument of RunStagedCopy, a host function that the driver calls in the order of a stream.
-// RunStagedCopy deletes it.
+// RunStagedCopy deletes the argument.
 struct StagedCopy {
   std::byte* to;
   const std::byte* from;
@@ -186,7 +186,7 @@ class CudaQueue : public DeviceQueue {
     from_.push_back(from);
     bytes_.push_back(bytes);
   }
-  // Splits a copy into parts that the device can copy directly and parts that are staged.
+  // Splits a copy into parts that the device can copy directly and parts for CopyStaged.
   absl::Status Sort(CopyDirection direction, const DeviceCopy& copy) {
     if (direction == CopyDirection::kWithin) {
       AddDirect(copy.to, copy.from, copy.bytes);
@@ -320,9 +320,9 @@ class CudaQueue : public DeviceQueue {
     }
     return recorded;
   }
-  // Returns the number of blocks of the grid.  If the move limits the multiprocessors, each block
-  // counts as a whole multiprocessor, since it may run on one of its own; otherwise there are at
-  // most two blocks per multiprocessor.
+  // Returns the number of blocks of the grid.  If the move limits the multiprocessors, each such
+  // block counts as a whole multiprocessor, since it may run on one of its own; otherwise there are
+  // at most two blocks per multiprocessor.
   [[nodiscard]] unsigned Grid(const PagedMoveArgs& args, const PagedMove& move) const {
     constexpr uint32_t kWarps = kKernelThreads / kWarpLanes;
     const uint32_t useful = (args.pieces + kWarps - 1) / kWarps;
@@ -338,8 +338,8 @@ class CudaQueue : public DeviceQueue {
   absl::Status broken_;                    // if not OK: what CopyBatch and moves return
   std::unique_ptr<TableRing> tables_;      // made by the first move
   std::unique_ptr<PinnedMemory> staging_;  // made by the first copy that needs it
-  // The parts of the batch that CopyBatch is enqueuing.  Kept between calls so that their memory is
-  // reused.
+  // The parts of the batch that CopyBatch is enqueuing.  The vectors are kept between calls so that
+  // their memory is reused.
   std::vector<CUdeviceptr> to_, from_;
   std::vector<size_t> bytes_;
   std::vector<PinRegistry::Part> parts_;

@@ -3,9 +3,9 @@
 // Ownership: the queue owns its stream, unless the stream was adopted, and shares ownership of the
 // context.
 // Thread-safety: as device.h says.
-// Limits: a queue has the tables of at most 4 launches (kTableSlots) in use at once, so a Gather or
-// Scatter that needs a fifth waits for the oldest of them.  A Gather or Scatter allocates the
-// tables, and a copy that is staged a pinned buffer, if the queue has none yet; such a call
+// Limits: a queue has memory for the tables of 4 kernel launches (kTableSlots), so a Gather or
+// Scatter that needs a fifth waits for the oldest launch.  The first Gather or Scatter allocates
+// this memory, and the first copy that needs a pinned buffer allocates that; such a call
 // synchronizes.
 #pragma once
 

@@ -100,7 +100,8 @@ struct PinOptions {
 // Memory of the process that copies may use.  Destroying the object unregisters the memory
 // (synchronizes), and frees it if it came from AllocatePinned.  Memory that was given to Pin stays
 // the caller's, and must be mapped as long as the object lives.  Copies may use the memory as soon
-// as the object exists: what the device cannot access directly is staged.
+// as the object exists: what the device cannot access directly is staged, that is, copied through a
+// pinned buffer of the queue.
 class PinnedMemory {
  public:
   virtual ~PinnedMemory() = default;
@@ -156,10 +157,10 @@ class DeviceQueue {
   // addresses are memory of the device.
   [[nodiscard]] virtual absl::Status CopyBatch(CopyDirection direction,
                                                std::span<const DeviceCopy> copies) = 0;
-  // Gather moves rows from the engine's pages into payloads of records, Scatter moves them back.
-  // Payloads lie in memory of the device.  Both return InvalidArgument if PagedPlan::Check refuses
-  // the move, or if it is too large for the device (cuda_device.h, host_device.h); Unavailable if
-  // the device has no kernels.  The caller may destroy plan, move and blocks after the call.
+  // Gather copies KV from the engine's pages into payloads of records, Scatter copies it back.
+  // Payloads lie in memory of the device.  Both return InvalidArgument if PagedPlan::Check fails,
+  // or if the move is too large for the device (cuda_device.h, host_device.h); Unavailable if the
+  // device has no kernels.  The caller may destroy plan, move and blocks after the call.
   [[nodiscard]] virtual absl::Status Gather(const PagedPlan& plan, const PagedMove& move) = 0;
   [[nodiscard]] virtual absl::Status Scatter(const PagedPlan& plan, const PagedMove& move) = 0;
 

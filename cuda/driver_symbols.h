@@ -1,4 +1,4 @@
-// The functions of libcuda, found at run time.  All other files call them through CudaSymbols.
+// The functions of libcuda, found at run time.  Other sources call them through CudaSymbols.
 //
 // No binary of Larder links against libcuda.  A machine without libcuda, or with one that is too
 // old, is a normal state: the error of Load says what is missing, in a sentence for the operator.
@@ -47,7 +47,7 @@ namespace larder {
 // clang-format on
 
 // cuMemcpyBatchAsync and its successor cuMemcpyBatchAsync_v2 have different signatures.  Both are
-// declared here, so that this file compiles with any cuda.h.
+// declared here, so that this file also compiles with a cuda.h that lacks them.
 using CudaBatchCopy = CUresult (*)(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count,
                                    void* attributes, size_t* attribute_indices,
                                    size_t attribute_count, CUstream stream);  // CUDA 13.0

@@ -1,10 +1,10 @@
 // The kernels of gather_scatter.h.  Compiled to a fat binary that is part of the library
 // (cuda_kernels.h); CUDA's runtime library is not linked.
 //
-// The grid is persistent: with N warps in the grid, each warp moves every Nth piece, so the size of
-// the grid limits how many multiprocessors are busy.  A lane reads the values of all its accesses
-// of a piece before it writes the first of them.  Reads and writes have a streaming hint for the
-// caches, because no byte of the KV is accessed twice.
+// With N warps in the grid, each warp moves every Nth piece, so the size of the grid limits how
+// many multiprocessors are busy.  A lane reads the values of all its accesses of a piece before it
+// writes the first of them.  Reads and writes have a streaming hint for the caches, because no byte
+// of the KV is accessed twice.
 #include "cuda/gather_scatter.h"
 
 namespace larder {

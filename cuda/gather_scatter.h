@@ -1,10 +1,10 @@
-// Moves rows between an engine's pages and payloads of records.  This file has the arithmetic that
-// the kernel and its host twin share.
+// Gather and Scatter: the copying of KV between an engine's pages and payloads of records.  This
+// file has the arithmetic that the GPU's kernel and MoveOnHost, its twin on the CPU, share.
 //
 // An access is one load and one store of access_bytes bytes.  The work is cut into pieces of at
 // most kPieceAccesses accesses of one tile (TileShape); the 32 lanes of a warp move a piece in
 // parallel.  The kernel (gather_scatter.cu) and the twin (gather_scatter.cc) make the same
-// accesses, in different order.
+// accesses.
 //
 // Ownership: values that contain addresses.  Thread-safety: pieces are independent of each other.
 // Limits: 2^31 - 1 pieces per launch (MoveBlocksMax).
@@ -42,8 +42,8 @@ struct FastDivisor {
 };
 [[nodiscard]] FastDivisor MakeFastDivisor(uint32_t divisor);
 
-// The arguments of a launch.  The four pointers are to tables in memory that the kernel, or the
-// host twin, can read.
+// The arguments of a launch.  The four pointers are to tables in memory that the kernel or
+// MoveOnHost can read.
 struct PagedMoveArgs {
   const uint64_t* engine_bases = nullptr;     // [planes]
   const uint64_t* payload_offsets = nullptr;  // [planes], from the first moved layer
@@ -60,7 +60,7 @@ struct PagedMoveArgs {
   FastDivisor inner;
 };
 
-// Where a piece lies: its tile, and its first access in it.
+// Where a piece lies: its tile, and its first access in the tile.
 struct Piece {
   uint64_t engine = 0, payload = 0;  // addresses of the tile's first byte on the two sides
   uint32_t first_access = 0;         // index of the first access inside the tile
@@ -84,7 +84,7 @@ struct AccessOffsets {
   uint64_t engine = 0, payload = 0;
 };
 
-// Returns the offsets of access `access` from the first byte of its tile on the two sides.
+// Returns the offsets of access `access` from the first byte of its tile, in page and payload.
 LARDER_HOST_DEVICE AccessOffsets FindAccess(const PagedMoveArgs& args, uint32_t access,
                                             uint32_t access_bytes) {
   const uint32_t run = args.run_accesses.Divide(access);
@@ -100,7 +100,7 @@ LARDER_HOST_DEVICE AccessOffsets FindAccess(const PagedMoveArgs& args, uint32_t 
 // Returns how many 64-bit words the four tables of PagedMoveArgs take for `blocks` blocks.
 [[nodiscard]] size_t MoveTableWords(const PagedPlan& plan, LayerRange layers, size_t blocks);
 // Returns the largest number of blocks whose tables fit into `words` 64-bit words and that have at
-// most 2^31 - 1 pieces; 0 if one block is too many.
+// most 2^31 - 1 pieces together; 0 if one block is too many.
 [[nodiscard]] size_t MoveBlocksMax(const PagedPlan& plan, LayerRange layers, size_t words);
 // Fills `tables` and returns the arguments of a launch that reads the tables at address
 // `tables_at`.
@@ -115,7 +115,7 @@ LARDER_HOST_DEVICE AccessOffsets FindAccess(const PagedMoveArgs& args, uint32_t 
 // kGather moves from pages to payloads, kScatter from payloads to pages.
 enum class MoveDirection : uint8_t { kGather = 1, kScatter = 2 };
 
-// Does what the kernel does, on the calling thread.
+// Does what the kernel would do, on the calling thread.
 // REQUIRES: all addresses are memory of this process.
 void MoveOnHost(const PagedMoveArgs& args, MoveDirection direction, uint32_t access_bytes);
 

@@ -301,8 +301,8 @@ class HostDevice : public Device {
     if (share == SharePath::kHandle)
       return absl::UnavailableError("the host device shares by descriptor only");
     LARDER_ASSIGN_OR_RETURN(std::unique_ptr<HostMemory> memory, HostMemory::Make(bytes, share));
-    // Filled, because new memory of a GPU is not zeroed: code that relies on zeros must fail here
-    // too.
+    // Filled, because new memory of a GPU need not be zero: code that relies on zeros must fail
+    // here too.
     std::memset(At(memory->address()), 0xA5, bytes.value());
     return memory;
   }

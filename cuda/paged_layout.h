@@ -6,7 +6,8 @@
 // describes all of these with an address per layer and plane, and three strides.  The payload of a
 // record holds the same rows, layer by layer, in one of two orders.
 //
-// A row is the bytes of one token and one head in one plane.  It is contiguous in both layouts.
+// A plane is K, V, both fused, or MLA's latent.  A row is the bytes of one token and one head in
+// one plane; it is contiguous in both layouts.
 // Ownership: values.  Thread-safety: pure functions.
 // Limits: those that the Validate functions check.
 #pragma once
@@ -24,7 +25,7 @@ namespace larder {
 inline constexpr uint32_t kPlanesMax = 2;
 inline constexpr uint32_t kPagedTokensMax = 65536;
 
-// An engine's paged cache.  The row of (layer, plane, page, slot, head) is at
+// An engine's paged cache.  The row of (layer, plane, page, slot in the page, head) is at
 //   bases[layer * planes + plane] + page * page_stride + slot * token_stride + head * head_stride.
 struct PagedLayout {
   uint32_t layers = 0;

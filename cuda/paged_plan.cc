@@ -12,8 +12,8 @@ namespace larder {
 namespace {
 
 constexpr uint32_t kAccessBytesMax = 16;
-// Below this average size in bytes copies are left to Gather and Scatter, since each copy has a
-// fixed cost (bench/device.cc, device_to_SIZE).
+// If the copies of RunsOf are smaller than this on average, in bytes, Gather and Scatter are
+// preferred, since each copy has a fixed cost (bench/device.cc, device_to_SIZE).
 constexpr uint64_t kCopyBytesMin = 256 << 10;
 
 absl::Status Wrong(absl::string_view what, uint64_t got) {
@@ -54,7 +54,7 @@ absl::StatusOr<PagedPlan> PagedPlan::Make(const PagedLayout& engine, const Paylo
   plan.ShapeTile(engine, payload);
   plan.FindAccess(engine);
 
-  // The copies are counted for a block whose pages are not adjacent, so that no block needs more.
+  // The copies are counted for a block whose pages are not adjacent, which needs the most.
   std::vector<uint32_t> pages(plan.tiles_per_plane_);
   for (uint32_t i = 0; i < pages.size(); ++i) pages[i] = 2 * i;
   const PagedBlock block{.payload = 0, .pages = pages, .first_slot = 0};
@@ -63,7 +63,7 @@ absl::StatusOr<PagedPlan> PagedPlan::Make(const PagedLayout& engine, const Paylo
   return plan;
 }
 
-// Shapes the tile, and joins rows that follow each other on both sides into one run.
+// Shapes the tile, and joins rows that follow each other in both layouts into one run.
 void PagedPlan::ShapeTile(const PagedLayout& engine, const PayloadLayout& payload) {
   tile_tokens_ = std::min(payload.block_tokens, engine.page_tokens);
   tiles_per_plane_ = payload.block_tokens / tile_tokens_;

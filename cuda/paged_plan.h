@@ -14,8 +14,8 @@
 
 namespace larder {
 
-// The shape of a tile.  A tile is the rows that one page holds of one block, layer and plane:
-// `outer` times `inner` runs, each dense on both sides.
+// The shape of a tile.  A tile is what one page holds of one block, layer and plane: `outer` times
+// `inner` runs of bytes, each contiguous in the engine's page and in the payload.
 struct TileShape {
   uint32_t outer = 1, inner = 1;
   uint32_t run_bytes = 0;
@@ -43,7 +43,7 @@ class PagedPlan {
   // smaller than a page.
   [[nodiscard]] uint32_t tiles_per_plane() const { return tiles_per_plane_; }
   [[nodiscard]] uint64_t payload_tile_stride() const { return payload_tile_stride_; }
-  // 16, 8, 4, 2 or 1: every address, stride and run length that a move uses is a multiple of it.
+  // 16, 8, 4, 2 or 1: the addresses, strides and run lengths that a move uses are multiples of it.
   [[nodiscard]] uint32_t access_bytes() const { return access_bytes_; }
   [[nodiscard]] uint32_t planes() const { return planes_; }
   [[nodiscard]] uint32_t layers() const { return layers_; }
@@ -56,11 +56,11 @@ class PagedPlan {
   [[nodiscard]] uint64_t EngineOffset(const PagedBlock& block, uint32_t tile) const;
   // The bytes of the moved layers of one block, without padding.
   [[nodiscard]] ByteCount BytesPerBlock(LayerRange layers) const;
-  // PayloadBegin returns where these layers begin in the payload.  PayloadSpan returns how many
-  // bytes they span there, including the padding between them.
+  // PayloadBegin returns where these layers begin in a whole block's payload.  PayloadSpan returns
+  // how many bytes they span there, including the padding between them.
   [[nodiscard]] ByteCount PayloadBegin(LayerRange layers) const;
   [[nodiscard]] ByteCount PayloadSpan(LayerRange layers) const;
-  // Returns true if copy engines should make the copies of RunsOf, instead of Gather and Scatter.
+  // Returns true if the copies of RunsOf should be made instead of a Gather or Scatter.
   [[nodiscard]] bool PrefersCopies() const { return prefers_copies_; }
 
  private:
@@ -79,8 +79,8 @@ class PagedPlan {
 struct RunCopy {
   uint64_t engine = 0, payload = 0, bytes = 0;
 };
-// Returns the move of these layers and blocks as a list of copies, for plans that prefer copies.  A
-// copy may join runs of one block, but never spans two blocks.
+// Returns the move of these layers and blocks as a list of copies, for plans with PrefersCopies().
+// No copy spans two blocks.
 // REQUIRES: plan.Check is OK.
 [[nodiscard]] std::vector<RunCopy> RunsOf(const PagedPlan& plan, LayerRange layers,
                                           std::span<const PagedBlock> blocks);

@@ -1,8 +1,8 @@
 // Records which memory of the process copies may use, and which of it the device can access
 // directly.
 //
-// Ranges are cut into pieces, because registering takes long (the driver touches every page) and
-// the driver may refuse one piece and accept another.  A copy is cut where pieces end, because the
+// Ranges of memory are cut into pieces, because registering them with the driver takes long and the
+// driver may refuse one piece and accept another.  A copy is cut where pieces end, because the
 // driver requires that a copy's source, and its destination, lies in a single registration.
 //
 // Ownership: the registry holds addresses only; the code that adds a range must remove it.
@@ -26,7 +26,7 @@ enum class PieceState : uint8_t { kPending = 1, kRegistered = 2, kReadOnly = 3, 
 
 class PinRegistry {
  public:
-  // A part of a copy.  `direct` is true if the device can access the part's memory of the process
+  // A part of a copy: memory of the process.  `direct` is true if the device can access this memory
   // directly.
   struct Part {
     uint64_t begin = 0;
@@ -34,8 +34,8 @@ class PinRegistry {
     bool direct = false;
   };
 
-  // Adds a range with all pieces pending.  Returns AlreadyExists if the range overlaps one that was
-  // added and not removed.
+  // Adds a range of memory, none of whose pieces is registered or refused yet.  Returns
+  // AlreadyExists if the range overlaps one that was added and not removed.
   [[nodiscard]] absl::Status Add(uint64_t begin, uint64_t bytes, uint64_t piece_bytes,
                                  PinAccess access) LARDER_EXCLUDES(mu_);
   void Remove(uint64_t begin) LARDER_EXCLUDES(mu_);

@@ -113,7 +113,7 @@ struct Verbs {
         device(store, disk.tier, devices, directives),
         verify(store, disk, counters),
         // Requests that wait in `answering` also count toward gRPC's quota, so their limit is half
-        // of the quota of one server.
+        // of the quota of one gRPC server.
         answering(kAnswering, kRequestsWaiting, memory_limit.value() / 4) {
     if (disk.tier != nullptr) pins.Load();
   }
@@ -127,7 +127,7 @@ struct Verbs {
   CompressVerb compress;
   DeviceVerbs device;
   VerifyVerb verify;
-  // Destroyed before the verbs, which their jobs use.
+  // These pools are destroyed before the verbs, because their jobs use the verbs.
   WorkerPool answering;
   WorkerPool clearing{kLongCalls, kLongCallsWaiting, SIZE_MAX};
   WorkerPool moving{kLongCalls, kLongCallsWaiting, SIZE_MAX};
@@ -497,8 +497,8 @@ void Daemon::Parts::Housekeep() {
     if (disk) disk->worker.Tick();
     verbs.pins.Tick(now);
     directives.Tick(now);
-    // Until everything on disk is known, what is still unknown may be the only blocks of an engine,
-    // so no engine is collected before then.
+    // Collect forgets detached engines without stored blocks.  Until everything on disk is known,
+    // the blocks that are still unknown may be an engine's only ones, so Collect waits.
     const bool all_known = !disk || disk->worker.all_known();
     if (++periods % kPeriodsPerCollect == 0 && all_known) instances.Collect();
     housekeeping.Answer();
@@ -507,8 +507,8 @@ void Daemon::Parts::Housekeep() {
   }
 }
 
-// Shows NOT_SERVING while a socket of gRPC cannot accept or the pool has no memory at all, so that
-// a router does not wait for this node.  No effect during a drain.
+// Makes the gRPC health service answer NOT_SERVING while a socket of gRPC cannot accept or the pool
+// has no memory at all, so that a router does not wait for this node.  No effect during a drain.
 void Daemon::Parts::ShowHealth() {
   const bool serves = grpc_sockets->accepting->Accepting() && !store.pool().starved();
   if (draining || serves == health_shown) return;
@@ -525,7 +525,8 @@ void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
     return shares.held(ShareKind::kCalls) == 0 && shares.held(ShareKind::kByteStreams) == 0 &&
            shares.held(ShareKind::kMessageBytes) == 0;
   });
-  // Answers on their way get a short grace, not the rest of the limit: a client may not read.
+  // Calls under way get only kLastAnswers and not the rest of `limit`: a client may not read its
+  // answer.
   const auto grace = std::chrono::system_clock::now() + kLastAnswers;
   grpc_sockets->Shutdown(grace);
   if (disk) AwaitSpilled(deadline);  // no client can publish any more
@@ -534,7 +535,8 @@ void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
   changed.NotifyAll();
 }
 
-// Work ends on threads that do not wake this one, so AwaitNone checks every kHousekeepingPeriod.
+// Sessions and calls end on threads that do not wake this one, so AwaitNone calls `none` about
+// every kHousekeepingPeriod.
 void Daemon::Parts::AwaitNone(TimePoint deadline, const std::function<bool()>& none) {
   MutexLock lock(mu);
   while (!stop && !none() && SteadyNow() < deadline) {
@@ -542,7 +544,7 @@ void Daemon::Parts::AwaitNone(TimePoint deadline, const std::function<bool()>& n
   }
 }
 
-// Blocks that still wait for the disk when this returns may be lost to the next daemon.
+// The next daemon may not have the blocks that still wait for the disk when this returns.
 void Daemon::Parts::AwaitSpilled(TimePoint deadline) {
   for (TimePoint now = SteadyNow(); now < deadline; now = SteadyNow()) {
     if (disk->worker.spiller().WaitIdle(std::min(deadline, now + kHousekeepingPeriod))) return;
@@ -605,7 +607,7 @@ Daemon::~Daemon() {
   }
   if (drainer.joinable()) drainer.join();
   for (const std::shared_ptr<AttachedSession>& session : p.sessions.All()) session->Abandon();
-  p.directives.EndAll();  // the housekeeper, which ends them at their deadline, has stopped
+  p.directives.EndAll();  // the housekeeper, which ends directives at their deadlines, has stopped
   if (p.grpc_sockets) p.grpc_sockets->Close();
   if (p.processes) p.processes->Stop();
   p.sideband.reset();  // its thread uses the sessions and session_sockets
@@ -659,8 +661,8 @@ std::vector<std::string> Daemon::Stuck() {
   look(*p.grpc_sockets->accepting, "accept");
   if (!p.grpc_sockets->accepting->Accepting() || !p.sideband->Accepting())
     stuck.emplace_back("sockets");
-  // Each call of `self` uses a new connection, because Housekeep hangs up: an existing connection
-  // would prove nothing about the listener.
+  // Housekeep ends the connection of `self` after each call, because a call over an existing
+  // connection would prove nothing about the listener.
   look(*p.grpc_sockets->self, "grpc");
   return stuck;
 }

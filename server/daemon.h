@@ -1,9 +1,9 @@
-// The running daemon: socket files, services, sideband, sessions, housekeeping.  main.cc creates
-// the pool, the store and the disk, and Daemon connects them with everything else.
+// The running daemon.  main.cc creates the pool, the block store and the disk tier; Daemon opens
+// the socket files and connects all parts that serve engines, routers and operators.
 //
 // Ownership: the pool, store, disk tier, counters and clock outlive it.
 // Thread-safety: any thread may call Drain, Wait, unspilled and gauges; one thread calls Stuck.
-// Lifecycle: Start (serves when it returns) -> Drain -> Wait (returns when drained) -> destroyed.
+// Lifecycle: Start (on OK the daemon serves) -> Drain -> Wait (returns when drained) -> destroyed.
 #pragma once
 
 #include <chrono>
@@ -33,7 +33,7 @@ struct DaemonOptions {
   mode_t control_socket_mode = 0660;
   std::optional<gid_t> control_socket_group;  // nullopt: the daemon's own group
   // Descriptors that already listen at the four socket files, whose modes the service manager
-  // chose; -1 makes the daemon create that socket.
+  // (systemd) chose; -1 makes the daemon create that socket.
   struct Listeners {
     int data = -1, sideband = -1, control = -1, admin = -1;
   };
@@ -61,18 +61,18 @@ struct DaemonOptions {
   ByteCount disk_verify_rate = MiB(8);   // bytes per second; 0 disables verification
   ByteCount host_verify_rate = MiB(16);  // bytes per second; 0 disables verification
   std::string boot_id;                   // a fresh UUID
-  // The functions below report conditions to an operator.  Each may be empty, and may be called
-  // from any thread.  `warn` reports conditions of the disk.
+  // The functions below report problems to an operator.  Each may be empty, and may be called from
+  // any thread.  `warn` reports problems with the disk.
   std::function<void(const std::string&)> warn;
-  // Damaged blocks that the verification of the pool finds.
+  // Reports blocks that the verification of the pool found damaged.
   std::function<void(const std::string&)> warn_of_damage;
-  // Conditions of the sockets.  The same text may recur often.
+  // Reports problems with the sockets.  The same text may recur often.
   std::function<void(const std::string&)> warn_sockets;
-  // Limits that callers reach, such as a full share; possibly often.  One uid causes few different
-  // texts in `what`.
+  // Reports limits that callers have reached, such as a full share; possibly often.  One uid causes
+  // few different texts in `what`.
   std::function<void(const std::string& what, const std::string& why)> warn_shares;
-  // Reports that `who` uses an engine id that belongs to another user; `what` is a sentence about
-  // it.  Possibly often.
+  // Reports that `who` uses an engine id that belongs to another caller; `what` says so in a
+  // sentence.  Possibly often.
   std::function<void(const std::string& who, const std::string& what)> warn_engines;
   std::string version;
   std::string config;  // as --print-config prints it; for Admin.Config
@@ -92,13 +92,13 @@ class Daemon {
   Daemon& operator=(const Daemon&) = delete;
 
   // Begins to read what an earlier daemon left on disk, while this one serves.
-  // TierWorker::StartRecovery says when `done` is called.  A no-op without a disk.
+  // TierWorker::StartRecovery says when `done` is called.  Without a disk this does nothing.
   void StartRecovery(TierWorker::Done done);
 
-  // Starts the drain: health turns NOT_SERVING, and the clients of the sessions are told to finish.
-  // The servers stop when sessions and calls have ended, or shortly after `limit`.  Blocks that
-  // wait to be written to disk get what then remains of `limit`.  Returns how many sessions there
-  // were.  Later calls have no effect and return 0.
+  // Starts to drain the daemon: health turns NOT_SERVING, and the clients of the sessions are told
+  // to finish.  gRPC stops when sessions and calls have ended, or shortly after `limit`.  Then the
+  // daemon waits, for what remains of `limit`, until the blocks that wait for the disk are written.
+  // Returns how many sessions there were.  Later calls have no effect and return 0.
   size_t Drain(std::chrono::milliseconds limit);
   // Waits until a drain is complete.
   void Wait();
@@ -107,7 +107,7 @@ class Daemon {
 
   // For a watchdog: returns the names of essential parts that have not answered since the last call
   // or cannot accept connections, and asks the parts again.  During a drain only the housekeeping
-  // is checked.  A disk that does not answer is not reported here.  One thread calls it.
+  // thread is checked.  A disk that does not answer is not reported here.  One thread calls it.
   [[nodiscard]] std::vector<std::string> Stuck();
 
   // Returns the present state.

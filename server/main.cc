@@ -275,7 +275,7 @@ absl::StatusOr<std::unique_ptr<FileDiskTier>> OpenDisk(const Config& config, Fau
   return disk;
 }
 
-// Starts to read what is on disk; the daemon serves in the meantime.
+// Starts to read what is on disk, if there is one; the daemon serves in the meantime.
 void StartRecovery(Daemon& daemon, const Log& log) {
   daemon.StartRecovery([&log](const absl::Status& status, uint64_t blocks, Duration took) {
     const double seconds = std::chrono::duration<double>(took).count();
@@ -287,7 +287,8 @@ void StartRecovery(Daemon& daemon, const Log& log) {
   });
 }
 
-// Brings slabs online while the daemon serves, and reports the progress to the service manager.
+// Gives the pool's slabs their memory while the daemon serves, and reports the progress to the
+// service manager.
 void StartPopulating(SlabPool& pool, BlockStore& store, ServiceManager& manager, const Log& log) {
   const auto on_slab = [&](SlabId slab) {
     store.AddSlab(slab);
@@ -406,7 +407,7 @@ int Serve(const LoadedConfig& loaded) {
   manager.Ready("serving");
 
   (*daemon)->Wait();
-  (*pool)->StopPopulating();  // the pool passes slabs to the store, which is destroyed first
+  (*pool)->StopPopulating();  // before the store, to which the pool passes slabs, is destroyed
   const uint64_t unspilled = (*daemon)->unspilled();
   if (unspilled > 0)
     log.Warning("not_spilled", {{"blocks", unspilled}, {"do", "raise drain_limit"}});

@@ -1,8 +1,8 @@
 // LARDER_CHECK(condition) does nothing if `condition` is true.  Otherwise it prints the file, the
 // line and the condition to stderr and aborts the process.
 //
-// Only a bug of our own code may make the condition false.  Code returns an error for what a
-// client, disk, peer, driver or configuration can cause.
+// To be used only where nothing but a bug of Larder's own code can make the condition false.  Code
+// returns an error for what a client, disk, peer, driver or configuration can cause.
 #pragma once
 
 #include <cstdio>

@@ -1,7 +1,7 @@
-// Clocks.  Code for which a test sets the time takes it as a parameter (`now`) or reads it from a
-// Clock, for which the test passes a ManualClock.
+// Clocks.  Code that a test runs at chosen times takes the time as a parameter (`now`), or reads it
+// from a Clock or a WallClock that the test provides.
 //
-// Thread-safety: all methods of these classes from any thread.
+// Thread-safety: all methods of the classes in this file from any thread.
 #pragma once
 
 #include <atomic>

@@ -38,7 +38,7 @@ uint64_t Mix(uint64_t x) {
 
 std::string_view ToString(FaultPoint point) { return kNames[static_cast<size_t>(point)]; }
 
-// The bits, from the highest: {action 8 | every 24 | sleep in microseconds 32}.
+// Layout of the result, from its highest bit: action 8 bits, every 24, sleep in microseconds 32.
 uint64_t FaultPoints::Pack(const Plan& plan) {
   const auto us = std::chrono::duration_cast<std::chrono::microseconds>(plan.sleep).count();
   return uint64_t{static_cast<uint8_t>(plan.action)} << 56 | uint64_t{plan.every} << 32 |

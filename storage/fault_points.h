@@ -1,19 +1,20 @@
 // Named steps at which a test makes the daemon fail, stall or die, most of them in the disk tier.
 //
-// While no point is armed, At costs one load and a branch.  Fault points are not for production:
-// larderd logs a warning if it starts with any point armed.
+// A point is armed while it has an action.  While no point is armed, At costs one load and a
+// branch.  Fault points are not for production: larderd logs a warning if it starts with any point
+// armed.
 //
 // Faults are armed by text, a list of POINT=ACTION[/EVERY] separated by commas, as in
 //   data.write=error/32,data.sync=sleep:500ms,put.committed=crash
 // ACTION is one of (FaultPoint says where an action does something else):
-//   error       the step fails, as by EIO
-//   full        the step fails as on a full disk; some steps do not tell this from `error`
+//   error       the step fails, as if with EIO
+//   full        the step fails as on a full disk; many steps treat this as `error`
 //   short       at data.read and data.write, a system call for more than a page transfers only a
 //               part, and the caller goes on with the rest; at other points the same as `error`
 //   sleep:TIME  the step is delayed (TIME as in 500ms or 2s, up to 10 minutes)
 //   crash       the process ends by _exit(66), which like kill -9 runs no cleanup
-// With EVERY n (1 to 16,777,215; default 1), the action happens on average at one arrival in n.  A
-// sequence for each point, which is the same in every run, decides at which arrivals.
+// With EVERY n (1 to 16,777,215; default 1), the action happens on average at one in n of the
+// daemon's arrivals at the point.  A sequence for each point, the same in every run, decides which.
 //
 // Ownership: a FaultPoints outlives the objects that use it.
 // Thread-safety: all methods from any thread.
@@ -61,15 +62,15 @@ class FaultPoints {
 
   // The failure that the caller of At must pretend to have had.
   enum class Fault : uint8_t { kNone, kError, kFull, kShort };
-  // The daemon calls this when it arrives at `point`.  Sleeps and crashes happen inside this call,
-  // which returns kNone after a sleep.
+  // The daemon calls this when it arrives at `point`, and then fails as the result says.  Sleeps
+  // and crashes happen inside this call, which returns kNone after a sleep.
   [[nodiscard]] Fault At(FaultPoint point) {
     if (!armed_.load(std::memory_order_relaxed)) [[likely]]
       return Fault::kNone;
     return Arrive(point);
   }
-  // The daemon calls this when it arrives at `point`, if it can fail there only with a Status:
-  // ResourceExhausted for `full`, Unavailable for `error` and `short`.  The message names the
+  // The daemon calls this when it arrives at `point`.  Returns ResourceExhausted if it must fail
+  // there with `full`, Unavailable for `error` and `short`, otherwise OK.  The message names the
   // point.  Sleeps and crashes happen inside this call.
   [[nodiscard]] absl::Status StatusAt(FaultPoint point);
 

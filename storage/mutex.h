@@ -45,8 +45,8 @@ class LARDER_ATTRIBUTE(scoped_lockable) MutexLock {
   Mutex& mu_;
 };
 
-// Wait and WaitUntil unlock the mutex while they sleep, and lock it again before they return.
-// Wake-ups may be spurious, so a caller checks its condition again after each of them.
+// Wait and WaitUntil unlock the mutex while they sleep, and lock it again before they return.  They
+// may return without a notification, so the caller checks its condition after each return.
 class CondVar {
  public:
   void Wait(Mutex& mu) LARDER_REQUIRES(mu) {
@@ -54,8 +54,8 @@ class CondVar {
     cv_.wait(lock);
     lock.release();
   }
-  // Returns false if the deadline ended the wait.  The condition may be true all the same, so the
-  // caller checks it again.
+  // Returns false if the deadline ended the wait.  The caller's condition may be true all the same,
+  // so the caller checks it again.
   bool WaitUntil(Mutex& mu, std::chrono::steady_clock::time_point deadline) LARDER_REQUIRES(mu) {
     std::unique_lock lock(mu.mu_, std::adopt_lock);
     const bool in_time = cv_.wait_until(lock, deadline) == std::cv_status::no_timeout;

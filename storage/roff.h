@@ -1,7 +1,7 @@
-// Writes a manual page section by section, with the macros of man(7).  larderd and larderctl both
-// use it.
+// Makes the text of a manual page, section by section, with the macros of man(7).
 //
-// Callers pass plain text, which the writer escapes for roff, except `name` and `version`.
+// Callers pass plain text, which is escaped for roff, except the constructor's `name` and
+// `version`.
 // Thread-safety: none.
 #pragma once
 

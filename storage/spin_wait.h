@@ -4,7 +4,7 @@
 // A caller should spin for a short time and then sleep.  If more threads have work than there are
 // cores, a thread that spins takes a core from a thread that has work, maybe from the very one that
 // it waits for.  So SpinWhileIdle stops when another thread seems to want its core.
-// Thread-safety: SpinUntil and SpinWhileIdle are as safe as `done`; IdleSpin has none.
+// Thread-safety: SpinUntil and SpinWhileIdle are as thread-safe as their `done`; IdleSpin: none.
 #pragma once
 
 #include <chrono>
@@ -19,13 +19,14 @@ namespace larder {
 // thread had the core meanwhile; from then on, On returns false.
 class IdleSpin {
  public:
-  // One turn of a spin should take much less time than this, unless another thread gets the core.
+  // One pass of a spin loop should take less than this, unless another thread gets the core.
   static constexpr std::chrono::microseconds kLate{20};
 
   explicit IdleSpin(TimePoint until) : until_(until) {}
 
-  // A thread that spins calls this, with the current time, before each check of its condition.
-  // Returns false if the thread must stop spinning; it must then check once more before it sleeps.
+  // A thread that spins calls this with the current time before each check of its condition.  If it
+  // returns false, the thread must stop spinning, and must check its condition once more before it
+  // sleeps.
   [[nodiscard]] bool On(TimePoint now) {
     if (last_ + kLate < now) until_ = TimePoint::min();
     last_ = now;

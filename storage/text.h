@@ -14,13 +14,13 @@
 
 namespace larder {
 
-// Returns `text` with \xNN in place of each byte that is not a printable ASCII character.
+// Returns `text` with \xNN, in hexadecimal, for each byte that is not a printable ASCII character.
 [[nodiscard]] std::string Printable(std::string_view text);
 
-// Wraps the words of `text` at `width` columns, one for each byte; a `width` of 0 means no limit.
-// The first line begins with `first`, and `indent` blanks precede the words of the others.  The
-// result ends with a newline.  Blank lines separate paragraphs.  A word that does not fit into its
-// line may be cut, unless `indent` is `width` or more.
+// Breaks `text` between words into lines of `width` columns, where each byte is one column; a
+// `width` of 0 means no limit.  The first line begins with `first`, and `indent` blanks precede the
+// words of the other lines.  The result ends with a newline.  Blank lines separate paragraphs.  A
+// word that does not fit into its line may be cut, unless `indent` is `width` or more.
 [[nodiscard]] std::string Wrap(std::string_view text, size_t width, size_t indent = 0,
                                std::string_view first = "");
 

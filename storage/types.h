@@ -1,4 +1,4 @@
-// Values for the whole tree.  Includes no other header of this repository.
+// Basic types and constants of all of Larder's code.  Includes no other header of this repository.
 //
 // Strong types keep bytes, tokens and ids apart, and cost no more than the integers inside them.
 #pragma once
@@ -66,7 +66,7 @@ using LeaseId = Id<struct LeaseTag>;
 using ReservationId = Id<struct ReservationTag>;
 using ProcessId = Id<struct ProcessTag>;  // the daemon's number for an attached process, not a pid
 
-// 16 bytes of a SHA-256: content ids, variant ids and steps of the digest chain.
+// The first 16 bytes of a SHA-256: content ids, variant ids, steps of the digest chain.
 struct Digest {
   std::array<std::byte, 16> bytes{};
 
@@ -103,8 +103,8 @@ struct BlockWriter {
   friend bool operator==(const BlockWriter&, const BlockWriter&) = default;
 };
 
-// Names device memory that a process shares with others through the daemon.  A ticket is random;
-// any process of the same uid that knows it may open the memory while it is shared.
+// Names device memory that a process shares with others through the daemon.  The ticket is random;
+// any process of the same uid that knows it may open the memory until the sharing ends.
 using ShareTicket = std::array<std::byte, 16>;
 
 inline constexpr uint32_t kStepTokens = 16;  // tokens per step of the digest chain
@@ -116,7 +116,7 @@ using TierSet = uint8_t;  // a union of TierBit values
 }
 enum class Codec : uint8_t { kIdentity = 1, kLossless = 2, kQuantized = 3, kJoint = 4 };
 
-// The result for a key or for a call.  The numbers are those of the wire's BlockStatus.
+// The result for a key or for a call.  The numbers are those of larder.v1.BlockStatus on the wire.
 enum class BlockStatus : uint8_t {
   kOk = 1,
   kMissing = 2,

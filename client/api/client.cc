@@ -48,7 +48,7 @@ struct Client::Impl {
                  the_options.retries_max}),
         kernel(ChooseKernel()) {}
 
-  // A session that was attached with shared memory, of which parts may still be mapped.
+  // A session whose slabs or session page (with revocation words) may still be mapped.
   struct Tracked {
     std::weak_ptr<SessionCore> core;
     std::shared_ptr<SidebandMemory> memory;
@@ -56,7 +56,8 @@ struct Client::Impl {
     std::string boot_id;  // of the daemon that attached it
     std::shared_ptr<const std::atomic<bool>> said_bye;
   };
-  // A session that ended without a goodbye that the daemon took.  Its slabs and page are unmapped.
+  // An ended session whose goodbye may not have reached the daemon.  Its slabs and its session page
+  // are unmapped.
   struct Lost {
     SessionId session;
     std::string boot_id;
@@ -75,8 +76,8 @@ struct Client::Impl {
                                                           const std::string& by_stream,
                                                           std::string* no_staging)
       LARDER_REQUIRES(mu);
-  // Returns true if the daemon may have restarted: the sideband and its token may then belong to
-  // the previous daemon.
+  // Returns true if there is a sideband and `status` may mean that it belongs to a daemon that has
+  // ended.
   bool IsStale(const absl::Status& status) const LARDER_REQUIRES(mu) {
     return sideband != nullptr && (absl::IsUnauthenticated(status) || absl::IsUnavailable(status));
   }
@@ -85,17 +86,17 @@ struct Client::Impl {
   absl::StatusOr<std::unique_ptr<SessionStream>> OpenStream(wire::Hello hello,
                                                             SessionInbox::Handlers handlers)
       LARDER_REQUIRES(mu);
-  // Waits for the memory of ended sessions to be unmapped (AwaitUnmapped), and reports lost ones to
-  // the daemon (CleanLost).  Connects the sideband again if it does not work; if that fails, there
-  // is no sideband.  Errors are those of AwaitUnmapped and CleanLost.
+  // Calls AwaitUnmapped and CleanLost.  If there is no sideband or CleanLost fails, connects the
+  // sideband again and calls CleanLost once more; if it cannot connect, returns OK, and `sideband`
+  // is null.  Returns the error of AwaitUnmapped or of the last CleanLost.
   absl::Status Recover() LARDER_REQUIRES(mu);
-  // Removes each ended session from `tracked` once its slabs and page are unmapped, and adds it to
-  // `lost` if the daemon did not take its goodbye.  Returns FailedPrecondition if some are still
-  // mapped after connect_deadline.
+  // Removes each ended session from `tracked` once its slabs and its session page are unmapped, and
+  // adds it to `lost` if its goodbye may not have reached the daemon.  Returns FailedPrecondition
+  // if some are still mapped after connect_deadline.
   absl::Status AwaitUnmapped() LARDER_REQUIRES(mu);
-  // Sends CLEAN for each session in `lost` that this run of the daemon attached, and forgets those
-  // that need no further CLEAN.  Returns an error if the daemon does not answer.  REQUIRES: there
-  // is a sideband.
+  // Tells the daemon that the sessions in `lost` which it attached use no memory any more (the
+  // frame CLEAN), and forgets those that need not be reported again.  Returns an error if the
+  // daemon does not answer.  REQUIRES: there is a sideband.
   absl::Status CleanLost() LARDER_REQUIRES(mu);
   // Returns Unavailable if there is no sideband, FailedPrecondition in a forked child.
   absl::StatusOr<std::shared_ptr<SidebandClient>> LiveSideband() LARDER_EXCLUDES(mu);
@@ -107,18 +108,18 @@ struct Client::Impl {
   const ClientOptions options;
   const std::string socket_dir;
   RpcStub stub;
-  RpcStub control;  // for calls that engines need not be allowed; connects with the first call
+  RpcStub control;  // for control.sock, which not every user may open; connects with the first call
   const CopyKernel kernel;
 
-  // Held during an attach: attaches are rare, and one at a time keeps CLEAN from racing with a new
-  // session.
+  // Held during an attach: attaches are rare, and one at a time keeps CleanLost from racing with a
+  // new session.
   Mutex mu;
   std::shared_ptr<SidebandClient> sideband LARDER_GUARDED_BY(mu);
   absl::Status sideband_status LARDER_GUARDED_BY(mu);
   std::vector<Tracked> tracked LARDER_GUARDED_BY(mu);
   std::vector<Lost> lost LARDER_GUARDED_BY(mu);
   // Number of this Client's sessions with shared memory that have not ended; they share the limit
-  // of what may be reserved ahead.
+  // of how much may be reserved ahead of Puts.
   const std::shared_ptr<std::atomic<size_t>> sessions = std::make_shared<std::atomic<size_t>>(0);
 };
 
@@ -230,7 +231,7 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(const Sess
     mapped = std::make_shared<PinnedSharedMemory>(memory, wanted.device);
   impl->core = std::make_shared<SessionCore>(mapped, wanted.on_directive, sessions);
   impl->pool = std::make_unique<CopyPool>(wanted.copy_threads);
-  // The stream calls these handlers on threads that pump or send.  The core outlives the stream.
+  // The stream calls these handlers on threads that use the stream.  The core outlives the stream.
   SessionCore* const core = impl->core.get();
   LARDER_ASSIGN_OR_RETURN(
       impl->stream,
@@ -278,13 +279,13 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::Attach(const SessionO
   if (IsStale(impl.status())) {
     sideband = nullptr;
     LARDER_RETURN_IF_ERROR(Recover());
-    // An engine that had shared memory does not silently get a byte stream instead.
+    // This attach began with a sideband, so it does not silently fall back to byte streams.
     if (sideband == nullptr) return sideband_status;
     impl = AttachOnce(wanted, "", &no_staging);
   }
   if (no_staging.empty()) return impl;
   // The bytes of this session have to go by stream, and write_mode_reason() says why.  First the
-  // failed session has to end.
+  // failed session's memory has to be unmapped (Recover).
   LARDER_RETURN_IF_ERROR(Recover());
   const std::string by_stream =
       absl::StrCat("the daemon has no staging memory, so bytes go by stream: ", no_staging);
@@ -300,8 +301,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
     answered = impl->sideband != nullptr;
   }
   // If the sideband has proved that there is a daemon, and this user may open data.sock, Connect
-  // does not fail for lack of a gRPC connection: a session may never use one, and the kernel may
-  // refuse one for a moment while many clients connect.
+  // does not fail for lack of a gRPC connection: a session may never use gRPC, and the kernel may
+  // refuse a connection for a moment while many clients connect.
   const std::chrono::milliseconds limit = impl->options.connect_deadline;
   if (answered && MayConnect(absl::StrCat(impl->socket_dir, "/data.sock"))) {
     constexpr std::chrono::milliseconds kAWhile{200};

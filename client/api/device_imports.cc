@@ -23,8 +23,8 @@ struct DeviceImports::Impl {
   Impl(Client& the_client, Device& the_device, size_t max)
       : client(the_client), device(the_device), imports_max(max) {}
 
-  // Returns the ticket's memory and moves it to the front of `kept`, or returns null if it is not
-  // in `kept`.
+  // Returns the ticket's memory and moves its entry to the front of `kept`.  Returns null if `kept`
+  // has no such entry.
   [[nodiscard]] std::shared_ptr<const DeviceMemory> Find(const ShareTicket& ticket)
       LARDER_REQUIRES(mu) {
     const auto found = std::ranges::find(kept, ticket, &Kept::ticket);

@@ -17,19 +17,19 @@ namespace larder {
 
 namespace {
 
-// Assumed size, in bytes, of a block of a variant of which no block's size is known.
+// Assumed size, in bytes, of a block of a variant of which no block's size is known yet.
 constexpr uint64_t kGuessBytes = 1 << 20;
 // The smallest part of the staging segment that BeginCopies allocates.  If the blocks do not fit in
 // it, the daemon's answer has their sizes.
 constexpr uint64_t kLeastBytes = PayloadStride(1);
-// If no size is known, an acquire takes at most a quarter (one kGuessShare-th) of the staging
-// segment.
+// While no size is known, an acquire by copies allocates at most a quarter (one kGuessShare-th) of
+// the staging segment.
 constexpr uint64_t kGuessShare = 4;
-// How long a round of an Acquire by copies waits for free memory in the staging segment.  Gets and
-// Puts of other threads free what they use soon; Leases may never do so.
+// How long at most each request of an Acquire by copies waits for free memory in the staging
+// segment.  Gets and Puts of other threads free what they use soon; Leases may never do so.
 constexpr std::chrono::milliseconds kRoomPatience{100};
 
-// Replaces the pending blocks of a grant by their final answers; those that have none by the
+// Replaces the pending blocks of a grant by their final answers.  Blocks that have none by the
 // deadline, or soon after a stop, become kCancelled.
 absl::Status AwaitPending(PendingRead& read, const CallOptions& options, TimePoint deadline,
                           std::vector<wire::BlockGrant>& blocks) {
@@ -166,12 +166,12 @@ absl::StatusOr<Lease> Lease::Take(const std::shared_ptr<SessionCore>& core,
   return lease;
 }
 
-// For a block that did not fit, the daemon's answer has the size that it needs, so that the next
-// round can allocate enough.
+// For a block that did not fit, the daemon's answer has the block's size, so that the next round
+// can allocate enough.
 absl::Status Lease::TakeCopies(const VariantHandle& variant, std::span<const Digest> digests,
                                const CallOptions& options) {
-  // One round more than is needed if no block changes its size, because a block may leave and be
-  // stored again.
+  // One round more than is needed if no block changes its size, because a block may be evicted and
+  // stored again with another size.
   constexpr int kRounds = 3;
   const TimePoint deadline = DeadlineOf(options);
   std::vector<size_t> todo(digests.size());
@@ -203,8 +203,8 @@ absl::Status Lease::TakeCopies(const VariantHandle& variant, std::span<const Dig
 
 // Allocates `room` bytes of the staging segment for the acquire of the blocks `todo`, and sets
 // their status to kFull until they are answered.  If `room` is 0, allocates about what the blocks
-// are expected to need, or kLeastBytes if that much is not free now.  Returns DeadlineExceeded if
-// the memory does not become free in time.
+// are expected to need, as far as the segment is large enough, or kLeastBytes if that much is not
+// free now.  Returns DeadlineExceeded if the memory does not become free in time.
 absl::StatusOr<std::pair<PendingRead, wire::Acquire>> Lease::BeginCopies(
     const VariantHandle& variant, std::span<const Digest> digests, std::span<const size_t> todo,
     uint64_t room, const CallOptions& options, TimePoint deadline) {

@@ -45,8 +45,8 @@ PagedLoad& PagedLoad::operator=(PagedLoad&& other) noexcept {
 
 PagedLoad::~PagedLoad() { Finish(); }
 
-// The lease must not end while the device reads from it, so this waits without a deadline.  Wait
-// returns before the copies are done only if the device failed.
+// The lease must not end while the device reads the leased blocks, so this waits without a
+// deadline.  DeviceEvent::Wait then returns before the copies are done only if the device failed.
 void PagedLoad::Finish() {
   for (const Step& step : steps_)
     (void)step.event->Wait(std::chrono::steady_clock::time_point::max());
@@ -77,8 +77,8 @@ absl::StatusOr<std::vector<BlockStatus>> PagedLoad::Wait(
     else if (!done.ok())
       return done;
   }
-  // Checked after the last byte was read: the bytes are right only if the lease was still valid
-  // then.
+  // Checked after the copies: their bytes are right only if the lease was still valid when the last
+  // one was read.
   if (lease_.size() > 0 && !lease_.Valid())
     for (const Step& step : steps_) cancel(step);
   return result;
@@ -147,8 +147,8 @@ absl::Status PagedCache::WaitBefore(const DeviceEvent* event) {
   return moves_->WaitFor(*event);
 }
 
-// `user`, the queue that is going to write to the slot, first waits for the queue that last read
-// from it.
+// Makes `user`, the queue that is going to write to the slot, wait for the work that last used the
+// slot.
 absl::StatusOr<PagedCache::Slot*> PagedCache::NextSlot(DeviceQueue& user) {
   Slot& slot = slots_[next_slot_++ % kSlots];
   if (slot.free != nullptr) LARDER_RETURN_IF_ERROR(user.WaitFor(*slot.free));
@@ -237,9 +237,9 @@ absl::StatusOr<PagedLoad> PagedCache::Load(std::span<const PagedGet> blocks, Lay
   for (const PagedGet& block : blocks) places.push_back({0, block.pages, block.first_slot});
   LARDER_RETURN_IF_ERROR(plan_->Check(layers, places));
   LARDER_RETURN_IF_ERROR(WaitBefore(pages_free));
-  // A session that does not read in place maps no slabs for reading.  Copies in its staging segment
-  // would not do: the segment is not registered with the device, and may be smaller than the wanted
-  // blocks together.
+  // A session that does not read in place maps no slabs for reading.  It has at most a staging
+  // segment, which is not registered with the device and may be smaller than the wanted blocks
+  // together.
   if (session_.read_mode() != ReadMode::kMapped) return LoadThroughBuffer(blocks, layers, options);
   std::vector<Digest> digests;
   for (const PagedGet& block : blocks) digests.push_back(block.digest);
@@ -364,8 +364,8 @@ absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutInPlace(std::span<const 
     if (!Drain()) in_doubt_.push_back(std::move(reservation));
     return stored;
   }
-  // The padding is zeroed last, because the device's copies may also write what staging memory has
-  // between the segments.
+  // The padding is zeroed last, because the device's copies may also have copied what its staging
+  // memory had between the segments.
   for (size_t i = 0; i < blocks.size(); ++i) ZeroPadding(reservation.Bytes(i), payload_.table);
   return reservation.Publish(variant_, published, options);
 }

@@ -17,8 +17,8 @@ absl::StatusOr<std::vector<BlockStatus>> PagedRestore::Land(ChannelId channel,
   for (const uint32_t block : blocks) wanted.push_back(blocks_[block]);
   const auto deadline = SteadyNow() + call.deadline;
   LARDER_ASSIGN_OR_RETURN(PagedLoad load, caches_[cache]->Load(wanted, layers_, pages_free_, call));
-  // Only copies of the device are still under way, and they end soon, so this need not notice a
-  // stop that the restorer requests.
+  // Only copies by the device are still under way, and they end soon, so the wait ignores a stop
+  // that the restorer requests.
   return load.Wait(deadline);
 }
 

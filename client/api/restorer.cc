@@ -25,8 +25,8 @@ namespace {
 constexpr uint16_t kStage = 0;
 // Bounds of the pause before the scheduler is asked again.
 constexpr double kLookMin_s = 1e-3, kLookMax_s = 0.5;
-// Loads that take about this long together are requested in one batch.  Longer batches save round
-// trips; after shorter ones the scheduler can change its plan sooner.
+// A batch has as many loads as take about this long together, within other limits.  Longer batches
+// save round trips; after shorter ones the scheduler can change its plan sooner.
 constexpr double kBatch_s = 0.02;
 constexpr double kLandAtOnce = 256;  // blocks; half of PagedCache::kLoadBlocksMax
 constexpr std::chrono::milliseconds kRecall{20};
@@ -50,15 +50,15 @@ LoadFailure WhyNot(BlockStatus status) {
                                                                            : LoadFailure::kGone;
 }
 
-// Returns true if the error counts as the engine's own: no block can land in it.
+// Returns true if this error of RestoreEngine::Land ends the restore.
 bool IsOfEngine(const absl::Status& status) {
   return absl::IsInternal(status) || absl::IsInvalidArgument(status) ||
          absl::IsUnimplemented(status);
 }
 
-// Returns the statuses of a call for `blocks` blocks.  If the whole call failed, all are kCancelled
-// (the scheduler may request them again) after DeadlineExceeded or ResourceExhausted, and kMissing
-// after any other error.
+// Returns the statuses of a call that loads `blocks` blocks.  If the whole call failed, all are
+// kCancelled (the scheduler may request them again) after DeadlineExceeded or ResourceExhausted,
+// and kMissing after any other error.
 std::vector<BlockStatus> StatusesOf(absl::StatusOr<std::vector<BlockStatus>> got, size_t blocks) {
   if (got.ok()) return *std::move(got);
   const bool may_come =
@@ -69,13 +69,13 @@ std::vector<BlockStatus> StatusesOf(absl::StatusOr<std::vector<BlockStatus>> got
 }  // namespace
 
 struct Restorer::Impl {
-  // Blocks that are on their way to an engine's places, and the means to stop them.
+  // Blocks that one call of RestoreEngine::Land loads, and the means to stop it.
   struct Flight {
     std::vector<uint32_t> blocks;
     std::stop_source stop;
   };
-  // One restore.  The call of a load may return after the restore has ended, so the loads share
-  // ownership of the Run and its bytes.
+  // One restore.  A call that loads may return after the restore has ended, so the loading threads
+  // share ownership of the Run.
   struct Run {
     RestorePrefix prefix;
     RequestId id;
@@ -86,8 +86,8 @@ struct Restorer::Impl {
     // For each block the memory that receives its bytes, allocated by the thread that loads it
     // first.
     std::vector<std::unique_ptr<std::byte[]>> bytes;
-    // Used instead of `bytes` if blocks land in the engine: the engine, and the loads to its places
-    // that are under way.
+    // Used instead of `bytes` if RestoreEngine::lands(): the engine, and the loads into it that are
+    // under way.
     RestoreEngine* lander = nullptr;
     std::list<Flight> flights;
     std::vector<char> landed;  // the block arrived and is used
@@ -135,7 +135,7 @@ struct Restorer::Impl {
   }
   [[nodiscard]] absl::Status Begin(const RestorePrefix& prefix) LARDER_REQUIRES(mu);
   [[nodiscard]] absl::Status Drive(Run& mine, RestoreEngine& engine) LARDER_EXCLUDES(mu);
-  // What the engine does next.  If neither is set, it has nothing to do now.
+  // What the engine does next.  If neither `step` nor `over` is set, it has nothing to compute now.
   struct Next {
     std::optional<ComputeStep> step = {};
     bool over = false;  // the prefix is restored, or cannot be
@@ -148,22 +148,22 @@ struct Restorer::Impl {
       LARDER_EXCLUDES(mu);
   [[nodiscard]] absl::Status Check(const RestorePrefix& prefix) const;
   void RunChannel(ChannelId channel) LARDER_EXCLUDES(mu);
-  // Waits until no load is on its way to the places of the blocks of `tokens`.  Stops a flight only
-  // after kRecall, because the stop also ends the loads of all other blocks of the flight.
+  // Waits until no Flight (a call of RestoreEngine::Land) loads blocks of `tokens`.  Stops such a
+  // call only after kRecall, because the stop also ends the loads of its other blocks.
   void ClearPlaces(Run& mine, TokenRange tokens) LARDER_REQUIRES(mu);
   [[nodiscard]] double RoomBytes(ChannelId channel) const LARDER_REQUIRES(mu);
-  // Loads the blocks of these loads into the memory of `run`; returns a status for each.
+  // Loads the blocks of these loads into the memory of `run`.  Returns a status for each load.
   [[nodiscard]] std::vector<BlockStatus> Fetch(Run& run, std::span<const Load> loads,
                                                ByteCount remaining);
-  // Loads the blocks of these loads to the engine's places, and removes the flight.  Returns a
-  // status for each.
+  // Loads the blocks of these loads with RestoreEngine::Land, and removes `flight`.  Returns a
+  // status for each load.
   [[nodiscard]] std::vector<BlockStatus> Land(Run& run, Flight& flight, std::span<const Load> loads,
                                               ByteCount remaining) LARDER_EXCLUDES(mu);
   [[nodiscard]] CallOptions CallOf(std::span<const Load> loads, ByteCount remaining,
                                    std::stop_token ends) const;
   // Waits until `when`, or until the restore ends or is cancelled if that is sooner.
   void WaitUntil(const Run& mine, TimePoint when) LARDER_REQUIRES(mu);
-  // Returns about how many bytes the restore still has to load after these loads.
+  // Returns about how many bytes the restore still has to load after this many loads.
   [[nodiscard]] ByteCount Remaining(const Run& run, size_t loads) const LARDER_REQUIRES(mu);
   void Report(Run& run, std::span<const Load> loads, std::span<const BlockStatus> statuses,
               double began_s) LARDER_REQUIRES(mu);
@@ -337,7 +337,7 @@ Restorer::Impl::Next Restorer::Impl::NextStep(Run& mine, bool waits) {
     for (const Outcome& outcome : outcomes) mine.stuck = mine.stuck || outcome.lost;
     if (mine.cancelled || !mine.failed.ok() || !outcomes.empty()) return {.over = true};
     std::optional<ComputeStep> step = scheduler.NextCompute(kStage, TokenBudget(mine), now_s);
-    // The engine computes the suffix itself, after the restore.
+    // After the restore, the engine itself computes the tokens that follow the prefix.
     if (step && step->kind != StepKind::kRestore) return {.over = true};
     if (step || !waits) return {.step = step};
     changed.WaitUntil(mu, NextLook(now_s));
@@ -353,9 +353,9 @@ uint32_t Restorer::Impl::TokenBudget(const Run& mine) const {
                     chunk);
 }
 
-// Places the blocks between the engine's cache and `token`, all of which have landed: the scheduler
-// has said that they need not be computed.  Lets the engine do its other work (Between) after at
-// most a chunk, or a block if that is larger.
+// Places the blocks from `mine.cached` up to `token`, all of which were loaded: the scheduler has
+// said that they need not be computed.  Calls RestoreEngine::Between after at most a chunk, or a
+// block if that is larger.
 absl::Status Restorer::Impl::PlaceUpTo(Run& mine, uint32_t token, RestoreEngine& engine) {
   const uint32_t most = std::max(mine.prefix.chunk_tokens, mine.block_tokens);
   while (mine.cached < token) {

@@ -40,7 +40,8 @@ absl::Status CheckSizes(std::span<const ByteCount> bytes, ByteCount slab_bytes) 
   return absl::OkStatus();
 }
 
-// Once ReportDevice has sent more than this, it waits for the daemon before it sends more.
+// Once ReportDevice has sent more than this without an answer, it waits for one before it sends
+// more.
 constexpr ByteCount kReportAtOnce = MiB(4);
 
 absl::Status CheckReport(const DeviceReport& report, const VariantSpec& variant) {
@@ -87,7 +88,7 @@ Session::Session(std::unique_ptr<SessionImpl> impl) : impl_(std::move(impl)) {}
 
 Session::~Session() {
   if (impl_->core->in_child()) {
-    (void)impl_.release();  // a forked child lacks the threads that it would join
+    (void)impl_.release();  // a forked child lacks the threads to join
     return;
   }
   const bool bye = impl_->core->Close();
@@ -202,8 +203,7 @@ absl::Status Session::ReportDevice(const VariantHandle& variant, const DeviceRep
   for (wire::DeviceBlocks& part : PartsOf(report, variant)) {
     if (unheard > kReportAtOnce.value()) {
       unheard = 0;
-      // The daemon answers this empty request once it has processed everything that was sent
-      // before.
+      // The daemon answers this empty request once it has processed what this session sent before.
       if (const auto heard = Register({}, {}); !heard.ok()) return heard.status();
     }
     unheard += (part.stored.size() + part.removed.size()) * sizeof(Digest) +

@@ -1,7 +1,7 @@
 // The parts of a Session, as Client::Attach put them together.  Private to session.cc and
 // client.cc.
 //
-// Thread-safety: const after Attach; each part guards itself.
+// Thread-safety: The pointers are const after Attach; each part is thread-safe by itself.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// larderctl queries and controls larderd.  It builds the tree of verbs and runs the one that the
-// command line names.
+// larderctl queries and controls larderd.  This file builds the tree of larderctl's verbs
+// (subcommands) and runs the verb that the command line names.
 // Exit codes: client/cli/shell/exit_code.h.
 #include <csignal>
 #include <cstdio>

@@ -1,9 +1,9 @@
-// Decodes several other sequences while the engine restores a text, one token of each per step,
-// like an engine that serves several users.  Records the times between such steps.
+// Decodes several other sequences while the engine restores a text, one token of each sequence per
+// step, like an engine that serves several users.  Records the times between such steps.
 //
 // Ownership: borrows the engine.  Thread-safety: none.
 // Lifecycle: Start -> (Restart) -> Step...
-// Limits: Engine::kOthersMax sequences.  They all begin again each time that they have
+// Limits: Engine::kOthersMax sequences.  All sequences begin again each time that they have
 // Engine::kOtherTokensMax tokens.
 #pragma once
 

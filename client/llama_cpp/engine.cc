@@ -126,7 +126,7 @@ std::string Engine::ChatPrompt(const std::string& message) const {
   const llama_chat_message chat = {.role = "user", .content = message.c_str()};
   std::string prompt(message.size() + 1024, '\0');
   int32_t size = 0;
-  // The second attempt has a buffer of the size that the first attempt returned.
+  // A second attempt has a buffer of the size that the first attempt returned.
   for (int attempt = 0; attempt < 2; ++attempt) {
     size = llama_chat_apply_template(form, &chat, 1, true, prompt.data(),
                                      static_cast<int32_t>(prompt.size()));
@@ -261,7 +261,7 @@ absl::Status Engine::AppendState(std::span<const std::byte> state) {
   return absl::InternalError("llama.cpp refused a restored state that continues the text");
 }
 
-// Clears the positions only, because rows that belong to no cell are never read.
+// Clears which tokens the cache holds, but not their bytes, which then have no effect.
 void Engine::Clear() { llama_memory_clear(llama_get_memory(context_.get()), false); }
 
 }  // namespace larder::llama

@@ -5,8 +5,8 @@
 // text as bytes (state_blob.h).  The settings are those under which a restored context gives the
 // same bits as a computed one: one unified KV stream, f16 KV, flash attention (values in rows),
 // batches of 256 tokens or parts of them (kCutTokens).  Sequences other than the text can be
-// decoded (DecodeOthers) in a context of their own: in the text's context, their cells would lie
-// between the text's cells and change the last bits of the text's results.
+// decoded (DecodeOthers) in a context of their own: in the text's context, their KV entries would
+// lie between those of the text and change the last bits of the text's results.
 //
 // What it does not promise: equal bits on other machines, with other llama.cpp versions, or with
 // batch cuts other than those of kCutTokens.

@@ -1,10 +1,10 @@
 // larder-llama runs a prompt through llama.cpp, and takes the KV of its beginning from Larder if
 // Larder has it.
 //
-// Exit codes: 0 the program printed an answer, help or, with --bench-lengths, figures that are
-// right; 1 it failed; 2 the command line cannot be parsed.  Except with --bench-lengths, it is no
-// error if no daemon answers, no profile can be measured or no picture written: a line on standard
-// error then says so.
+// Exit codes: 0 the program printed an answer, help or, with --bench-lengths, figures of restores
+// that were complete and gave the computed answers; 1 it failed; 2 the command line cannot be
+// parsed.  Except with --bench-lengths, it is no error if no daemon answers, no profile can be
+// measured or no picture written: a line on standard error then says so.
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
@@ -211,8 +211,8 @@ absl::StatusOr<Profile> ProfileFor(const Flags& flags, Engine* engine) {
 }
 
 // Sets in *run the link, and for kBoth and kAuto the profile and the decode budget.  If ProfileFor
-// returns FailedPrecondition, sets the mode to kCompute.  Returns an error that the user must
-// correct, such as --decode-sequences with another mode.
+// returns FailedPrecondition, sets the mode to kCompute.  Returns an error if the user must correct
+// something, such as --decode-sequences with another mode.
 absl::Status PrepareRestore(const Flags& flags, TokenBucket* link, Engine* engine,
                             RunOptions* run) {
   run->link = link;

@@ -1,9 +1,9 @@
 // Measures what the plan of a restore starts from: how fast the engine computes, and how fast the
 // daemon's pool delivers blocks.
 //
-// It computes a meaningless prompt of 1,056 tokens, stores it under a salt of its own, reads it
-// back and clears it, which may take several seconds.  The disk is not measured: its rate is set to
-// that of the pool, at most 1 GB/s.
+// MeasureProfile computes a meaningless prompt of 1,056 tokens, stores it under a salt of its own,
+// reads it back and clears it, which may take several seconds.  The disk is not measured: its rate
+// is set to that of the pool, at most 1 GB/s.
 // Thread-safety: none.
 #pragma once
 
@@ -30,8 +30,7 @@ struct ChunkTimes {
   TokenRange first = {}, later = {}, small = {};
   double first_s = 0, later_s = 0, small_s = 0;
 };
-// Returns the cost that explains all three times.  A part that would be negative is 0 instead; the
-// cost then does not explain all of them.
+// Returns the cost that explains the three times, as far as a cost without negative parts can.
 [[nodiscard]] ComputeCost FitComputeCost(const ChunkTimes& times);
 
 // Returns `profile` with no channel faster than `bytes_per_s`, as behind a link of that rate.

@@ -1,8 +1,8 @@
 // Names the weights of a model file, so that KV is used only by the model that computed it.
 //
-// The whole file is hashed, because fine-tuned models often differ only in the middle.  That takes
-// long for a large file; a caller that has another name, one that changes with the weights, may use
-// that name instead.
+// The whole file is hashed, because two models may differ in any part of it.  That takes long for a
+// large file; a caller that has another name, one that changes with the weights, may use that name
+// instead.
 // Thread-safety: pure functions of file and text.
 #pragma once
 

@@ -51,8 +51,8 @@ class PromptCache {
     return last < Engine::kCutTokens ? blocks - last : blocks;
   }
 
-  // Connects, attaches and registers the model.  Returns Unavailable if no daemon answers; other
-  // errors are those of Client::Connect, Client::Attach and Session::Register.
+  // Connects, attaches and registers the model.  Returns the errors of Client::Connect (for
+  // example Unavailable if no daemon answers), Client::Attach and Session::Register.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<PromptCache>> Connect(
       const PromptCacheOptions& options, const StateShape& shape);
 
@@ -64,9 +64,9 @@ class PromptCache {
     absl::Status status;
   };
   // Loads the prefix that the daemon has, up to a position from which the engine may compute the
-  // rest (Engine::CutBelow), and replaces what the engine's cache holds by it.  If there is no such
-  // prefix, the cache stays as it is.  If `link` is not null, Restore waits until that emulated
-  // link would have carried the bytes.
+  // rest (Engine::CutBelow), and replaces what the engine's cache holds by that prefix.  If there
+  // is no such prefix, the cache stays as it is.  If `link` is not null, Restore waits until that
+  // emulated link would have carried the bytes.
   [[nodiscard]] Restored Restore(std::span<const Token> prompt, Engine* engine,
                                  TokenBucket* link = nullptr);
 
@@ -107,7 +107,7 @@ class PromptCache {
 
   explicit PromptCache(const StateShape& shape);
   // Gets blocks [first, first + digests.size()), at most kBatchBlocks, into the joiner.  Returns
-  // how many blocks it got before the first that the daemon did not return.
+  // how many blocks it got before the first whose status is not OK.
   [[nodiscard]] absl::StatusOr<uint32_t> FetchBatch(std::span<const Digest> digests, uint32_t first,
                                                     StateJoiner* joiner);
   // Puts blocks [first, last) of `prompt`.

@@ -1,10 +1,11 @@
 // Restores the beginning of a prompt into an Engine by computing its head and loading its tail at
 // the same time.  It connects a PromptCache's session, an Engine and a Restorer.
 //
-// The engine computes chunks of Engine::kBatchTokens tokens at the borders that computing the whole
-// prompt would have, or parts of them that begin at multiples of Engine::kCutTokens.  Loaded blocks
-// are appended in ascending order.  So the engine's cache holds the bits that computing the whole
-// prompt would have left.  Lookup says whether a block is in the daemon's pool or on its disk.
+// The engine computes chunks of Engine::kBatchTokens tokens, with the borders that computing the
+// whole prompt would have, or parts of them that begin at multiples of Engine::kCutTokens.  Loaded
+// blocks are appended in ascending order.  So the engine's cache holds the bits that computing the
+// whole prompt would have left.  Lookup says whether a block is in the daemon's pool or on its
+// disk.
 //
 // What it does not promise: that anything was loaded.  Blocks that are missing, damaged or late are
 // computed.
@@ -33,7 +34,7 @@ struct PromptRestoreOptions {
   // Other sequences, which are decoded between the steps of the restore.  null: none.
   DecodeLoad* beside = nullptr;
   // With `beside`: a step of the restore and the decoding after it are planned to last at most this
-  // long together.  A step may take longer: it has at least Engine::kCutTokens tokens.
+  // long together.  A step may take longer: it is not cut to fewer than Engine::kCutTokens tokens.
   double decode_budget_s = 0;
 };
 

@@ -35,16 +35,16 @@ absl::Status ComputeRest(std::span<const Token> prompt, uint32_t begin, Engine* 
 
 // Returns how many of the first `known` tokens, which the daemon had before the restore, the daemon
 // still has, up to the first missing block; 0 if it does not answer.  A block may be missing now,
-// for example because the daemon found it damaged.
+// for example because the daemon found that it was damaged.
 uint32_t StillKnown(std::span<const Token> prompt, uint32_t known, PromptCache* cache) {
   const auto tiers = cache->Tiers(prompt.first(known), kLookupLimit);
-  if (!tiers.ok()) return 0;  // then Store puts all blocks, and the pool reports duplicates
+  if (!tiers.ok()) return 0;  // then Store puts all blocks, and the daemon reports duplicates
   const auto gone = std::find(tiers->begin(), tiers->end(), std::nullopt);
   return static_cast<uint32_t>(gone - tiers->begin()) * PromptCache::kBlockTokens;
 }
 
-// Stores the blocks that the daemon lacks.  It had those of the first `known_tokens` tokens when
-// the run began.
+// Stores the blocks that the daemon lacks.  The daemon had those of the first `known_tokens` tokens
+// when the run began.
 void StorePrompt(std::span<const Token> prompt, uint32_t known_tokens, Engine* engine,
                  PromptCache* cache, RunResult* result) {
   const Stopwatch watch;

@@ -1,8 +1,8 @@
-// Runs one prompt through the engine, from its tokens to its answer, and measures the times of each
-// part.
+// Runs one prompt through the engine, from its tokens to its answer, and measures how long its
+// parts take.
 //
-// The modes may cut batches at different positions, but only where that does not change the bits
-// (Engine::kCutTokens), so all modes give the same answer.
+// The modes (RestoreMode) may cut batches at different positions, but only where that does not
+// change the bits (Engine::kCutTokens), so all modes give the same answer.
 // Thread-safety: none.  Ownership: borrows engine and cache for the call.
 #pragma once
 

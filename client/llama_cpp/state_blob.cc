@@ -40,8 +40,8 @@ class Reader {
     return true;
   }
   // Skips `count` rows of `bytes_each` bytes, and sets *begin to the first one.  Returns false if
-  // fewer bytes are left.  REQUIRES: both are within the limits of state_blob.h, so that their
-  // product does not overflow.
+  // fewer bytes are left.  REQUIRES: `count` and `bytes_each` are within the limits of
+  // state_blob.h, so that their product does not overflow.
   [[nodiscard]] bool Skip(uint64_t count, uint64_t bytes_each, const std::byte** begin) {
     if (count * bytes_each > left_.size()) return false;
     *begin = left_.data();

@@ -10,12 +10,12 @@
 //   layers x {i32 type, u64 row_bytes, cells x row}     keys
 //   layers x {i32 type, u64 row_bytes, cells x row}     values
 //
-// A row is the key or the value of one token in one layer, all heads.  A segment is one layer of a
-// block of tokens: the key rows of those tokens, then their value rows.  So cached bytes are rows
-// and nothing else: this code writes the headers from the shape that the engine itself reported,
-// and never takes them from a block.
+// A cell is one token's entry in llama.cpp's KV cache.  A row is the key or the value of one token
+// in one layer, all heads.  A segment is one layer of a block of tokens: the key rows of those
+// tokens, then their value rows.  So cached bytes are rows and nothing else: this code writes the
+// headers from the shape that the engine itself reported, and never takes them from a block.
 //
-// What it does not promise: that the rows make sense (the block's checksum only proves that they
+// What it does not promise: that the rows make sense (the hashes of a block only show that the rows
 // are what was stored), nor anything about models with sliding windows, recurrent states or
 // two-dimensional positions.
 // Ownership: a StateView borrows the bytes that it parsed; a StateJoiner owns its buffer.
@@ -62,7 +62,7 @@ struct StateShape {
   friend bool operator==(const StateShape&, const StateShape&) = default;
 };
 
-// A parsed state whose cells are consecutive positions of one sequence.
+// A parsed state whose cells have consecutive positions.
 class StateView {
  public:
   // Returns InvalidArgument, with what is wrong, unless `state` is exactly one well-formed state.

@@ -75,7 +75,7 @@ Frame FrameOf(const Plot& plot) {
   for (const Series& series : plot.series) {
     for (const double v : series.x) frame.x.Take(v);
     for (const double v : series.y) frame.y.Take(v);
-    // Readers compare boxes with zero, so the axis includes zero.
+    // Readers compare boxes with zero, so a linear x axis includes zero.
     if (!series.boxes.empty() && !plot.x_log) frame.x.Take(0);
     for (const Box& box : series.boxes) {
       for (const double v : {box.x_begin, box.x_end}) frame.x.Take(v);

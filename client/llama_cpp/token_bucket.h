@@ -1,11 +1,10 @@
 // Emulates a slow link on a machine that has none: computes when bytes that enter the link would
 // arrive at its other end.  It moves no bytes and never sleeps; the caller waits.
 //
-// The link carries transfers one after the other, at one rate.  After a pause of at most `slack` it
-// continues as if there had been no pause: a real link would already have had the next request, but
-// the thread that uses the emulated link had to be woken first.
-// Ownership: a value.  Thread-safety: any thread may call; the channels of one link share one
-// bucket.
+// The link carries transfers one after the other, at one rate.  After a pause of at most `slack`
+// the link continues as if there had been no pause: a real link would already have had the next
+// request, but the thread that uses the emulated link had to be woken first.
+// Thread-safety: any thread may call; the channels of one link share one bucket.
 #pragma once
 
 #include <chrono>

@@ -5,10 +5,10 @@
 // that pumps or sends continues with the queue.
 // Ownership: Owns the socket.
 // Thread-safety: Send, Pump, Cancel and Wake may be called from any thread; Close is called once.
-// Locks: pump_mu_ before write_mu_.  pump_mu_ is held while the inbox's handlers run.
+// Locks: pump_mu_ before write_mu_.  pump_mu_ is held while SessionInbox::Handlers run.
 // Lifecycle: Open (hello sent, `attached` received) -> Send, Pump ... -> Close.  A stream that is
 // destroyed without Close ends without goodbye.
-// Limits: A message has at most kMessageBytesMax; the limits of SessionStream apply too.
+// Limits: A message has at most kMessageBytesMax bytes; the limits of SessionStream apply too.
 #pragma once
 
 #include <atomic>
@@ -39,8 +39,8 @@ class LocalSessionStream final : public SessionStream {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SessionStream>> Open(
       FileDescriptor socket, wire::Hello hello, SessionInbox::Handlers handlers,
       std::chrono::milliseconds deadline);
-  // A forked child may hold the socket too, so the destructor shuts it down, but only in the
-  // process that opened it.
+  // The destructor also shuts the socket down, because a forked child may hold it too, but only in
+  // the process that opened it.
   ~LocalSessionStream() override;
   LocalSessionStream(const LocalSessionStream&) = delete;
   LocalSessionStream& operator=(const LocalSessionStream&) = delete;
@@ -61,11 +61,11 @@ class LocalSessionStream final : public SessionStream {
   // if Close has begun.
   void Flush() LARDER_REQUIRES(write_mu_);
   // Sends queued bytes as Flush does.  Returns the time at which the daemon counts as stuck unless
-  // it accepts some before, or nullopt if nothing is queued.
+  // it accepts some before, or nullopt if nothing is queued any more.
   [[nodiscard]] std::optional<TimePoint> FlushQueue() LARDER_EXCLUDES(write_mu_);
 
-  // Hands one message over or, if no whole message is there, receives.  Returns false if nothing
-  // has arrived.
+  // Handles one received message or, if there is no whole one, receives bytes.  Returns false if
+  // nothing has arrived.
   [[nodiscard]] bool Read() LARDER_REQUIRES(pump_mu_);
   [[nodiscard]] bool Receive() LARDER_REQUIRES(pump_mu_);
   void Handle(const SessionFrame& frame) LARDER_REQUIRES(pump_mu_);

@@ -1,8 +1,8 @@
-// Registers the slabs that a session maps with a device, so that copies between pool and device
-// need no intermediate buffer.  The session page and staging segments are not registered.
+// Registers with a device the slabs that a session maps, for direct copies between pool and device.
+// The session page and staging segments are not registered.
 //
 // A slab may be registered in the background (Device::Pin).
-// Ownership: Shares the memory that it decorates.  The device must outlive every mapping.
+// Ownership: Shares the SharedMemory that it wraps.  The device must outlive every mapping.
 // Thread-safety: All methods may be called from any thread.
 #pragma once
 

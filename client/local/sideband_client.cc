@@ -43,7 +43,7 @@ absl::Status ConnectError(int error, const std::string& path) {
   }
 }
 
-// SO_SNDTIMEO also limits a connect that waits because the backlog is full.
+// SO_SNDTIMEO also limits a connect that waits because the listener's backlog is full.
 void SetConnectDeadline(int socket, std::chrono::milliseconds deadline) {
   const timeval time{.tv_sec = deadline.count() / 1000,
                      .tv_usec = static_cast<suseconds_t>(deadline.count() % 1000 * 1000)};
@@ -101,8 +101,8 @@ absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, ByteCount bytes, bool w
 bool MappedSessionPage::Holds(uint32_t word, uint64_t id) const {
   if (word >= words()) return false;
   auto* at = reinterpret_cast<const uint64_t*>(mapping_.bytes().data()) + word;
-  // No read of the data may move after this load.  Not atomic_thread_fence, which the thread
-  // sanitizer does not know; on x86 the processor itself keeps the order of loads.
+  // No read of the data may move after the load of the word.  This is not atomic_thread_fence,
+  // which the thread sanitizer does not know; on x86 the processor itself keeps the order of loads.
   std::atomic_signal_fence(std::memory_order_seq_cst);
 #if !defined(__x86_64__)
   __sync_synchronize();
@@ -262,7 +262,7 @@ absl::StatusOr<Frame> SidebandClient::Ask(const Frame& frame,
   }
   if (std::ranges::find(expected, TypeOf(*answer)) != expected.end()) return answer;
   if (const auto* error = std::get_if<ErrorFrame>(&*answer)) {
-    // The text is larderd's own, but people see it, so control characters are escaped.
+    // People see the text, so control characters in it are escaped.
     return absl::Status(error->code, absl::Utf8SafeCHexEscape(error->text));
   }
   broken_ = absl::UnavailableError(absl::StrCat("larderd answered ", ToString(TypeOf(frame)),

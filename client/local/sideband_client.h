@@ -5,16 +5,17 @@
 //   auto slab = (*sideband)->MapSlab(SlabId{0}, /*writable=*/false);
 //
 // It keeps no state of sessions and does not reconnect: once the connection has failed, or an
-// answer was late or unreadable, all later requests return Unavailable, and the owner connects
+// answer was late or unreadable, later requests return Unavailable, and the caller has to connect
 // again.  The token is valid at least as long as the connection lasts.
 //
 // Ownership: Owns the socket.  Mappings are the caller's and may outlive this object.
-// Thread-safety: All methods may be called from any thread; one request runs at a time, the others
-// wait.
+// Thread-safety: All methods may be called from any thread; one request runs at a time, and other
+// requests wait for it.
 // Lifecycle: Connect -> requests -> destroyed.  A forked child is another process: in it every
 // request returns FailedPrecondition, and mappings do not exist (MADV_DONTFORK).
-// Limits: A packet has at most kFrameBytesMax.  The deadline of Connect applies to each request,
-// also to the two of the handshake; the time that a request waits for others does not count.
+// Limits: A packet has at most kFrameBytesMax bytes.  The deadline of Connect applies to each
+// request, also to the two of the handshake; the time that a request waits for other requests does
+// not count.
 #pragma once
 
 #include <array>
@@ -49,8 +50,8 @@ class SharedMapping {
   ~SharedMapping();
 
   // Maps the first `bytes` of the descriptor and, if the kernel can, fills the page tables.
-  // Returns InvalidArgument if the file is smaller, because an access beyond its end would raise
-  // SIGBUS, or if `bytes` is 0.
+  // Returns InvalidArgument if `bytes` is 0 or the file is smaller, because an access beyond the
+  // file's end would raise SIGBUS.
   [[nodiscard]] static absl::StatusOr<SharedMapping> Map(int fd, ByteCount bytes, bool writable);
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
@@ -70,8 +71,8 @@ class SharedMapping {
 
 using MappedSlab = SharedMapping;
 
-// The words of a session page.  A word contains the id of a lease or reservation while that is
-// valid.
+// The words of a session page, in which the daemon shows revocations.  A word equals the id of its
+// lease or reservation while that is valid.
 class MappedSessionPage {
  public:
   MappedSessionPage() = default;
@@ -79,7 +80,7 @@ class MappedSessionPage {
 
   [[nodiscard]] size_t words() const { return mapping_.bytes().size() / sizeof(uint64_t); }
   // Returns true if the word is still the id: only then is what was read before this call valid.
-  // Returns false also if there is no such index.
+  // Returns false also if the page has no such word.
   [[nodiscard]] bool Holds(uint32_t word, uint64_t id) const;
 
  private:
@@ -89,8 +90,8 @@ class MappedSessionPage {
 class SidebandClient {
  public:
   // Returns Unavailable if no daemon listens at `path`, PermissionDenied if this user may not open
-  // it, DeadlineExceeded if the daemon does not answer in time, or another error, such as the one
-  // that the daemon refused with.
+  // the socket file, DeadlineExceeded if the daemon does not answer in time, or another error, such
+  // as the one that the daemon refused with.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SidebandClient>> Connect(
       const std::string& path, std::chrono::milliseconds deadline);
   SidebandClient(const SidebandClient&) = delete;
@@ -108,24 +109,25 @@ class SidebandClient {
 
   [[nodiscard]] absl::StatusOr<MappedSlab> MapSlab(SlabId slab, bool writable);
   [[nodiscard]] absl::StatusOr<MappedSessionPage> MapSessionPage(SessionId session);
-  // Requests a staging segment of `bytes`, a multiple of 4,096.  The daemon drops it at the latest
-  // when the connection ends.  Returns ResourceExhausted if a limit of the daemon is reached or its
-  // host lacks memory, Unimplemented if the daemon is too old.
+  // Requests a staging segment of `bytes`, a multiple of 4,096.  The daemon drops the segment at
+  // the latest when the connection ends.  Returns ResourceExhausted if a limit of the daemon is
+  // reached or its host lacks memory, Unimplemented if the daemon is too old.
   [[nodiscard]] absl::StatusOr<StagingMemory> MakeStaging(ByteCount bytes);
   [[nodiscard]] absl::Status DropStaging(uint32_t staging_id);
   // Shares device memory with other processes of this uid: any of them that has the ticket may open
   // it until the share is dropped or this connection ends.  Returns PermissionDenied if the daemon
-  // accepts no descriptors from this uid and the memory is exported by one.  `exported` stays the
-  // caller's.
+  // accepts no descriptors from this uid and the memory is exported by a descriptor.  `exported`
+  // stays the caller's.
   [[nodiscard]] absl::StatusOr<ShareTicket> Share(const DeviceExport& exported);
   [[nodiscard]] absl::Status DropShare(const ShareTicket& ticket);
   // Returns what Device::Import takes.  Returns NotFound if no process of this uid shares memory
   // under this ticket, or not any more.
   [[nodiscard]] absl::StatusOr<DeviceExport> OpenShared(const ShareTicket& ticket);
   // Returns a socket for one more session of this process (LocalSessionStream).  Returns
-  // Unimplemented if this daemon hands out none; Engine.Attach serves the same purpose.
+  // Unimplemented if this daemon hands out none; then the gRPC call Engine.Attach serves the same
+  // purpose.
   [[nodiscard]] absl::StatusOr<FileDescriptor> OpenSession();
-  // Tells the daemon that this process uses nothing of the lost session any more.  Returns how many
+  // Tells the daemon that this process uses nothing of a lost session any more.  Returns how many
   // bytes the daemon released.  REQUIRES: This process has unmapped everything of that session, and
   // no copy of it is under way.
   [[nodiscard]] absl::StatusOr<ByteCount> Clean(SessionId session);
@@ -136,7 +138,7 @@ class SidebandClient {
 
   [[nodiscard]] absl::Status Handshake();
   // Sends one frame and returns its answer, which is a `Body`, or an error, such as the daemon's
-  // ERROR as a Status.  `answer_fd` gets the descriptor, if the answer has one.
+  // frame ERROR as a Status.  `answer_fd` gets the descriptor, if the answer has one.
   template <class Body>
   [[nodiscard]] absl::StatusOr<Body> Request(const Frame& frame, const SendExtras& extras = {},
                                              FileDescriptor* answer_fd = nullptr);

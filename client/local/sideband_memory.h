@@ -1,8 +1,9 @@
 // A session's SharedMemory over the process's sideband.  It counts the mappings of slabs and of the
-// session page, so that the next attach can wait until none of an ended session is left.  (Staging
-// segments are not counted.)
+// session page (the page with revocation words), so that the next attach can wait until an ended
+// session has none.  Staging segments are not counted.
 //
-// Ownership: Shares the sideband.  A mapping lives as long as its owner, even after this object.
+// Ownership: Shares the sideband.  A mapping lives as long as the pointer that was returned for it,
+// even after this object.
 // Thread-safety: All methods may be called from any thread.
 #pragma once
 
@@ -26,8 +27,8 @@ class SidebandMemory final : public SharedMemory {
   [[nodiscard]] absl::StatusOr<StagingMemory> MakeStaging(ByteCount bytes) override;
   [[nodiscard]] absl::Status DropStaging(uint32_t id) override;
 
-  // Waits until no slab and no session page is mapped.  Returns false if one still is at the
-  // deadline.
+  // Waits until no slab and no session page that this object mapped is mapped any more.  Returns
+  // false if one still is at the deadline.
   [[nodiscard]] bool WaitUnmapped(TimePoint deadline) const;
 
  private:

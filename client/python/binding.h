@@ -1,8 +1,8 @@
-// What the files of the binding share: how ids, digests and statuses appear in Python.
+// What the files of the Python binding share: how ids, digests and statuses appear in Python.
 //
 // Ids, channels and stages are ints, a digest is a bytes object of length 16, and a Status becomes
 // the nearest of Python's own exceptions with the message of the status.
-// Thread-safety: callers of every function here hold the GIL.
+// Thread-safety: The caller of any function here holds the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// Binds client/client.h: put and get through a running daemon.
+// Binds client/client.h: attach, put and get through a running daemon.
 //
 // Calls that wait for the daemon or copy blocks release the GIL.  The binding does not copy blocks:
 // the client library reads and writes the caller's buffers.
@@ -17,8 +17,8 @@
 namespace larder::python {
 namespace {
 
-// A buffer of the caller.  It stays exported, so that Python does not move or free it, until the
-// destructor.
+// A buffer of the caller.  Until the destructor it stays exported, so that Python does not move or
+// free it.
 class Buffer {
  public:
   Buffer(nb::handle object, bool writable) {
@@ -82,7 +82,7 @@ class PySession {
   ~PySession() { Close(); }
 
   // Returns the session, which the returned pointer keeps alive during one call.  Raises ValueError
-  // if it is closed.
+  // if the session is closed.
   [[nodiscard]] std::shared_ptr<Session> Open() const {
     if (session_ == nullptr) Raise(absl::InvalidArgumentError("the session is closed"));
     return session_;

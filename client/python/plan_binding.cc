@@ -177,9 +177,9 @@ void BindPlanAnswer(nb::module_& module) {
       .def_prop_ro("seconds", &DepthCost::seconds);
 }
 
-// CostOf requires one depth for each chunk, none above the layers.  It aborts if the number is
-// wrong, and its result is undefined if a depth is above the layers, so Python gets a ValueError
-// instead.
+// CostOf requires one depth (a number of layers) for each chunk, none above input.layers.  It
+// aborts if there are more or fewer, and its result is undefined if one is above, so Python gets a
+// ValueError instead.
 DepthCost CheckedCostOf(const PlanInput& input, const std::vector<uint16_t>& depths) {
   bool fits = depths.size() == input.chunks.size();
   for (const uint16_t depth : depths) fits = fits && depth <= input.layers;

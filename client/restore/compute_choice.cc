@@ -7,11 +7,11 @@
 namespace larder {
 namespace {
 
-// If a step spares fewer seconds of loading than this per second of computing, a sweep begins
-// instead, where a sweep is possible.
+// If a step spares fewer seconds of loading than this per second of computing, a sweep (loading
+// bottom-up) begins instead, where one is possible.
 constexpr double kSparesMin = 0.05;
 constexpr double kGuess = 0.01;  // the least relative error of estimates of a sweep
-// The part of the doubt about costs that carries over to estimates of a sweep.
+// The part of the doubt about costs that carries over to estimates of a sweep (StageSweep).
 constexpr double kSwayed = 0.4;
 
 uint32_t TokensWithin(const Forecast& forecast, const StepBudget& budget, uint32_t position) {
@@ -29,9 +29,9 @@ std::optional<StageWork> WorkWithin(const Forecast& forecast, const StageState& 
   return state.NextWork(layers_max, tokens);
 }
 
-// For an engine that cuts chunks: returns about how many tokens the step should have so that it
-// ends when the loads of the other tokens end, but at least so many that it includes a cut that no
-// load has claimed.  Returns chunk_tokens if the step should not wait for loads.
+// For a request with cut_tokens: returns about how many tokens the step should have so that it ends
+// when the loads of the other tokens end, but at least so many that it includes a cut that no load
+// has claimed.  Returns chunk_tokens if the step should not wait for loads.
 uint32_t TokensToMeet(const Forecast& forecast, RequestState& request, uint16_t stage,
                       const StageWork& work) {
   const StageState& state = request.stages[stage];
@@ -66,7 +66,8 @@ bool AwaitsLoads(const Forecast& forecast, const RequestState& request, uint16_t
 }
 
 // Returns true if the engine loses nothing by computing what may be loaded sooner: hedges are
-// allowed, it can drop the step, and it has no suffix or hole to compute afterwards.
+// allowed, the engine can drop the step, and the stage has no suffix (tokens behind the prefix) or
+// hole to compute afterwards.
 bool LosesNothing(const Forecast& forecast, const RequestState& request, uint16_t stage) {
   return forecast.options.engine.abandons_steps && forecast.options.hedges &&
          request.spec.suffix_tokens == 0 && !request.stages[stage].claims().HasHolesAhead();
@@ -98,8 +99,8 @@ bool Pays(const Forecast& forecast, const RequestState& request, uint16_t stage,
 }
 
 // Where a sweep (loading the rest bottom-up) is possible, begins one if that should help the
-// computing that follows the loads, or if the work is not worth computing (`pays` is false, or it
-// spares almost no loading).  Returns true if it began one.
+// computing that follows the loads, or if `work` is not worth computing (`pays` is false, or `work`
+// spares almost no loading).  Returns true if a sweep was begun.
 bool BeginSweepIfSooner(const Forecast& forecast, RequestState& request, uint16_t stage,
                         const StageWork& work, bool pays, Trace* trace) {
   const CostModel& costs = forecast.costs;
@@ -166,7 +167,7 @@ std::optional<SuffixChoice> ChooseSuffix(const Forecast& forecast, const Request
   choice.tokens = suffix;
   choice.layers = {request.suffix_layers, stage.LayersThere()};
   if (!stage.sweeps() || choice.layers.empty()) return std::nullopt;
-  // A suffix that has begun layer by layer can only continue layer by layer, so none begins in a
+  // A suffix that has begun layer by layer can only continue that way, so none begins that way in a
   // step with a time limit.
   const bool begins = request.suffix_layers == 0;
   if (!forecast.options.engine.overlaps_suffix || (begins && budget.seconds < kNoDeadline))
@@ -221,7 +222,7 @@ std::optional<StageWork> ChooseHedge(const Forecast& forecast, const RequestStat
   } else if (work->tokens.end - work->tokens.begin > tokens) {
     return std::nullopt;
   }
-  // If some tokens of the chunk are computed through these layers, its other tokens must be
+  // If some tokens of the chunk are computed through the layers of `work`, its other tokens must be
   // computed through all of these layers as well.
   const bool splits =
       forecast.options.engine.splits_layers && !state.claims().IsPartial(work->chunk);

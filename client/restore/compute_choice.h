@@ -1,21 +1,22 @@
 // Chooses what an idle engine computes next of one request.
 //
 // The rules in outline, in the order in which they win:
-//   1. The suffix, after its prefix is restored, or layer by layer while a sweep loads the prefix.
+//   1. The suffix (the tokens behind the prefix), after the prefix is restored, or layer by layer
+//      while a sweep (loading bottom-up) brings the prefix.
 //   2. Work that no one has claimed, unless
 //      a. the activations from which it is computed have not arrived yet;
-//      b. the engine cuts chunks, the step would begin with tokens that loads have claimed, and
+//      b. the request has cut_tokens, the step would begin with tokens that loads have claimed, and
 //         those loads should arrive before the engine could compute these tokens;
 //      c. loading alone may have the rest of the stage, or the blocks before the next hole,
 //         before this work ends.
-//      Instead, the rule may begin a sweep (loading bottom-up), if a suffix or holes can be
-//      computed layer by layer behind the loads.
+//      Instead, the rule may begin a sweep, if a suffix or holes can be computed layer by layer
+//      behind the loads.
 //   3. A hedge: work that is being loaded, if the load is overdue, if computing it should end
 //      first, or if the engine can drop steps and has no suffix or hole to compute afterwards.
 // Steps become smaller near the end, so that the engine and the channels finish together: chunks
 // are divided between layers if the engine splits layers, or between cuts if the request has
 // cut_tokens.
-// These are functions of a forecast and a request; the scheduler claims what they choose.
+// These are functions of a Forecast and a request; the Scheduler gives out what they choose.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +47,7 @@ struct RestoreChoice {
   std::optional<SuffixChoice> suffix = {};
   std::optional<StageWork> work = {};
 };
-// May begin a sweep.  Records kHold and kBeginSweep decisions in *trace.
+// May begin a sweep (StageState::BeginSweep).  Records kHold and kBeginSweep decisions in *trace.
 [[nodiscard]] RestoreChoice ChooseRestore(const Forecast& forecast, RequestState& request,
                                           uint16_t stage, const StepBudget& budget, Trace* trace);
 

@@ -8,8 +8,8 @@
 namespace larder {
 namespace {
 
-// A load counts as overdue later by this part of the time of computing the whole prefix on the
-// stage.
+// Loads count as overdue this much later than predicted (with doubt added): a part of the time of
+// computing the whole prefix on the stage.
 constexpr double kBearable = 0.03;
 
 // Returns the request's last load of KV in the queue whose block is before `block`; 0 if there is
@@ -40,7 +40,7 @@ uint32_t Forecast::TokenBudget(double step_s, uint32_t decode_tokens, uint32_t p
   const ComputeCost cost = costs.compute();
   const double left_s = step_s - cost.fixed_s - cost.linear_s * decode_tokens;
   if (left_s <= 0) return 0;
-  // Solves quadratic / 2 * n^2 + (linear + quadratic * position) * n = left
+  // Solves quadratic_s / 2 * n^2 + (linear_s + quadratic_s * position) * n = left_s for n tokens.
   const double slope = cost.linear_s + cost.quadratic_s * position;
   const double tokens =
       2 * left_s / (slope + std::sqrt(slope * slope + 2 * cost.quadratic_s * left_s));

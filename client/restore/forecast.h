@@ -43,9 +43,10 @@ struct Forecast {
   // hole is ahead, otherwise the blocks before the next hole.  kNoDeadline means that computing
   // should not wait for loads.
   [[nodiscard]] double LoadsAhead(const RequestState& request, const StageState& stage) const;
-  // Seconds until loading alone would have what computing has not claimed of the stage, or, if
-  // `hole` is not 0, of the blocks before block `hole`.  kNoDeadline means that loading should not
-  // be counted on, for example because the loads would end after the request's deadline.
+  // Seconds until loading alone would have what computing has not claimed, except holes: of the
+  // stage, or, if `hole` is not 0, of the blocks before block `hole`.  kNoDeadline means that
+  // loading should not be counted on, for example because the loads would end after the request's
+  // deadline.
   [[nodiscard]] double LoadsEnd(const RequestState& request, const StageState& stage,
                                 uint32_t hole) const;
   // Seconds until the loads of KV of these tokens that are under way have arrived, except loads
@@ -66,7 +67,8 @@ struct Forecast {
   // ---- both
   // Returns the relative uncertainty of computing compared with loading.
   [[nodiscard]] double Doubt(const RequestState& request, uint16_t stage) const;
-  // Returns true if the suffix or holes may be computed layer by layer behind the loads.
+  // Returns true if the suffix (the tokens behind the prefix) or holes may be computed layer by
+  // layer behind the loads.
   [[nodiscard]] bool MaySweep(const RequestState& request, const StageState& state) const;
   [[nodiscard]] bool OverlapsSuffix(const RequestState& request) const {
     return options.engine.overlaps_suffix && request.spec.suffix_tokens > 0;

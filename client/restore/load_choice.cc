@@ -7,10 +7,10 @@
 namespace larder {
 namespace {
 
-// How many chunks ahead of computing activations are usually loaded.
+// Activations are usually loaded for at most this many chunks that the engine computes next.
 constexpr uint32_t kBoundaryAhead = 2;
-// A channel is still given a load that is predicted to end later than computing by up to this many
-// times the relative doubt, because a load costs the engine nothing.
+// A channel is still given a load that is predicted to take up to 1 + kLeaves * Forecast::Doubt
+// times as long as computing, because a load costs the engine nothing.
 constexpr double kLeaves = 1.5;
 
 // Returns true only if activations alone should keep the channel busy until computing ends, so that

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Running sums over the chunks of an input, so that the cost of depths that are given as Steps
+// Running sums over the chunks of an input, so that computing the cost of depths, given as Steps,
 // takes O(channels).
 class Sums {
  public:

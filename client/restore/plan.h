@@ -3,9 +3,9 @@
 // A plan has a depth per chunk: layers [0, depth) of the chunk are computed, [depth, layers) are
 // loaded.  A depth is never larger than that of the chunk before, so that computing never waits for
 // a load.  Three shapes: token-wise computes all layers up to the chunk where computing and loading
-// meet, and none behind it; layer-wise has one depth for all chunks; a staircase has any other
-// depths.  The scheduler, not the plan, decides while the restore runs.  The plan does not know
-// what other work the engine and the channels have.
+// meet, and none behind it; layer-wise has one depth for all chunks, neither 0 nor all layers; a
+// staircase has any other depths.  The scheduler, not the plan, decides while the restore runs.
+// The plan does not know what other work the engine and the channels have.
 // Thread-safety: functions without state.  Limits: kStageLayersMax layers.
 #pragma once
 
@@ -76,7 +76,7 @@ struct DepthCost {
 // REQUIRES: there is a depth per chunk, and none is above the layers.
 [[nodiscard]] DepthCost CostOf(const PlanInput& input, const std::vector<uint16_t>& depths);
 
-// Returns the plan with the earliest first token of those that it tries, in which at most three
+// Returns the plan with the earliest first token of those that it compares, in which at most three
 // depths are different.  Another staircase may be faster (staircase.h).
 // O(chunks * layers * channels).
 // REQUIRES: 1 <= input.layers <= kStageLayersMax.

@@ -1,4 +1,5 @@
-// One request that the scheduler works on: its stages, its suffix, and the outcome to report.
+// One request that the Scheduler works on: its stages, its suffix (the tokens behind the prefix),
+// and the outcome to report.
 //
 // Ownership: the scheduler owns it.  Thread-safety: none.
 #pragma once
@@ -35,8 +36,8 @@ struct RequestState {
     }
     return outlooks[stage];
   }
-  // About the seconds that the slowest stage needs for what no one has claimed, if the request has
-  // the engine and its channels to itself.
+  // About the seconds that the slowest stage needs for what is unclaimed, if the request has the
+  // engine and its channels to itself.
   [[nodiscard]] double RemainingSeconds(const CostModel& costs) {
     double longest = 0;
     for (size_t i = 0; i < stages.size(); ++i) {

@@ -1,5 +1,5 @@
 // Decides what an engine computes and what its channels load, for many restores at once.  A pure
-// state machine.
+// state machine; the program that calls it is its driver.
 //
 //   Scheduler scheduler(options, costs, FinishFirst());
 //   scheduler.Add(spec, now);
@@ -15,9 +15,10 @@
 // depends on a load that is still under way; if a load is late or has failed, its layers are
 // computed or loaded again, or the request ends without them (Outcome::lost or cancelled); on all
 // ranks of a stage, computing and loading meet at the same point.
-// The policy orders restores; suffixes mostly come first, in order of arrival.  Within a request
-// the rules are those of compute_choice.h and load_choice.h.  This class asks them about one
-// request after the other, claims what they choose, and updates its state after each report.
+// The policy orders restores; suffixes (the tokens behind the prefixes) mostly come first, in order
+// of arrival.  Within a request the rules are those of compute_choice.h and load_choice.h.  This
+// class asks them about one request after the other, gives out what they choose, and updates its
+// state after each report.
 // The scheduler does not move bytes and does not decode: the token budget of NextCompute is what
 // decoding leaves of a step's tokens.  An engine that computes several ranges in one step, together
 // with the tokens that it decodes, calls NextStep.
@@ -147,7 +148,7 @@ class Scheduler {
   // keys.
   void Rank(std::optional<ChannelId> channel, double now_s);
   [[nodiscard]] RequestState& Nth(size_t i);
-  // Chooses which of the last few cells (layers of chunks) of a request to give out, if
+  // Chooses which of the last few layers of chunks of a request to compute or load next, if
   // RequestState::aimed is not set.  Only for engines that split layers and for simple requests;
   // chooses none while other requests are under way.
   void Aim(RequestState& request, double now_s);

@@ -1,5 +1,5 @@
-// The optimum keeps Pareto sets of (compute, loads per channel); the bound uses sorted cells and a
-// bisection.
+// BestStaircase keeps Pareto sets of (compute, loads per channel); LowerBound sorts layers of
+// chunks and uses a bisection.
 #include "client/restore/staircase.h"
 
 #include <algorithm>

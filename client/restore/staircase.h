@@ -1,5 +1,5 @@
-// What plans are measured against: the exact optimum over all staircases, and a lower bound on the
-// time of any schedule.
+// What plans are measured against: the exact optimum over all staircases (depths that never
+// increase from chunk to chunk, plan.h), and a lower bound on the time of any schedule.
 //
 // Both are for tests and benchmarks; a restore never uses them.
 // Thread-safety: functions without state.

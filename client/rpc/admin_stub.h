@@ -1,4 +1,4 @@
-// The daemon's Admin service, over the operator's socket file.
+// The daemon's Admin service, over the socket file for operators (admin.sock).
 //
 // client/rpc/rpc_channel.h says how calls are retried.  A call that `limits.cancel` cancels returns
 // Cancelled.
@@ -36,12 +36,12 @@ class AdminStub {
   [[nodiscard]] absl::StatusOr<wire::NodeStats> Stats(const CallLimits& limits);
   // Returns TOML, as larderd --print-config prints it.
   [[nodiscard]] absl::StatusOr<std::string> Config(const CallLimits& limits);
-  // Returns how many sessions were asked to finish.  `limit` is how long the daemon waits for what
-  // is under way.
+  // Returns how many sessions were asked to finish.  `limit` is how long the daemon waits for
+  // sessions and calls to end; 0 means its default.
   [[nodiscard]] absl::StatusOr<uint32_t> Drain(std::chrono::milliseconds limit,
                                                const CallLimits& limits);
-  // `take` gets each answer on the calling thread.  If it returns false, the call ends early, with
-  // OK.
+  // `take` gets each answer on the calling thread.  If `take` returns false, the call ends early,
+  // with OK.
   [[nodiscard]] absl::Status Verify(const wire::VerifyQuery& query, const CallLimits& limits,
                                     const std::function<bool(const wire::VerifyProgress&)>& take);
 

@@ -19,7 +19,8 @@
 namespace larder {
 namespace {
 
-// What a completion belongs to.  At most one of each is under way.
+// What a completion reports: an operation of the gRPC call, or the alarm of Wake.  At most one of
+// each kind is under way.
 enum class Step : uintptr_t { kRead = 1, kWrite, kWritesDone, kFinish, kWake };
 
 void* TagOf(Step step) { return reinterpret_cast<void*>(static_cast<uintptr_t>(step)); }
@@ -55,7 +56,7 @@ struct GrpcSessionStream::Impl final : MessagePump {
   void OnWritten(bool ok) LARDER_EXCLUDES(write_mu);
   void HalfClose() LARDER_EXCLUDES(write_mu);
   // Returns when the write under way counts as stuck, or, if there is none, when one that begins
-  // now would.  Returns TimePoint::max() once the stream has been given up.
+  // now would.  Returns TimePoint::max() once the call was cancelled as stuck.
   TimePoint WriteDue() LARDER_EXCLUDES(write_mu);
 
   // ---- reading
@@ -63,7 +64,7 @@ struct GrpcSessionStream::Impl final : MessagePump {
   void Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) override
       LARDER_EXCLUDES(pump_mu);
   void Wake() override;
-  // Handles completions that have arrived, unless another thread pumps.
+  // Handles completions that have arrived, unless another thread holds pump_mu.
   void PumpReady() LARDER_EXCLUDES(pump_mu);
   // Polls, yielding between polls, for the next completion.  Returns TIMEOUT if there is none by
   // `until`.  Does not sleep.
@@ -123,7 +124,7 @@ absl::Status GrpcSessionStream::Impl::Write(const wire::Up& up) {
       return Closed();
     }
   }
-  // The write before this one may have completed, and no thread have handled its completion yet.
+  // The write before this one may have completed without a thread having handled its completion.
   PumpReady();
   return absl::OkStatus();
 }
@@ -197,8 +198,8 @@ GrpcSessionStream::Impl::Next GrpcSessionStream::Impl::SpinUntil(TimePoint until
   }
 }
 
-// Not called right after the previous read: gRPC would then send the daemon its flow-control update
-// as a separate message instead of together with the next message.
+// Pump calls this before it waits, and not right after the previous read: gRPC would then send the
+// daemon its flow-control update as a separate message instead of together with the next message.
 void GrpcSessionStream::Impl::StartRead() {
   if (reading || read_over) return;
   reading = true;
@@ -267,8 +268,8 @@ void GrpcSessionStream::Impl::Wake() {
 absl::StatusOr<std::unique_ptr<SessionStream>> GrpcSessionStream::Open(
     const std::shared_ptr<RpcChannel>& channel, wire::Hello hello, SessionInbox::Handlers handlers,
     std::chrono::milliseconds deadline) {
-  // The call itself does not wait for a connection (RpcChannel::Sign): started without one, it
-  // would fail at the first refused attempt, although the daemon may listen before the deadline.
+  // The call itself does not wait for a connection: started without one, it would fail at the first
+  // refused attempt, although the daemon may listen before the deadline.
   if (!channel->channel()->WaitForConnected(std::chrono::system_clock::now() + deadline)) {
     return absl::UnavailableError("no larderd answers: start it, then Attach again");
   }

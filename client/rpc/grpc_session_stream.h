@@ -6,9 +6,9 @@
 // hand messages to the session.
 // Ownership: Owns the call.
 // Thread-safety: Send, Pump, Cancel and Wake may be called from any thread; Close is called once.
-// Locks: pump_mu before write_mu.  pump_mu is held while the inbox's handlers run.
+// Locks: pump_mu before write_mu.  pump_mu is held while SessionInbox::Handlers run.
 // Lifecycle: Open (hello sent, `attached` received) -> Send, Pump ... -> Close.
-// Limits: A message has at most kMessageBytesMax; the limits of SessionStream apply too.
+// Limits: A message has at most kMessageBytesMax bytes; the limits of SessionStream apply too.
 #pragma once
 
 #include <chrono>

@@ -21,8 +21,8 @@ constexpr Milliseconds kPauseMax{1000};
 // failed attempt costs little, and if other clients fill the socket's queue, the next attempt may
 // find a slot in it.  100 is gRPC's minimum.
 constexpr int kReconnect_ms = 100;
-// A busy daemon may take this long to answer on a connection before gRPC tries another.  If the
-// daemon is gone, the attempt fails at once.
+// A busy daemon may take this long to answer on a connection before gRPC tries another.  If no
+// daemon listens, the attempt fails at once.
 constexpr int kHandshake_ms = 5'000;
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& path) {
@@ -78,7 +78,7 @@ absl::Status RpcChannel::WaitConnected(Milliseconds deadline) {
 
 // gRPC makes progress with a connection only while a thread waits in gRPC, and gives up an attempt
 // after kHandshake_ms.  So if the process begins to connect and then computes for longer than that,
-// the attempt may have failed by its first call, which therefore waits for a new attempt.
+// the attempt may have failed by the process's first call, which therefore waits for a new attempt.
 void RpcChannel::AwaitConnection(Milliseconds at_most) {
   const bool connected = channel_->WaitForConnected(std::chrono::system_clock::now() + at_most);
   MutexLock lock(mu_);
@@ -91,7 +91,7 @@ void RpcChannel::Sign(grpc::ClientContext& context) const {
   if (!token_.empty()) context.AddMetadata("larder-token", token_);
   if (!calls_await_connection_) return;
   if (!first_awaited_) first_awaited_ = now;
-  // After kPatience a call reports at once that there is no daemon.
+  // After kPatience, a call fails at once if there is no connection.
   calls_await_connection_ = now < *first_awaited_ + kPatience &&
                             channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY;
   const bool ends = context.deadline() != std::chrono::system_clock::time_point::max();

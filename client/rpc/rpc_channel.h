@@ -58,8 +58,8 @@ class RpcChannel {
   [[nodiscard]] const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   // Returns Unavailable, with the path, if there is no connection to a daemon by the deadline.
   [[nodiscard]] absl::Status WaitConnected(std::chrono::milliseconds deadline);
-  // Waits at most this long for the connection.  If it is not established by then, the calls with a
-  // deadline that begin within kPatience of the first call wait for it.
+  // Waits at most this long for the connection.  If it is not established by then, calls that have
+  // a deadline wait for it, as long as they begin within kPatience of the first call.
   void AwaitConnection(std::chrono::milliseconds at_most) LARDER_EXCLUDES(mu_);
   // Sets the sideband's token, in hex; empty: none.  All calls that begin later carry it.
   void SetToken(std::string token) LARDER_EXCLUDES(mu_) {
@@ -77,17 +77,18 @@ class RpcChannel {
   }
 
   // Makes a unary call and its retries: `ask` makes each attempt, with a context of its own.
-  // Returns the status of the last attempt, or Cancelled if it was cancelled between two.
+  // Returns the status of the last attempt, or Cancelled if the call was cancelled between two
+  // attempts.
   [[nodiscard]] absl::Status Call(const CallLimits& limits,
                                   const std::function<grpc::Status(grpc::ClientContext&)>& ask);
   // Makes a unary call as Call does, and returns the value of the answer.  Returns Internal if the
-  // answer violates the contract.
+  // answer cannot be decoded.
   template <class Value, class Reply>
   [[nodiscard]] absl::StatusOr<Value> Ask(
       const CallLimits& limits,
       const std::function<grpc::Status(grpc::ClientContext&, Reply*)>& ask);
-  // Reads a stream of answers, which `start` begins.  `take` gets each answer; if it returns false,
-  // the call ends early, with OK.  Returns Internal if an answer violates the contract.
+  // Reads a stream of answers, which `start` begins.  `take` gets each answer; if `take` returns
+  // false, the call ends early, with OK.  Returns Internal if an answer cannot be decoded.
   template <class Value, class Reply, class Start>
   [[nodiscard]] absl::Status Read(const CallLimits& limits, const Start& start,
                                   const std::function<bool(const Value&)>& take) const;

@@ -1,4 +1,4 @@
-// Where a daemon's gRPC socket is, and how often refused calls are retried.  Values.
+// Where a daemon's gRPC socket is, and how often failed calls are retried.
 #pragma once
 
 #include <string>

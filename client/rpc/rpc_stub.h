@@ -1,11 +1,11 @@
-// The daemon's Cache service, over its socket file: unary calls, and streams whose answers are
-// delivered as they arrive.
+// The daemon's Cache service, over one of its socket files: unary calls, and streams whose answers
+// are delivered as they arrive.
 //
 // client/rpc/rpc_channel.h says how calls are retried.  A call that `limits.cancel` cancels returns
 // Cancelled.
 // Ownership: Shares the channel.
 // Thread-safety: All methods may be called from any thread.
-// Limits: A message has at most kMessageBytesMax.
+// Limits: A message has at most kMessageBytesMax bytes.
 #pragma once
 
 #include <chrono>
@@ -54,8 +54,8 @@ class RpcStub {
   [[nodiscard]] absl::StatusOr<wire::ClearResult> Clear(const wire::ClearQuery& query,
                                                         const CallLimits& limits);
 
-  // Move, Compress and Watch call `take` with each answer, on the calling thread.  If it returns
-  // false, the call ends early, with OK.
+  // Move, Compress and Watch call `take` with each answer, on the calling thread.  If `take`
+  // returns false, the call ends early, with OK.
   [[nodiscard]] absl::Status Move(const wire::MoveQuery& query, const CallLimits& limits,
                                   const std::function<bool(const wire::MoveProgress&)>& take);
   [[nodiscard]] absl::Status Compress(

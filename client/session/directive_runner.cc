@@ -48,8 +48,8 @@ void DirectiveRunner::Run() {
   }
 }
 
-// A handler that returns the wrong number of statuses has not understood the directive.  The answer
-// for a directive without keys is one status if it was not done, and no status if it was done.
+// If the handler returns the wrong number of statuses, the answer is kUnsupported.  The answer for
+// a directive without keys is one status if it was not carried out, and no status if it was.
 std::vector<BlockStatus> DirectiveRunner::Do(const wire::Directive& directive) const {
   const size_t keys = directive.digests.size(), answers = std::max<size_t>(keys, 1);
   if (now_ms_() >= directive.valid_unix_ms)

@@ -1,7 +1,7 @@
 // Runs an engine's handler for directives, one at a time on a thread of its own, and sends its
 // answers to the daemon.
 //
-// A directive that is no longer valid when its turn comes is not run; its answer is CANCELLED.
+// A directive that has expired when its turn comes is not handled; its answer is CANCELLED.
 // `now_ms` must be the wall clock that the daemon uses.
 // Ownership: Owned by SessionCore.
 // Thread-safety: Add may be called from any thread.
@@ -35,7 +35,7 @@ class DirectiveRunner {
   DirectiveRunner& operator=(const DirectiveRunner&) = delete;
 
   void Add(wire::Directive directive) LARDER_EXCLUDES(mu_);
-  // Once this has returned, nothing is handled or sent.  May be called again.
+  // Once Stop has returned, nothing is handled or sent.  May be called again.
   void Stop() LARDER_EXCLUDES(mu_);
   // Returns true once Stop has begun.
   [[nodiscard]] bool stopped() const LARDER_EXCLUDES(mu_) {

@@ -1,8 +1,8 @@
 // Remembers in which process an object was made, to detect that a forked child holds it.
 //
-// A fork handler increments a counter in the child, and an object remembers the counter's value.
-// The pid would do as well, but the objects of a session check it several times per call, and
-// getpid is a system call.  Detects fork(), not a bare clone().
+// A fork handler increments a counter in the child, and a ForkGuard remembers the counter's value
+// of when it was made.  The pid would do as well, but getpid is a system call, and a session checks
+// its guards several times per call.  Detects fork(), not a bare clone().
 // Thread-safety: All methods may be called from any thread.
 #pragma once
 

@@ -10,7 +10,7 @@
 namespace larder {
 namespace {
 
-// Moves at most `most` elements of `from` to the end of `to`.
+// Moves the first elements of `from`, at most `most`, to the end of `to`.
 template <class T>
 void MoveSome(std::vector<T>* from, size_t most, std::vector<T>* to) {
   const size_t count = std::min(most, from->size());
@@ -33,7 +33,7 @@ void Outbox::Start(SessionChannel* channel) {
 
 void Outbox::ArmLocked() {
   armed_ = true;
-  // If the thread is awake, it checks again soon, so a busy session pays no wake-up per call.
+  // If the thread is awake, it checks armed_ soon anyway: a busy session pays no wake-up per call.
   if (asleep_) wake_.NotifyOne();
 }
 
@@ -127,7 +127,7 @@ void Outbox::Flush() {
     TakeInto(&up);
     SessionChannel* const channel = channel_;
     mu_.Unlock();
-    // A broken stream reports itself to OnBroken, and what was to be released is then void.
+    // An error is ignored: the stream is then lost, and with it the leases and reservations.
     (void)channel->Send(std::move(up));
     mu_.Lock();
   }

@@ -1,14 +1,15 @@
-// Messages that the daemon should get soon but that no caller waits for: releases,
-// acknowledgements, aborts, cancels.  The next request carries them.  If none comes within at most
-// about 40 ms, the outbox's thread sends them.  It also does the session's chores (Chores).
+// Messages that the daemon should get soon but that no caller waits for: releases of leases,
+// acknowledgements of revocations, aborts of reserved extents, cancels of acquires.  A request that
+// is sent meanwhile carries them; otherwise the outbox's thread sends them after at most about 40
+// ms.  That thread also calls Chores.
 //
 // The outbox does not preserve the order of what it collects; none of these messages needs another
 // to be handled before it.
 // Ownership: Does not own the channel.
 // Thread-safety: All methods may be called from any thread.
 // Lifecycle: made -> Start(channel) -> ... -> Stop (joins the thread) -> destroyed.
-// Limits: One message takes at most kKeysMax ids, or kPartsMax parts, of each kind; the others wait
-// for the next message.
+// Limits: One message takes at most kKeysMax ids of each kind, and at most kPartsMax aborts and
+// cancels; the rest waits for the next message.
 #pragma once
 
 #include <chrono>
@@ -26,14 +27,15 @@ namespace larder {
 
 class Outbox {
  public:
-  // Long enough for a busy engine's next request to come, short enough that an idle engine does not
-  // hold leases for long.  The wait doubles, up to kRideAlongMax, while requests carry everything:
-  // the threads of 32 busy sessions used 6 % of two cores when each checked every 10 ms.
+  // How long the outbox's thread waits for a request that carries what was collected: long enough
+  // for a busy engine's next request, short enough that an idle engine does not hold leases for
+  // long.  The wait doubles, up to kRideAlongMax, while requests carry everything: the threads of
+  // 32 busy sessions used 6 % of two cores when each waited 10 ms.
   static constexpr std::chrono::milliseconds kRideAlong{10}, kRideAlongMax{40};
 
-  // The outbox's thread calls this function from time to time: soon after an Arm or a new message,
-  // and at about the time that the last call returned (nullopt: at no particular time).  It may
-  // call Add.  It is not called any more once Stop has returned.
+  // The outbox's thread calls this function from time to time: soon after an Arm or a collected
+  // message, and at about the time that its last call returned (nullopt: no time).  The function
+  // may call Add.  It is not called any more once Stop has returned.
   using Chores = std::function<std::optional<TimePoint>(TimePoint now)>;
   explicit Outbox(Chores chores) : chores_(std::move(chores)) {}
   ~Outbox() { Stop(/*bye=*/false); }
@@ -51,19 +53,19 @@ class Outbox {
   void CancelChannel() LARDER_EXCLUDES(mu_);
   // Requests that chores run.
   void Arm() LARDER_EXCLUDES(mu_);
-  // Sends `up` with as many waiting releases, acks, aborts and cancels as fit.  Returns Unavailable
-  // before Start and after Stop; other errors are the channel's.
+  // Sends `up`, together with as many waiting releases, acknowledgements, aborts and cancels as
+  // fit.  Returns Unavailable before Start and after Stop; other errors are the channel's.
   [[nodiscard]] absl::Status Send(wire::Up up) LARDER_EXCLUDES(mu_);
-  // Ends the thread and sends what is left.  With `bye` it then sends one more message, which says
-  // that nothing is in use any more, and returns true if the channel took that message.  Otherwise,
-  // and if it was called before, returns false.
+  // Ends the thread and sends what is left.  If `bye` is true, then sends one more message, which
+  // says that nothing is in use any more, and returns true if the channel took that message.  In
+  // all other cases, and if Stop was called before, returns false.
   bool Stop(bool bye) LARDER_EXCLUDES(mu_);
 
  private:
   void Run() LARDER_EXCLUDES(mu_);
   // Sends until nothing is left.  Releases mu_ while it sends.
   void Flush() LARDER_REQUIRES(mu_);
-  // Waits until there is work.  Unless chores are due, then waits `ride_` longer for a request that
+  // Waits for Arm, Stop or the time due_.  After an Arm, waits ride_ longer for a request that
   // carries what was collected.
   void WaitForWork() LARDER_REQUIRES(mu_);
   void ArmLocked() LARDER_REQUIRES(mu_);

@@ -64,7 +64,7 @@ bool PendingCalls::Await(Slot& slot, TimePoint deadline, Done done) {
   const TimePoint spin_until = SteadyNow() + kSpin;
   bool in_time = true;
   for (;;) {
-    // Read before done() is called: a message that arrives after that makes Pump return.
+    // Read before done() is called, so that Pump returns if a message has arrived since then.
     const uint64_t seen = pump_ != nullptr ? pump_->arrivals() : 0;
     if (done() || !in_time) break;
     if (pump_ != nullptr && !pumping_) {
@@ -99,8 +99,8 @@ void PendingCalls::StartPump(MessagePump* pump) {
   pump_ = pump;
 }
 
-// The owner polls from time to time instead of waiting in the pump, because a thread that sleeps in
-// gRPC may be its poller, and is then woken for what other threads wait for.
+// The owner calls this from time to time instead of sleeping in Pump, because gRPC may wake a
+// thread that sleeps inside it for what other threads wait for.
 std::optional<TimePoint> PendingCalls::PumpIfIdle(TimePoint now) {
   MutexLock lock(mu_);
   if (pump_ == nullptr || !failed_.ok()) return std::nullopt;
@@ -117,7 +117,7 @@ int PendingCalls::TakeWhatCame() {
   int came = 0;
   while (came < kIdleMessagesMax && pump_ != nullptr && waiting_.empty()) {
     const uint64_t seen = pump_->arrivals();
-    // A deadline long past: gRPC then does not wait even the millisecond that it rounds up to.
+    // The deadline is long past, so that gRPC does not round the wait up to a millisecond.
     PumpUntil(seen, TimePoint(), TimePoint());
     if (pump_ == nullptr || pump_->arrivals() == seen) break;
     ++came;

@@ -1,19 +1,19 @@
 // Matches a request with its answer: the caller waits on an OpenCall, and answers are delivered by
 // id.
 //
-// Over a MessagePump the callers read the stream themselves: one of the waiting callers pumps, the
-// others sleep until their answer is delivered or the pump is passed to them.  While no caller
-// waits, the owner polls from time to time (PumpIfIdle), so that revocations are noticed.
+// If the session's stream is a MessagePump, which has no thread of its own, the waiting callers
+// read it: one of them pumps (reads messages and hands them over), the others sleep.  While no
+// caller waits, the owner calls PumpIfIdle from time to time, so that revocations are noticed.
 //
-// PendingCalls does not interpret answers.  If a call is closed before its caller took the answer,
-// the owner gets the answer back and can return the lease or reservation in it.
+// PendingCalls does not interpret answers.  An answer that no caller took goes to the owner, which
+// can return the lease or reservation in it.
 // Ownership: PendingCalls outlives its OpenCalls.
 // Thread-safety: PendingCalls from any thread; an OpenCall from one thread at a time.
 // Lifecycle: A call: Open -> (sent) -> Wait -> [WaitReady ...] -> destroyed.  The pump: StartPump
 // -> StopPump, which waits until no thread pumps.
-// Invariants: At most one thread pumps through PendingCalls.  When it stops, PassOn wakes a waiting
-// caller, if there is one, which can pump next.  (A thread that sends may also take messages in,
-// independently of this.)
+// Invariants: At most one thread pumps through PendingCalls.  When that thread stops, PassOn wakes
+// a waiting caller, if there is one, which can pump next.  (SessionChannel::Send may also hand over
+// messages, independently of this.)
 #pragma once
 
 #include <atomic>
@@ -48,13 +48,14 @@ class PendingCalls {
   };
 
  public:
-  // While no caller waits, the owner polls about every kIdle, and less often, up to kIdleMax apart,
-  // while no messages arrive.
+  // While no caller waits, PumpIfIdle is due about every kIdle, and less often, up to kIdleMax
+  // apart, while no messages arrive.
   static constexpr std::chrono::milliseconds kIdle{10}, kIdleMax{40};
-  // Most messages that one poll takes in: the owner has other work, and must be able to stop.
+  // About the most messages that one PumpIfIdle reads: its thread has other work, and must be able
+  // to stop.
   static constexpr int kIdleMessagesMax = 64;
-  // Longest time that a wait for an answer spins before it sleeps, which saves waking the thread
-  // (get of 16 blocks of 64 KiB: 223 us when the caller sleeps, 160 us when it spins).
+  // Longest time that a caller spins for its answer before it sleeps.  A Get of 16 blocks of 64 KiB
+  // took 223 us when the caller slept at once, and 160 us when it spun first.
   static constexpr std::chrono::microseconds kSpin{80};
 
   class OpenCall {
@@ -67,13 +68,13 @@ class PendingCalls {
     [[nodiscard]] uint64_t id() const { return id_; }
     [[nodiscard]] explicit operator bool() const { return slot_ != nullptr; }
     // Waits for the answer and returns it.  Returns DeadlineExceeded if there is none by the
-    // deadline, the status of FailAll if that was called before the answer came, Internal if the
-    // daemon answered with another kind of message.
+    // deadline, the status of FailAll if FailAll was called first, Internal if the daemon answered
+    // with another kind of message.
     template <class A>
     [[nodiscard]] absl::StatusOr<A> Wait(TimePoint deadline);
-    // Waits until at least one pending key of an Acquire has been answered, and returns the answers
+    // For an Acquire: waits for answers to keys that the Grant called pending, and returns those
     // that no earlier call returned.  Returns DeadlineExceeded if there are none by the deadline,
-    // the status of FailAll if there are none and that was called.
+    // the status of FailAll if there are none and FailAll was called.
     [[nodiscard]] absl::StatusOr<std::vector<wire::BlockReady>> WaitReady(TimePoint deadline);
 
    private:
@@ -86,28 +87,27 @@ class PendingCalls {
     uint64_t id_ = 0;
   };
 
-  // `unclaimed` is called, without mu_, with answers that arrived and that no caller took.
+  // `unclaimed` is called, without mu_ held, with answers that arrived and that no caller took.
   explicit PendingCalls(std::function<void(Answer)> unclaimed) : unclaimed_(std::move(unclaimed)) {}
 
   [[nodiscard]] uint64_t NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
   [[nodiscard]] OpenCall Open() LARDER_EXCLUDES(mu_);
-  // Delivers the answer to the open call of this id.  If there is none, or if it has an answer
-  // already, the answer goes to `unclaimed`.
+  // Delivers the answer to the open call of this id.  If there is no such call, or if an answer
+  // waits in it already, `answer` goes to `unclaimed`.
   void Deliver(uint64_t id, Answer answer) LARDER_EXCLUDES(mu_);
-  // Delivers a block of an Acquire that became ready (OpenCall::WaitReady).  If its call is not
-  // open, the block goes to `unclaimed` now; if the call closes before WaitReady has taken the
-  // block, it goes to `unclaimed` then.  A call keeps at most kKeysMax such blocks; more are
-  // dropped.
+  // Delivers the answer to one pending key of an Acquire (OpenCall::WaitReady).  If its call is not
+  // open, or closes before WaitReady has taken the answer, the answer goes to `unclaimed`.  A call
+  // keeps at most kKeysMax such answers; more are dropped.
   void DeliverReady(wire::BlockReady ready) LARDER_EXCLUDES(mu_);
   // From now on waits for answers that have not arrived return `status` (of the first FailAll).
   void FailAll(const absl::Status& status) LARDER_EXCLUDES(mu_);
 
   // From now on waiting callers pump.
   void StartPump(MessagePump* pump) LARDER_EXCLUDES(mu_);
-  // Takes in messages, unless a caller waits or has waited within the last kIdle.  Returns when to
+  // Reads messages, unless a caller waits or has waited within the last kIdle.  Returns when to
   // poll again, or nullopt if there is no pump or FailAll was called.  Called from one thread.
   [[nodiscard]] std::optional<TimePoint> PumpIfIdle(TimePoint now) LARDER_EXCLUDES(mu_);
-  // Once this has returned, no thread pumps.  REQUIRES: FailAll was called.
+  // Once StopPump has returned, no thread pumps through this object.  REQUIRES: FailAll was called.
   void StopPump() LARDER_EXCLUDES(mu_);
 
  private:
@@ -116,7 +116,7 @@ class PendingCalls {
   template <class Done>
   [[nodiscard]] bool Await(Slot& slot, TimePoint deadline, Done done) LARDER_REQUIRES(mu_);
   void PumpUntil(uint64_t seen, TimePoint spin_until, TimePoint deadline) LARDER_REQUIRES(mu_);
-  // Takes in messages that have arrived, until a caller waits, but at most about kIdleMessagesMax.
+  // Reads messages that have arrived, until a caller waits, but at most about kIdleMessagesMax.
   // Returns about how many.
   int TakeWhatCame() LARDER_REQUIRES(mu_);
   // Lets another waiting caller take over the pump.

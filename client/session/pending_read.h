@@ -1,15 +1,15 @@
-// An Acquire from its request to its end, for sessions that read in place and sessions that read by
-// copies.  PendingRead waits for the answers, finds the bytes that they name, and at the end
-// returns what the acquire holds.
+// An Acquire (a request to read blocks) from its sending to its end, for sessions that read in
+// place and sessions that read by copies.  PendingRead waits for the answers, finds the bytes that
+// they name, and at the end returns what the acquire holds.
 //
 // In a session that reads in place, an acquire holds a lease.  In a session that reads by copies it
 // also holds a part of the staging segment, which the daemon may write until it has answered for
-// every key.  If the read ends sooner (a deadline, an error), the session core takes the late
-// answers and then frees that part.
+// every key.  If the PendingRead is destroyed sooner (a deadline, an error), the session core takes
+// the late answers and then frees that part.
 // PendingRead does not copy bytes.
 //
-// Ownership: Borrows the session core.  The MappedBytes that Map returned keep the part of the
-// segment allocated as long as they live.
+// Ownership: Borrows the session core.  The MappedBytes that Map returned keep their memory mapped
+// and, in the staging segment, allocated.
 // Thread-safety: None; one thread at a time.
 // Lifecycle: Begin -> (the request is sent) -> WaitGrant -> [WaitReady ...] -> destroyed.
 #pragma once
@@ -34,15 +34,14 @@ class PendingRead {
 
   // Opens the call and puts its id into `acquire`, which must have its digests already.  In a
   // session that reads by copies it also allocates `bytes` bytes of the staging segment for the
-  // acquire.  Returns DeadlineExceeded if they did not become free by the deadline,
-  // ResourceExhausted if the segment is smaller.
+  // acquire; errors are those of StagingArea::Allocate.
   [[nodiscard]] static absl::StatusOr<PendingRead> Begin(SessionCore& core, ByteCount bytes,
                                                          TimePoint deadline,
                                                          wire::Acquire* acquire);
   [[nodiscard]] explicit operator bool() const { return core_ != nullptr; }
 
-  // Returns the answer.  Returns Internal if it has another number of keys than requested; other
-  // errors are those of OpenCall::Wait.
+  // Waits for the answer and returns it.  Returns Internal if it has another number of keys than
+  // the request; other errors are those of OpenCall::Wait.
   [[nodiscard]] absl::StatusOr<wire::Grant> WaitGrant(TimePoint until);
   // Waits for answers of the daemon to keys that the grant called PENDING, and returns those that
   // came.  A key is returned at most once, and not as PENDING.  Errors are those of
@@ -52,11 +51,11 @@ class PendingRead {
   // Tells the daemon that what has not arrived is no longer wanted.
   void Cancel() { core_->CancelAcquire(call_); }
 
-  // Returns the bytes of an answer.  Errors are those of SessionCore::Map; Internal also if the
-  // bytes lie outside the allocated part of the staging segment.
+  // Returns the bytes that an answer names.  Errors are those of SessionCore::Map; Internal also if
+  // the bytes lie outside the allocated part of the staging segment.
   [[nodiscard]] absl::StatusOr<MappedBytes> Map(const wire::ExtentGrant& extent) const;
-  // Returns true if what was read so far is what the daemon promised: always for copies, otherwise
-  // while the lease is valid.
+  // Returns true if the bytes that were read so far count: always for copies, otherwise only while
+  // the lease is valid.
   [[nodiscard]] bool Holds() const;
   // Hands the lease over to the caller, which then ends it (SessionCore::EndLease).  Only for a
   // session that reads in place.

@@ -11,8 +11,8 @@
 // a caller reserved is in use at once.  A reservation is forgotten when none of its extents is
 // stocked or in use.
 // Limits: Ask raises the stock, including extents that are requested but not granted yet, to at
-// most kStockExtentsMax extents, kStockBytesMax, and this session's part of the stock limit
-// (SetStockLimit), of which all sharing sessions have equal parts.
+// most kStockExtentsMax extents, kStockBytesMax, and this session's equal part of the stock limit
+// (SetStockLimit).
 #pragma once
 
 #include <atomic>
@@ -43,30 +43,30 @@ class ReservationBook {
   static constexpr uint64_t kStockExtentsMax = 64;
   static constexpr ByteCount kStockBytesMax = MiB(64);
   static constexpr auto kIdle = std::chrono::seconds(1);
-  // Deadline of the stock's reservations.  Expire takes out extents that were stocked for half of
-  // that.
+  // Deadline of the stock's reservations.  Expire takes out extents that were stocked for at least
+  // half of that.
   static constexpr auto kStockDeadline = std::chrono::seconds(60);
 
-  // `sharers`: the number of sessions that share the stock limit; null: only this one.
+  // `sharers`: the number of sessions that share the stock limit; null means only this session.
   explicit ReservationBook(std::shared_ptr<const std::atomic<size_t>> sharers = nullptr)
       : sharers_(std::move(sharers)) {}
 
-  // Sets the limit for the stocks of all sharing sessions together, in bytes.  Until it is set,
-  // nothing is stocked.
+  // Sets the limit, in bytes, for the extents that all sharing sessions together reserve ahead
+  // (their stocks).  Until it is set, nothing is stocked.
   void SetStockLimit(ByteCount bytes_max) LARDER_EXCLUDES(mu_);
 
   // ---- the stock
   // Takes an extent of exactly `bytes` bytes out of the stock; it is in use from now on.  Returns
   // nullopt if the stock has none.
   [[nodiscard]] std::optional<HeldExtent> Take(ByteCount bytes, TimePoint now) LARDER_EXCLUDES(mu_);
-  // Returns how many extents to request with this `id` so that `wanted` of this size are stocked,
+  // Returns how many extents to request with this `id` so that the stock has `wanted` of this size,
   // counting those stocked and requested already; fewer if a limit requires it, none soon after a
   // refusal.  They count as requested until OnReserved.  To keep a limit, may take extents of other
   // sizes out of the stock and add them to `aborts`.
   [[nodiscard]] size_t Ask(uint64_t id, ByteCount bytes, size_t wanted, TimePoint now,
                            std::vector<wire::Abort>* aborts) LARDER_EXCLUDES(mu_);
-  // Returns true if `reserved` answers an Ask.  An answer that does not match the Ask is ignored:
-  // the daemon takes its extents back at the deadline.
+  // Returns true if `reserved` answers an Ask.  If it does not match the Ask, its extents are not
+  // used: the daemon takes them back at their deadline.
   [[nodiscard]] bool OnReserved(const wire::Reserved& reserved, TimePoint now) LARDER_EXCLUDES(mu_);
   // Takes extents out of the stock and adds them to `aborts`: with `all`, or if Take was not called
   // for kIdle, every extent; otherwise those that were stocked for half of kStockDeadline.  Returns

@@ -24,21 +24,21 @@ namespace larder {
 class MessagePump {
  public:
   virtual ~MessagePump() = default;
-  // Returns the number of messages that were handed to the session.  It grows after the session has
-  // handled the message.
+  // Returns the number of messages that were handed to the session.  The number grows after the
+  // session has handled the message.
   [[nodiscard]] virtual uint64_t arrivals() const = 0;
   // Hands arriving messages to the session, on this thread.  Returns once arrivals() is no longer
   // `seen`, which is usually after one message; at the deadline (if that has passed, it still hands
-  // over a message that has already arrived); after Wake; or when the stream has ended.  It polls,
-  // yielding between polls, until `spin_until` or for a shorter time; then it sleeps.
+  // over a message that has already arrived); after Wake; or when the stream has ended.  Pump
+  // polls, yielding between polls, at most until `spin_until`, and then sleeps.
   virtual void Pump(uint64_t seen, TimePoint spin_until, TimePoint deadline) = 0;
   // Makes the Pump under way, and all later ones except those of SessionStream::Close, return soon.
   // Called at most once in a stream's life.
   virtual void Wake() = 0;
 };
 
-// The way to the daemon.  Messages from the daemon come through SessionCore::OnDown, in order, one
-// at a time.
+// A session's connection to the daemon.  Messages from the daemon come through SessionCore::OnDown,
+// in order, one at a time.
 class SessionChannel {
  public:
   virtual ~SessionChannel() = default;
@@ -55,8 +55,8 @@ class SessionChannel {
 // The stream of an attached session over any transport, without a thread of its own.
 class SessionStream : public SessionChannel, public MessagePump {
  public:
-  // The session is lost if more than kQueuedBytesMax bytes are queued, or if the daemon accepts
-  // none of the queued bytes for about kWriteDeadline (which a thread in Pump notices).
+  // The session is lost if more than kQueuedBytesMax bytes are queued to be sent, or if the daemon
+  // accepts none of them for about kWriteDeadline (which a thread in Pump notices).
   static constexpr size_t kQueuedBytesMax = 32 << 20;
   static constexpr std::chrono::seconds kWriteDeadline{10};
 
@@ -79,7 +79,7 @@ struct MappedBytes {
 class RevocationWords {
  public:
   virtual ~RevocationWords() = default;
-  // Returns true while the word at this index is the id, false also if there is no such index.
+  // Returns true if the word at this index equals `id`, false also if there is no such index.
   // Call it after reading the bytes that the word guards.
   [[nodiscard]] virtual bool Holds(uint32_t word, uint64_t id) const = 0;
 };

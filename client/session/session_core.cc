@@ -10,10 +10,10 @@
 namespace larder {
 namespace {
 
-// The stocks of all sessions of a Client together get at most one eighth of lease_bytes_max, which
-// is also the most that the process may reserve: most of it is left for other uses.
+// The limit for the extents that all sessions of a Client reserve ahead is one eighth of
+// lease_bytes_max, so that most of the process's share of the pool is left for other uses.
 constexpr uint64_t kStockShareOfLease = 8;
-// Smallest staging segment that is requested if the daemon lacks memory for a larger one.
+// If the daemon lacks memory for a larger staging segment, sizes down to this are tried.
 constexpr ByteCount kStagingBytesLeast = MiB(4);
 
 }  // namespace

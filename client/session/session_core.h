@@ -1,17 +1,20 @@
 // One session, independent of gRPC and of how bytes move: requests and their answers, leases,
-// reservations, mappings, revocations.  Transports and handles are built on it.
+// reservations, mappings, revocations.  The transports and the classes Session, Lease and
+// Reservation are built on it.
 //
-// It trusts what the daemon says about blocks, but not the daemon's numbers: it looks up ids, and
-// SlabCache checks offsets.
+// It trusts what the daemon says about blocks, but not the numbers in its messages: ids are looked
+// up, and places in memory are checked before use.
 // Ownership: Shared by Session, Leases and Reservations; transports borrow it.  Does not own the
 // channel.
 // Thread-safety: All methods may be called from any thread.  OnDown is called by one thread at a
-// time; over a MessagePump that is a thread that pumps or sends.
-// Fork: The core belongs to the process that made it.  In a forked child status is
-// FailedPrecondition, nothing is sent, held or returned, and Close does nothing.
-// Lifecycle: made -> Start(attached, channel) -> ... -> Close.  OnDown may come before Start.
-// After OnBroken or Close every request fails and nothing new is mapped.
-// Locks: mu_ is a leaf.  It is not held while the channel or a call is used.
+// time; over a MessagePump that is a thread in MessagePump::Pump or SessionChannel::Send, so OnDown
+// must not call Send.
+// Fork: The core belongs to the process that made it.  In a forked child status() is
+// FailedPrecondition, nothing is sent, Holds returns false, leases and extents are not returned,
+// and Close does nothing.
+// Lifecycle: made -> Start(attached, channel) -> ... -> Close.  OnDown may be called before Start.
+// After OnBroken or Close every request fails, and nothing new is mapped.
+// Locks: mu_ is a leaf: no other lock is taken under it.
 #pragma once
 
 #include <atomic>
@@ -38,9 +41,9 @@ namespace larder {
 class SessionCore {
  public:
   // `memory` may be null for a session in stream mode.  Without `on_directive` all directives
-  // except DRAIN are ignored.  `beside` counts the sessions of one Client that share the limit of
-  // what may be reserved ahead; SessionCore keeps the count up to date.  If `beside` is null, the
-  // session has the limit to itself.
+  // except DRAIN are ignored.  `beside` counts the sessions of one Client that share a limit of
+  // extents reserved ahead (ReservationBook); SessionCore keeps the count up to date.  If `beside`
+  // is null, the session has the limit to itself.
   explicit SessionCore(std::shared_ptr<SharedMemory> memory,
                        DirectiveRunner::Handler on_directive = {},
                        std::shared_ptr<std::atomic<size_t>> beside = nullptr);
@@ -48,15 +51,16 @@ class SessionCore {
   SessionCore(const SessionCore&) = delete;
   SessionCore& operator=(const SessionCore&) = delete;
 
-  // Unless the session is in stream mode, maps the session page and, if the session writes staged
-  // or reads by copies, gets a staging segment.  After an error the caller must call Close;
-  // ResourceExhausted normally means that the daemon has no staging memory for the session now.
-  // REQUIRES: It is called once.  The channel lives until Close has returned.
+  // Unless the session is in stream mode, maps the page with its revocation words and, if the
+  // session writes staged or reads by copies, gets a staging segment.  After an error the caller
+  // must call Close; ResourceExhausted normally means that the daemon has no staging memory for the
+  // session now.  REQUIRES: It is called once.  The channel lives until Close has returned.
   [[nodiscard]] absl::Status Start(wire::Attached attached, SessionChannel* channel,
                                    ByteCount staging_bytes);
-  // Gives up the stock and the staging segment, and says goodbye unless the session is lost or
-  // still has leases or extents in use.  Afterwards the session is as after OnBroken, and no thread
-  // reads the stream through this object.  Returns true if the channel took the goodbye.
+  // Returns the extents reserved ahead and the staging segment, and sends a goodbye (`bye` in
+  // wire::Up) unless the session is lost or still has leases or extents in use.  Afterwards the
+  // session is as after OnBroken, and no thread reads the stream through this object.  Returns true
+  // if the channel took the goodbye.
   bool Close() LARDER_EXCLUDES(mu_);
   // To be called when the daemon has ended the stream after the goodbye: sets bye_flag().
   void OnGoodbyeTaken() { said_bye_->store(true); }
@@ -71,30 +75,30 @@ class SessionCore {
   void CancelAcquire(const OpenCall& call) { outbox_.Cancel(call.id()); }
 
   // ---- leases: the caller that took a Grant with a lease ends the lease, exactly once
-  // Returns true while the daemon promises the bytes of this lease: check it after reading them.
+  // Returns true if the daemon still promises the bytes of this lease: call it after reading them.
   [[nodiscard]] bool Holds(LeaseId lease, uint32_t word) const LARDER_EXCLUDES(mu_);
   void EndLease(LeaseId lease) LARDER_EXCLUDES(mu_);
 
-  // ---- extents in use: the caller that took a Reserved, or took from the stock, ends each extent,
-  // once
+  // ---- extents in use: a caller that got extents, by a Reserved or TakeStock, calls EndExtent
+  // once for each
   [[nodiscard]] std::optional<HeldExtent> TakeStock(ByteCount bytes);
-  // Adds to `up` a Reserve of what is missing until `wanted` extents of this size are stocked, as
-  // far as the limits of the stock allow it.
+  // Adds to `up` a Reserve of extents, so that `wanted` of this size are reserved ahead for later
+  // Puts, as far as ReservationBook::Ask allows it.
   void AskStock(ByteCount bytes, size_t wanted, wire::Up* up);
   // Returns the stock to the daemon.
   void DropStock();
   void EndExtent(const HeldExtent& extent, bool abort);
 
   // Returns the bytes of an extent, for reading or for writing.  Errors are those of
-  // SlabCache::Map.  A sideband that does not work ends the session, because nothing more could be
-  // mapped.
+  // SlabCache::Map.  If the sideband fails, the session ends, because nothing more could be mapped.
   [[nodiscard]] absl::StatusOr<MappedBytes> Map(const wire::ExtentGrant& extent, bool writable);
   // Null unless the session writes staged or reads by copies.
   [[nodiscard]] StagingArea* staging() const { return staging_.get(); }
   [[nodiscard]] bool writes_staged() const { return attached_.write_mode == WriteMode::kStaged; }
   [[nodiscard]] bool reads_copied() const { return attached_.read_mode == ReadMode::kCopied; }
-  // Chunks of a Publish that no caller waits for any more: the daemon may copy from them until it
-  // answers, then they are freed.  REQUIRES: the call `id` is still open.
+  // Frees these parts of the staging segment when the answer to the Publish `id` arrives; the
+  // daemon may copy from them until then.  Only for a Publish that no caller waits for any more: an
+  // answer that a caller takes frees nothing.  REQUIRES: the call `id` is still open.
   void FreeWhenAnswered(uint64_t id, std::vector<StagingArea::Chunk> chunks) LARDER_EXCLUDES(mu_);
 
   // An acquire that no caller waits for any more.  The daemon may write to the acquire's part of
@@ -106,18 +110,18 @@ class SessionCore {
     size_t pending = 0;    // keys that the grant called pending and that were not answered
   };
   // Cancels the acquire.  When its last answer has arrived, or the session has ended, its part of
-  // the segment is released and its lease ends.
+  // the staging segment is freed and its lease ends.
   void EndLater(OpenCall call, LateRead read) LARDER_EXCLUDES(mu_);
 
-  // Returns the largest payload that NoteBlock was given for this variant; 0 if it was given none.
+  // Returns the largest number of bytes that NoteBlock was given for this variant, or 0.
   [[nodiscard]] uint64_t LargestBlock(uint32_t variant) const LARDER_EXCLUDES(mu_);
   void NoteBlock(uint32_t variant, uint64_t bytes) LARDER_EXCLUDES(mu_);
 
   // REQUIRES: Start was called.
   [[nodiscard]] const wire::Attached& attached() const { return attached_; }
   [[nodiscard]] absl::Status status() const LARDER_EXCLUDES(mu_);
-  // Becomes true once the daemon has taken the goodbye, and so knows that nothing is in use any
-  // more.  May be read after the core is destroyed.
+  // Becomes true once the daemon has taken the goodbye (OnGoodbyeTaken).  May be read after the
+  // core is destroyed.
   [[nodiscard]] std::shared_ptr<const std::atomic<bool>> bye_flag() const { return said_bye_; }
   // Returns true in a forked child of the process that made the session.
   [[nodiscard]] bool in_child() const { return fork_guard_.left(); }

@@ -1,7 +1,8 @@
-// Receives what comes down a session's stream, over any transport: it counts the messages and
-// records the end.
+// Receives the daemon's messages on a session's stream: counts them, and records the end of the
+// stream.
 //
-// It does not interpret messages: it keeps `attached` and passes everything else to a handler.
+// It keeps the first `attached` (the daemon's answer that the session is open) and passes all other
+// parts of messages to a handler.
 // Thread-safety: HandOver and End are called by one thread at a time; all other methods from any
 // thread.
 // Lifecycle: HandOver ... -> End (once).
@@ -20,8 +21,8 @@ namespace larder {
 
 class SessionInbox {
  public:
-  // The stream calls both functions on a thread that pumps or sends, one call at a time.  They must
-  // not call SessionChannel::Send.
+  // Both functions are called on a thread that is in MessagePump::Pump or SessionChannel::Send, one
+  // call at a time.  They must not call SessionChannel::Send.
   struct Handlers {
     std::function<void(wire::Down)> on_down;
     std::function<void(const absl::Status&)>
@@ -33,8 +34,8 @@ class SessionInbox {
   // `why` is OK if the daemon ended the stream without an error.
   void End(const absl::Status& why);
 
-  // Number of messages that were handed to the session.  It grows after the handler ran, so a
-  // thread that reads it before it checks a condition misses no message.
+  // Number of messages that were handed over.  The number grows after `on_down` has returned, so a
+  // thread that reads the number before it checks a condition misses no message.
   [[nodiscard]] uint64_t arrivals() const { return arrivals_.load(); }
   [[nodiscard]] bool ended() const { return ended_.load(); }
   // REQUIRES: ended().
@@ -43,8 +44,8 @@ class SessionInbox {
   [[nodiscard]] const wire::Attached& attached() const { return attached_; }
 
   // Pumps until `attached` has arrived.  Returns DeadlineExceeded if it did not arrive by `until`.
-  // If the stream ended before, returns the error that it ended with, or Unavailable if it ended
-  // without one.
+  // If the stream ended before, returns the error that the stream ended with, or Unavailable if
+  // there was none.
   [[nodiscard]] absl::Status WaitAttached(MessagePump& pump, TimePoint until);
   // Pumps until the stream has ended.  Returns false if that did not happen in time.
   [[nodiscard]] bool WaitEnd(MessagePump& pump, TimePoint until);
@@ -58,8 +59,8 @@ class SessionInbox {
   std::atomic<uint64_t> arrivals_{0};
 };
 
-// Returns the error of a stream that ends because a message could not be decoded: Unavailable, with
-// the message of `why`.
+// Returns the error of a stream that ends because a message could not be decoded: Unavailable; its
+// text contains the text of `why`.
 [[nodiscard]] absl::Status Nonsense(const absl::Status& why);
 
 }  // namespace larder

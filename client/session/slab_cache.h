@@ -1,12 +1,12 @@
 // The slabs that a session has mapped, on demand, each at most once for reading and once for
 // writing.
 //
-// It checks what the daemon says of an extent against the mapping, and no other class computes an
-// address in a slab.
-// Ownership: A mapping lives until Drop and until its last MappedBytes is destroyed, whichever is
-// later: a copy under way keeps its memory.
-// Thread-safety: All methods may be called from any thread.  Mapping a slab takes a while; callers
-// that want a slab which is already mapped do not wait for it.
+// SlabCache checks that an extent that the daemon named lies inside the mapping before it returns
+// the extent's bytes.  No other class computes an address in a slab.
+// Ownership: A mapping lives until this object drops it and its last MappedBytes is destroyed, so a
+// copy under way keeps its memory.
+// Thread-safety: All methods may be called from any thread.  Mapping a slab takes a while;
+// meanwhile callers that want another slab, if that is mapped already, do not wait.
 // Limits: 65,536 slabs.
 #pragma once
 
@@ -23,8 +23,8 @@ class SlabCache {
  public:
   explicit SlabCache(std::shared_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
 
-  // Returns the bytes of an extent.  Returns Internal if the extent does not lie inside its slab at
-  // a multiple of 64, Unavailable after Drop; other errors are those of mapping the slab.
+  // Returns the bytes of an extent.  Returns Internal if the extent is empty, not inside its slab
+  // or not at a multiple of 64, Unavailable after Drop; other errors are those of mapping the slab.
   [[nodiscard]] absl::StatusOr<MappedBytes> Map(const wire::ExtentGrant& extent, bool writable)
       LARDER_EXCLUDES(mu_);
   // From now on Map fails, and this object keeps no mapping: each slab is unmapped when its last

@@ -1,10 +1,10 @@
-// A segment of memory that the daemon made and shares only with this process.  A staged Put writes
-// its bytes here for the daemon to copy, and the daemon writes the bytes of a read by copies here.
+// The staging segment of a session: shared memory that the daemon made for this process alone.  A
+// staged Put writes its bytes here for the daemon to copy, and the daemon writes the bytes of a
+// read by copies here.
 //
-// Memory is allocated at the lowest address where it fits, so that a small set of pages is used
-// repeatedly.
-// The daemon may copy from or into a chunk until it has answered for it, so the owner of a chunk
-// frees it only after that, or when the session has ended.
+// Memory is allocated at the lowest address where it fits, so that a small set of pages is reused.
+// Once a request has named an allocated part (StagingArea::Chunk), the daemon may copy from or into
+// it until it has answered, so the part is freed only after that, or when the session has ended.
 //
 // Ownership: Owns the mapping, which lives at least as long as any StagingRoom of it.
 // Thread-safety: All methods may be called from any thread.
@@ -36,7 +36,7 @@ class StagingArea : public std::enable_shared_from_this<StagingArea> {
   };
 
   // Maps the segment.  Returns Internal if its size is not what the daemon announced, or is 0.
-  // `lacking`: why the segment is smaller than requested; empty if it is not.
+  // `lacking`, if it is not empty, says why the segment is smaller than requested.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<StagingArea>> Create(
       StagingMemory memory, std::string lacking = {});
   ~StagingArea();
@@ -48,8 +48,8 @@ class StagingArea : public std::enable_shared_from_this<StagingArea> {
   [[nodiscard]] uint32_t id() const { return id_; }
 
   // Allocates `bytes` bytes, at a multiple of 4,096.  Waits until so many contiguous bytes are
-  // free; returns DeadlineExceeded if they are not by the deadline (at once if it has passed), and
-  // ResourceExhausted if `bytes` is 0 or the whole segment is smaller.
+  // free; returns DeadlineExceeded if they are not free by the deadline (at once if it has passed),
+  // and ResourceExhausted if `bytes` is 0 or the whole segment is smaller.
   [[nodiscard]] absl::StatusOr<Chunk> Allocate(ByteCount bytes, TimePoint deadline)
       LARDER_EXCLUDES(mu_);
   void Free(const Chunk& chunk) LARDER_EXCLUDES(mu_);
@@ -71,7 +71,7 @@ class StagingArea : public std::enable_shared_from_this<StagingArea> {
   std::map<uint64_t, uint64_t> free_ LARDER_GUARDED_BY(mu_);  // offset -> bytes, never adjacent
 };
 
-// An allocated part of the segment, which is freed when the object is destroyed.
+// An allocated part of a staging segment, which is freed when this object is destroyed.
 // Ownership: Keeps the area alive.
 // Thread-safety: Const.
 class StagingRoom {

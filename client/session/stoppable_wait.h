@@ -1,5 +1,5 @@
 // Waits for an answer of the daemon, and ends early if the call's owner requests a stop on another
-// thread.  PendingCalls has no notification for a stop, so this polls the stop token.
+// thread.  PendingCalls has no notification for a stop, so the stop token is polled.
 //
 // Thread-safety: That of the awaited call.
 #pragma once
@@ -14,8 +14,8 @@
 namespace larder {
 
 // Calls wait(until), which returns a StatusOr, until it returns anything except DeadlineExceeded,
-// and returns that.  Returns DeadlineExceeded once the deadline has passed, or within about 20 ms
-// after `stop` was requested.
+// and returns that result.  Returns DeadlineExceeded once the deadline has passed, or within about
+// 20 ms after `stop` was requested.
 template <class Wait>
 [[nodiscard]] auto AwaitUnlessStopped(const std::stop_token& stop, TimePoint deadline,
                                       const Wait& wait) {

@@ -55,7 +55,7 @@ void CopyPool::ForEach(size_t count, const std::function<void(size_t)>& work) {
   batch_mu_.Unlock();
 }
 
-// Spins before it sleeps: the helpers usually end at about the same time as the caller.
+// Spins before it sleeps: the pool's threads usually end at about the same time as the caller's.
 void CopyPool::AwaitHelpers() {
   constexpr auto kAwait = std::chrono::microseconds(50);
   (void)SpinWhileIdle(SteadyNow() + kAwait, [&] { return inside_.load() == 0; });

@@ -1,8 +1,8 @@
 // Threads that copy one large batch together with the caller.
 //
 // Ownership: Owns its threads.
-// Thread-safety: ForEach may be called from any thread.  One batch is divided at a time; a batch
-// that comes meanwhile runs on its caller alone.
+// Thread-safety: ForEach may be called from any thread.  One batch is divided among the threads at
+// a time; a batch that comes meanwhile runs on its caller's thread alone.
 // Lifecycle: The threads live as long as the pool.
 // Limits: kThreadsMax threads copy, including the caller's.
 #pragma once
@@ -45,8 +45,8 @@ class CopyPool {
   std::vector<std::thread> threads_;
   Mutex batch_mu_;  // held by the caller whose batch is divided; taken before mu_
 
-  // work_, count_ and next_ are set under mu_ while no thread of the pool is inside the batch.  The
-  // threads inside it then use them without the lock.
+  // work_, count_ and next_ are set under mu_ while inside_ is 0.  The threads that work on the
+  // batch then use them without the lock.
   const std::function<void(size_t)>* work_ = nullptr;
   size_t count_ = 0;
   std::atomic<size_t> next_{0};

@@ -31,7 +31,7 @@ class StoreCall {
     writer_ = stub_->StoreBlocks(&context_, &reply_);
   }
 
-  // Returns false if the stream ended early; Finish then returns the reason.
+  // Returns false if the stream ended early; Finish then returns the stream's status.
   [[nodiscard]] bool Send(const PutBlock& block, std::optional<wire::StoreHead> head);
   [[nodiscard]] absl::StatusOr<wire::StoreBlocksResult> Finish();
 
@@ -96,7 +96,7 @@ class Fetched {
           std::span<const size_t> keys, std::span<BlockStatus> status)
       : variant_(variant), blocks_(blocks), keys_(keys), status_(status) {}
 
-  // Returns DataLoss if the stream is invalid: the caller then ends the call with that error.
+  // Returns DataLoss if the stream is invalid: the caller then ends the call and returns the error.
   [[nodiscard]] absl::Status On(const wire::FetchBlocksPart& part);
   // To be called after the last message.  Returns DataLoss if the stream ended early.
   [[nodiscard]] absl::Status End() const;
@@ -225,8 +225,8 @@ absl::Status FetchGroup(RpcChannel& channel, const std::string& tenant,
   return ended.ok() ? fetched.End() : ended;
 }
 
-// Stores the blocks `sent`, all of one content, as one stream, and writes their statuses to
-// `result`.
+// Stores the blocks whose indices are in `sent`, all of one content, by one stream, and writes
+// their statuses to `result`.
 absl::Status StoreGroup(RpcChannel& channel, const wire::StoreHead& head,
                         std::span<const PutBlock> blocks, const std::vector<size_t>& sent,
                         std::chrono::milliseconds deadline, std::vector<BlockStatus>& result) {
@@ -262,8 +262,8 @@ absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Put(const VariantH
   std::vector<BlockStatus> result(blocks.size(), BlockStatus::kInvalid);
   std::map<size_t, std::vector<size_t>> groups;  // by content, since a stream has only one
   for (size_t i = 0; i < blocks.size(); ++i) {
-    // The daemon names a block by its tokens, so a block that it would store under another name is
-    // not sent.
+    // The daemon computes a block's digest from its tokens, so a block with another digest is not
+    // sent.
     if (!ShapeFits(variant.spec, blocks[i])) continue;
     const std::vector<Digest> chain = Chain(blocks[i].parent, blocks[i].tokens);
     if (!chain.empty() && chain.back() == blocks[i].digest)
@@ -284,8 +284,8 @@ absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Put(const VariantH
   return result;
 }
 
-// A block belongs to the content that it names, or that is its parent because it is the first of a
-// chain.  Any other block counts as the first content's.
+// A block belongs to the content whose id it names, or whose id is its parent (the block is then
+// the first of a chain).  Any other block counts as the first content's.
 size_t GrpcStreamTransport::ContentOf(const PutBlock& block) const {
   MutexLock lock(mu_);
   for (size_t i = 0; i < contents_.size(); ++i) {

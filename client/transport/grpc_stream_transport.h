@@ -1,11 +1,11 @@
 // Blocks over gRPC byte streams, for callers that share no memory with the daemon.
 //
-// Get reports a block as kOk only after it has checked that the record header is the key's, and
-// that every wanted segment has its hash.
+// Get reports a block as kOk only after it has checked that the record header names the block's
+// key, and that each wanted segment matches its hash.
 // Ownership: Shares the channel.
 // Thread-safety: All methods may be called from any thread.
-// Limits: A message carries at most kDataBytesMax of data.  The daemon refuses streams with
-// ResourceExhausted if too many are under way.
+// Limits: A message carries at most kDataBytesMax of data.  The daemon refuses a stream with
+// ResourceExhausted if, for example, too many are under way.
 #pragma once
 
 #include <memory>
@@ -28,8 +28,8 @@ class GrpcStreamTransport final : public Transport {
         tenant_(std::move(tenant)),
         engine_id_(std::move(engine_id)) {}
 
-  // Adds a content that blocks may belong to.  Its tenant must be that of the session.  Without any
-  // content, a Put of a valid block returns FailedPrecondition.
+  // Adds a content that blocks may belong to.  `content.tenant` must be the caller's tenant.
+  // Without any content, a Put of a valid block returns FailedPrecondition.
   void AddContent(const ContentSpec& content) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] const char* name() const override { return "grpc stream"; }
@@ -41,7 +41,7 @@ class GrpcStreamTransport final : public Transport {
                                                              const CallOptions& options) override;
 
  private:
-  // Returns the index in contents_ of the content that the block belongs to.
+  // Returns the index in contents_ of the content that the block belongs to, or 0.
   [[nodiscard]] size_t ContentOf(const PutBlock& block) const LARDER_EXCLUDES(mu_);
 
   const std::shared_ptr<RpcChannel> channel_;

@@ -14,8 +14,8 @@
 namespace larder {
 namespace {
 
-// A larger batch is read in windows of at most so many blocks, so that the copying of a window
-// overlaps with the round trip of the next.
+// A batch is read in windows of at most so many blocks, so that a window is copied while the daemon
+// answers the request for the next.
 constexpr size_t kWindowBlocks = 16;
 
 // Bytes that one thread copies at a time: few enough that the threads end at about the same time.
@@ -33,8 +33,8 @@ struct EncodedBlock {
   MappedBytes mapped;
 };
 
-// A window of several blocks takes at most a quarter (one kRoomShare-th) of the staging segment, so
-// that two windows and a Put at the same time fit.
+// In a session that reads by copies, a window of several blocks takes at most one kRoomShare-th of
+// the staging segment, so that two windows and a Put fit into it at the same time.
 constexpr uint64_t kRoomShare = 4;
 
 struct Window {
@@ -72,9 +72,9 @@ class GetRun {
   [[nodiscard]] std::vector<Window> Cut(const std::vector<size_t>& keys) const;
   [[nodiscard]] ByteCount BytesOf(const Window& window) const;
   [[nodiscard]] absl::Status Pass(const std::vector<size_t>& keys);
-  // `behind`: how many bytes the engine's request still reads after this window.  In a session that
-  // reads by copies, returns DeadlineExceeded if the staging segment had not enough free memory by
-  // `until`.
+  // Requests the blocks of a window.  `behind`: the bytes that the engine will read after them.  In
+  // a session that reads by copies, returns DeadlineExceeded if the staging segment had not enough
+  // free memory by `until`.
   [[nodiscard]] absl::Status Ask(Window& window, ByteCount behind, TimePoint until);
   [[nodiscard]] absl::Status Finish(Window& window);
   void CopyReady(Window& window, std::span<const size_t> at,
@@ -103,7 +103,7 @@ class GetRun {
   std::vector<Piece> pieces_;
   std::vector<EncodedBlock> encoded_;
   std::vector<std::shared_ptr<const void>> owners_;  // keep the mappings of the sources alive
-  // 1 if this process found the bytes to be wrong.  Written by copying threads.
+  // By index of the batch: 1 if this process found wrong bytes.  Written by copying threads.
   std::vector<uint8_t> mismatch_;
 };
 
@@ -113,8 +113,8 @@ uint64_t PayloadOf(const GetBlock& block) {
   return at.end();
 }
 
-// Returns true if the table has the wanted segments, one per span, of the spans' sizes after
-// decoding.
+// Returns true if the table has one segment per span of the block, each of one layer and, once
+// decoded, of the span's size.
 bool TableFits(const SegmentTable& table, const GetBlock& block) {
   if (table.segments.size() != block.segments.size()) return false;
   for (size_t i = 0; i < table.segments.size(); ++i) {
@@ -193,8 +193,8 @@ void GetRun::CopyReady(Window& window, std::span<const size_t> at,
     BlockStatus& status = status_[window.keys[i]];
     status = grants[i].status;
     if (status == BlockStatus::kOk) status = Plan(window.read, window.keys[i], grants[i]);
-    // A block that is larger than the caller's spans has other layers or sizes than the caller
-    // expects.
+    // kFull would invite another try, which cannot help if the block is larger than the caller's
+    // spans.
     if (status == BlockStatus::kFull && grants[i].extent.bytes > PayloadOf(blocks_[window.keys[i]]))
       status = BlockStatus::kInvalid;
     const bool check = grants[i].table && grants[i].table->hashed && !grants[i].table->encoded();
@@ -218,8 +218,8 @@ void GetRun::CopyReady(Window& window, std::span<const size_t> at,
   });
 }
 
-// Copies the blocks that the daemon is still loading as they become ready; blocks that are not
-// ready in time become kCancelled.
+// Copies the window's pending blocks as they become ready; blocks that are not ready in time become
+// kCancelled.
 absl::Status GetRun::CopyPending(Window& window, std::vector<wire::BlockGrant>& grants) {
   while (window.read.pending() > 0) {
     absl::StatusOr<std::vector<wire::BlockReady>> ready =
@@ -262,8 +262,8 @@ absl::Status GetRun::Ask(Window& window, ByteCount behind, TimePoint until) {
   return core_.Send(std::move(up));
 }
 
-// Counts the blocks that arrived, and reports to the daemon blocks whose bytes failed a check of
-// this process.  Blocks that the daemon itself called damaged are not reported.
+// Counts the window's blocks that are kOk, and reports to the daemon those that are kDamaged
+// because this process found their bytes to be wrong.
 void GetRun::Settle(const Window& window) {
   uint64_t blocks = 0, bytes = 0;
   wire::Up up;
@@ -334,8 +334,8 @@ absl::Status GetRun::Pass(const std::vector<size_t>& keys) {
   std::vector<ByteCount> behind(windows.size(), remaining_);
   for (size_t i = windows.size() - 1; i > 0; --i) behind[i - 1] = behind[i] + BytesOf(windows[i]);
   for (size_t i = 0; i < windows.size(); ++i) {
-    // A call waits for capacity in the staging segment only while it holds none of it, so that two
-    // callers never wait for each other.
+    // A Get waits for free memory in the staging segment only while it holds none, so that two Gets
+    // do not wait for each other.
     if (!windows[i].read) {
       LARDER_RETURN_IF_ERROR(Ask(windows[i], behind[i], deadline_));
     }

@@ -12,19 +12,19 @@
 namespace larder {
 namespace {
 
-// A window of several blocks, whose extents are requested together, is bounded by blocks, by bytes,
-// and by its size in a message, which may have 16 MiB (a token takes 4 bytes, a segment about 20).
+// Limits of a window (blocks whose extents are requested together) of more than one block: blocks,
+// bytes, and bytes in a message, which may have 16 MiB (a token takes 4, a segment about 20).
 constexpr size_t kWindowBlocks = 64;
 constexpr uint64_t kWindowBytesMax = 64 << 20;
 constexpr uint64_t kWindowMessageBytes = 4 << 20;
 // A window of several blocks takes at most a quarter of the process's share of the pool
-// (lease_bytes_max), because two windows may be under way, and also a stock.
+// (lease_bytes_max), because two windows may be under way, and other extents reserved ahead.
 constexpr uint64_t kWindowShareOfLease = 4;
 // Publishes that may be unanswered.  Beyond this the call waits for the oldest, so that unanswered
 // publishes do not hold ever more of the process's share of the pool.
 constexpr size_t kPublishedMax = 4;
-// Bytes that are staged before they are published: few enough that the daemon's copy overlaps with
-// this thread's, enough that the cost of a message does not matter.
+// A staged Put publishes after about so many bytes: few enough that the daemon copies while this
+// thread does, enough that the cost of a message does not matter.
 constexpr uint64_t kPieceBytes = 8 << 20;
 
 // One block that is being stored.
@@ -97,8 +97,8 @@ class PutRun {
   std::vector<BlockStatus> status_;
 };
 
-// Returns what the run still holds after an error.  The daemon may still copy from staging memory
-// that was published and not answered, so that memory is freed with the answer.
+// Returns what the call still holds after an error.  From staging memory that was published the
+// daemon may copy until it has answered, so that memory is freed with the answer.
 PutRun::~PutRun() {
   StoreFence();  // before freed memory is written again
   for (Window& window : windows_) {
@@ -157,7 +157,7 @@ std::vector<Window> PutRun::Cut() {
   return windows;
 }
 
-// Takes extents from the stock and requests those that are missing, without waiting.
+// Takes extents that the session reserved ahead and requests those missing, without waiting.
 absl::Status PutRun::AskExtents(Window& window) {
   wire::Reserve reserve;
   for (Item& item : window.items) {
@@ -177,8 +177,8 @@ absl::StatusOr<wire::Reserved> PutRun::AwaitReserved(Window& window) {
   absl::StatusOr<wire::Reserved> reserved = window.reserve.Wait<wire::Reserved>(deadline_);
   window.reserve = {};
   if (!reserved.ok() || reserved->status != BlockStatus::kFull) return reserved;
-  // The pool may be full, or the process's share used up, because of this session's stock and this
-  // call's publishes: release them, then request once more.
+  // The pool may be full, or the process's share used up, because of the extents that this session
+  // reserved ahead and this call's publishes: release them, then request once more.
   core_.DropStock();
   while (!published_.empty()) {
     LARDER_RETURN_IF_ERROR(CollectOldest());
@@ -249,7 +249,7 @@ void PutRun::CopyToExtents(std::vector<Item>& items) {
 }
 
 absl::Status PutRun::WriteMapped(Window& window) {
-  CopyToExtents(window.items);  // those from the stock, while the daemon reserves the others
+  CopyToExtents(window.items);  // those reserved ahead, while the daemon reserves the others
   LARDER_RETURN_IF_ERROR(AwaitExtents(window));
   CopyToExtents(window.items);
   std::vector<Item> copied;
@@ -269,7 +269,7 @@ absl::StatusOr<StagingArea::Chunk> PutRun::AllocateChunk(uint64_t bytes) {
   StagingArea& staging = *core_.staging();
   absl::StatusOr<StagingArea::Chunk> chunk = staging.Allocate(ByteCount(bytes), TimePoint());
   // If the segment is full, the call first has its own staged blocks published and answered, which
-  // frees their memory.  After that it waits for memory that others free.
+  // frees their memory.  After that it waits for memory that other calls free.
   while (absl::IsDeadlineExceeded(chunk.status()) && (!piece_.empty() || !published_.empty())) {
     LARDER_RETURN_IF_ERROR(piece_.empty() ? CollectOldest()
                                           : Publish(std::exchange(piece_, {}), 0));
@@ -302,8 +302,8 @@ absl::Status PutRun::WriteStaged(Window& window) {
   return absl::OkStatus();
 }
 
-// Sends one message, with a part per reservation.  If `restock` > 0, the message may also request
-// stock for later Puts of blocks as large as the first of these.
+// Sends one message, with a Publish per reservation.  If `restock` > 0, the message may also
+// reserve extents ahead, for later Puts of blocks as large as items.front().
 absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
   if (items.empty()) return absl::OkStatus();
   StoreFence();
@@ -332,7 +332,7 @@ absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
     }
     published_[first + found->second].items.push_back(std::move(item));
   }
-  // For two windows like this one, so that the next Put may not have to wait for extents.
+  // Enough for two windows like this one, so that the next Put may not have to wait for extents.
   if (restock > 0) core_.AskStock(restock_bytes, 2 * restock, &up);
   LARDER_RETURN_IF_ERROR(core_.Send(std::move(up)));
   while (published_.size() > kPublishedMax) {

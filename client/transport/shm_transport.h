@@ -1,23 +1,24 @@
-// Blocks through shared memory.  Reads are copied out of the mapped slabs, or out of the staging
-// segment where the daemon placed them (copied).  Writes go straight into reserved extents (mapped)
-// or through the staging segment (staged).  The attach decides which.
+// Blocks through shared memory.  A read copies out of the mapped slabs, or out of the staging
+// segment into which the daemon copied the blocks.  A write goes straight into reserved extents
+// (mapped) or through the staging segment (staged).  The session's read and write mode say which.
 //
-// A read takes a lease for a window of blocks, copies them, checks hashes if the grant has them (of
-// the bytes that arrived, not of the source), and then checks the revocation word: if the word has
-// changed, the blocks that were copied are kCancelled.  While one window is copied, the lease of
+// A read takes a lease for a window (some blocks of the batch), copies them, checks hashes if the
+// daemon sent them (of the bytes that arrived, not of the source), and then checks the revocation
+// word: if it has changed, the blocks that were copied are kCancelled.  While one window is copied,
 // the next has usually been requested already.
 // Encoded blocks, if the session accepts them, are decoded into the caller's memory, and their
 // hashes are checked.
-// A write publishes windows (mapped) or pieces (staged) as they are ready.  It collects the answers
-// at the end, or earlier when too many publishes are unanswered or it needs memory that they hold.
+// A write publishes windows (mapped) or parts of them (staged) as they are ready.  It collects the
+// answers at the end, or earlier when too many publishes are unanswered or it needs memory that
+// they hold.
 //
-// A read by copies has no word to check: a block that the daemon answered for is complete.
+// A read by copies checks no revocation word: a block that the daemon answered for is complete.
 //
 // Ownership: None; core and pool outlive it.
 // Thread-safety: All methods may be called from any thread.
-// Limits: Without a table, only the sum of a read's padded segment sizes is checked, not each size.
-// A batch may be larger than the process's share of the pool, because it is read or written window
-// by window.
+// Limits: If the daemon sent no segment table, a read checks only the size of the payload, not of
+// each segment.  A batch may be larger than the process's share of the pool, because it is read or
+// written window by window.
 #pragma once
 
 #include "client/session/session_core.h"

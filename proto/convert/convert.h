@@ -3,10 +3,10 @@
 //
 // Decode treats its input as hostile, from a client and from a daemon alike.  If a field is not
 // valid (its length, count or digest, an enum value that is unknown, lists that should be equally
-// long), Decode returns InvalidArgument with the field in front: "acquires[2].digests: 17 bytes is
-// not a multiple of 16".  A decoded value takes memory in proportion to the parsed message.  Decode
-// does not know the session: the caller checks, for example, whether an id is open, a variant is
-// registered and a digest is right.
+// long), Decode returns InvalidArgument, normally with the field in front: "acquires[2].digests: 17
+// bytes is not a multiple of 16".  A decoded value takes memory in proportion to the parsed
+// message.  Decode does not know the session: the caller checks, for example, whether an id is
+// open, a variant is registered and a digest is right.
 //
 // Encode checks nothing, but cuts most sentences for people, such as `message`, at 256 bytes.
 //
@@ -72,7 +72,7 @@ void Encode(const Down& in, v1::Down* out);
 
 // Cache.
 [[nodiscard]] absl::Status Decode(const v1::LookupRequest& in, LookupQuery* out);
-// Decodes a LookupRequest except its tokens: out->tokens is empty, because they are many, and the
+// Decodes a LookupRequest except its tokens, which may be many: out->tokens is empty, and the
 // caller reads them in the message.
 [[nodiscard]] absl::Status DecodeInPlace(const v1::LookupRequest& in, LookupQuery* out);
 [[nodiscard]] absl::Status Decode(const v1::LookupReply& in, LookupResult* out);
@@ -84,8 +84,8 @@ void Encode(const LookupResult& in, v1::LookupReply* out);
 void Encode(const InstancesQuery& in, v1::ListInstancesRequest* out);
 void Encode(const InstancesPage& in, v1::ListInstancesReply* out);
 
-// DecodeInPlace leaves the tokens of a selection empty, because they are many; the caller reads
-// them in the message.  A TTL of 0 becomes the default; more than the maximum is refused.
+// DecodeInPlace leaves the tokens of a selection, which may be many, empty; the caller reads them
+// in the message.  A TTL of 0 becomes the default; more than the maximum is refused.
 [[nodiscard]] absl::Status DecodeInPlace(const v1::PinRequest& in, PinQuery* out);
 [[nodiscard]] absl::Status DecodeInPlace(const v1::UnpinRequest& in, UnpinQuery* out);
 [[nodiscard]] absl::Status DecodeInPlace(const v1::PrefetchRequest& in, PrefetchQuery* out);

@@ -76,9 +76,9 @@ void EncodeRegistered(const Registered& in, v1::Registered* out) {
   EncodeDigests(in.content_ids, out->mutable_content_ids());
 }
 
-// After this check no sum of the extent's numbers can overflow.  Whether the slab and the range
-// exist is known only to the client's mapping.  A range may begin at any segment of a block, so
-// offsets are aligned as segments are, not as pages.
+// After this check no sum of the extent's numbers can overflow.  Whether the slab or staging
+// segment has this range is checked when it is used.  A range may begin at any segment of a block,
+// so offsets are aligned as segments are, not as pages.
 void CheckExtent(const Field& slab, const Field& offset, const Field& bytes,
                  const ExtentGrant& extent) {
   if (extent.slab >= kSlabsMax) return slab.Refuse(extent.slab, " is not below ", kSlabsMax);

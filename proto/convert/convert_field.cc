@@ -9,7 +9,7 @@
 namespace larder::wire {
 namespace {
 
-// Refuses a list of a segment table that is neither empty nor as long as the table.
+// Refuses a list of a segment table that is neither empty nor has one entry per segment.
 bool CheckBeside(const Field& at, int count, int segments) {
   if (count == 0 || count == segments) return true;
   at.Refuse(count, " entries for ", segments, " segments");

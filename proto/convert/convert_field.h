@@ -2,11 +2,11 @@
 // checked.  Only convert_*.cc and session_codec.cc use it.
 //
 // A Field names a field by a chain of stack objects and points to the one error of the decode.  The
-// first refusal wins; what is decoded after it is not used.  The text of a Field is made only when
-// something is refused.
+// first refusal wins; what is decoded after it is not used.  The text of a field's name is made
+// only when something is refused.
 //
-// Ownership: refers to its parent and to the status, which outlive it (temporaries of one
-// expression do).
+// Ownership: a Field refers to its parent Field and to the status, which outlive it (temporaries of
+// one expression do).
 // Thread-safety: used only by the thread that decodes.
 #pragma once
 
@@ -76,7 +76,7 @@ void DecodeDigests(const Field& at, const std::string& in, size_t most, std::vec
 void EncodeDigest(const Digest& in, std::string* out);
 void EncodeDigests(const std::vector<Digest>& in, std::string* out);
 
-// Decodes the tokens of one block: 16 to 4,096 of them, a multiple of 16.
+// Decodes the tokens of one block; refuses any number except a multiple of 16 from 16 to 4,096.
 void DecodeBlockTokens(const Field& at, const google::protobuf::RepeatedField<uint32_t>& in,
                        std::vector<uint32_t>* out);
 
@@ -147,7 +147,7 @@ void EncodeIds(const std::vector<Id<Tag>>& in, google::protobuf::RepeatedField<u
   for (const Id<Tag> id : in) out->AddAlreadyReserved(id.value);
 }
 
-// Decodes a list of parts, calling `decode` for each with its own field, until a field is refused.
+// Decodes a list of at most `most` entries, calling `decode` for each until a field is refused.
 template <class Wire, class Value>
 void DecodeEach(const Field& at, const google::protobuf::RepeatedPtrField<Wire>& in, size_t most,
                 void (*decode)(const Field&, const Wire&, Value*), std::vector<Value>* out) {

@@ -15,8 +15,8 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// Estimated bytes of an object, with the pointer to it and the allocator's overhead: kMessage, and
-// kField for each field that its type declares.
+// Estimated bytes of a parsed message, with the pointer to it and the allocator's overhead:
+// kMessage, and kField for each field that its type declares.
 constexpr uint64_t kMessage = 64, kField = 8;
 constexpr uint64_t kString = 48;
 constexpr uint64_t kNumber = 8, kHalf = 4;
@@ -35,9 +35,10 @@ class Scale {
     while (const uint32_t tag = in.ReadTag()) {
       const auto* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
       const auto wire_type = WireFormatLite::GetTagWireType(tag);
-      // No proto3 message has groups, and the parser keeps an unknown group with all that is in it.
+      // No proto3 message has groups, so a group counts as too heavy: the parser would keep it,
+      // with all that is in it, as an unknown field.
       if (wire_type == WireFormatLite::WIRETYPE_START_GROUP) return Add(most_ + 1);
-      // The parser keeps a field of another wire type than it is declared with as an unknown one.
+      // The parser treats a field of another wire type than the declared one as an unknown field.
       const bool known = field != nullptr && Fits(*field, wire_type);
       if (wire_type != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
         if (!Add(known ? kNumber : kUnknown) || !WireFormatLite::SkipField(&in, tag)) break;

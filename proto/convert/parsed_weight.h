@@ -1,12 +1,11 @@
-// Estimates how much memory a serialized message takes once it is parsed, without parsing it: an
-// empty message of two bytes becomes an object of a hundred bytes, so the length of what an
+// Estimates how much memory a serialized message takes once it is parsed, without parsing it: two
+// bytes may be an empty message that becomes an object of a hundred bytes, so the length of what an
 // untrusted peer sends says little about its cost.
 //
 // The estimate is rough: for the messages of parsed_weight_test.cc it is between half and three
-// times what protobuf takes.  It weighs messages by their fields, and packed numbers by their
-// count.  It leaves malformed input to the parser.
+// times what protobuf takes.  Malformed input is left to the parser.
 // Ownership: none.  Thread-safety: pure functions, except that one reads from its stream.
-// Cost: it looks once at each field, and at each byte of packed varints.
+// Cost: each field, and each byte of packed varints, is looked at at most once.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +27,8 @@ namespace larder {
                                     google::protobuf::io::ZeroCopyInputStream& serialized,
                                     uint64_t most);
 
-// Returns how many bytes of memory a message of `length` bytes may take once it is parsed: many
-// times its length if it is short, and little more than twice its length if it has many MiB.
+// Returns how many bytes of memory a message of `length` bytes may take at most once it is parsed:
+// many times its length if it is short, little more than twice its length if it has many MiB.
 [[nodiscard]] uint64_t ParsedWeightMax(uint64_t length);
 
 }  // namespace larder

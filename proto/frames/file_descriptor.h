@@ -1,5 +1,5 @@
-// Owns one file descriptor of the kernel, or none.  Closes it when it is destroyed or is given
-// another one.
+// Owns one file descriptor of the kernel, or none.  The object closes the descriptor when it is
+// destroyed or is given another one.
 //
 // Ownership: it owns the descriptor alone.  Thread-safety: that of an int.
 // Lifecycle: movable; empty after a move.
@@ -14,7 +14,7 @@ namespace larder {
 class FileDescriptor {
  public:
   FileDescriptor() = default;
-  // Takes ownership of `fd`.  A negative `fd` makes it empty.
+  // Takes ownership of `fd`.  A negative `fd` makes the object empty.
   explicit FileDescriptor(int fd) : fd_(fd) {}
   FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   FileDescriptor& operator=(FileDescriptor&& other) noexcept {

@@ -2,10 +2,10 @@
 // sends and receives frames needs no generated code.
 //
 // Append checks nothing.  Parse treats its input as hostile; convert.h says what is refused.
-// Ownership: it keeps generated messages and reuses their memory, so that a busy session seldom
-// allocates.  Clearing a generated message frees little of its memory, so the memory of many
-// messages of different shapes adds up.  So Append frees the kept Down, and Release the kept Up,
-// once it may take more than kKeptBytes.  What a client's end keeps is freed with this object.
+// Ownership: a SessionCodec keeps generated messages and reuses their memory.  Clearing a generated
+// message frees little of its memory, so the memory of many messages of different shapes adds up.
+// So Append frees the kept Down, and Release the kept Up, once it may take more than kKeptBytes.
+// At the client's end these messages are kept until this object is destroyed.
 // Thread-safety: none; if one thread sends and another receives, each uses an object of its own.
 #pragma once
 
@@ -51,9 +51,9 @@ class SessionCodec {
   // Parses the body of a frame into *down.  Returns InvalidArgument if `body` is not a message that
   // wire::Decode accepts; *down may then be partly overwritten.
   [[nodiscard]] absl::Status Parse(std::span<const std::byte> body, wire::Down* down);
-  // To be called when a parsed Up has been handled.  Frees the memory of the kept Up and of *up,
-  // which is then empty, if they may take more than kKeptBytes.  REQUIRES: every Parse since the
-  // last Release filled this *up.
+  // To be called when a parsed Up has been handled.  If the kept Up and *up may take more than
+  // kKeptBytes, frees the memory of both; *up is then empty.  REQUIRES: every Parse since the last
+  // Release filled this *up.
   void Release(wire::Up* up);
 
   // Appends the frame that ends a session.  Cuts off text beyond 256 bytes.

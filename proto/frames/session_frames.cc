@@ -30,9 +30,8 @@ std::array<char, kSessionFrameHeaderBytes> EncodeSessionFrameHeader(SessionFrame
              .version = kSessionFrameVersion});
 }
 
-// Returns the capacity that the bytes which wait need: twice as many bytes and kRoomBytes more, so
-// that each byte of a frame is moved about once on average, however long the frame is.  Returns
-// kRoomBytes if no byte waits.
+// Returns the capacity that the bytes which Next has not returned need: twice as many and
+// kRoomBytes more, so that each byte of a long frame is moved about once on average.
 size_t SessionFrameReader::Wanted() const {
   const size_t left = end_ - begin_;
   return left == 0 ? kRoomBytes : 2 * left + kRoomBytes;

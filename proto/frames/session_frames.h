@@ -2,10 +2,10 @@
 // process of this host speaks the protocol of Engine.Attach (docs/format.md, "Session socket").
 //
 // This is only a codec: it knows neither sockets nor what a message contains (session_codec.h
-// does).  It treats its input as hostile: any bytes result in frames, in a wait for more bytes, or
-// in an error.
+// does).  It treats its input as hostile: any bytes result in frames, in a request for more bytes,
+// or in an error.
 //
-// Ownership: the reader owns its buffer; the body of a frame lies in it.  Thread-safety: none.
+// Ownership: the reader owns its buffer, in which the body of a frame lies.  Thread-safety: none.
 // Lifecycle of a reader: Room -> (the caller receives) -> Take -> Next until it returns nullopt ->
 // Room.
 // Limits: a body that is read has at most `body_bytes_max` bytes.  The buffer grows with the bytes
@@ -49,7 +49,8 @@ class SessionFrameReader {
   // The memory to receive into, at least kRoomBytes.  Invalidates the frames that Next returned.
   [[nodiscard]] std::span<std::byte> Room();
   // Shrinks the buffer, for example after a large frame, if it is more than four times as large as
-  // the bytes that wait need.  Invalidates the frames that Next returned.
+  // the bytes that Next has not returned require (Wanted).  Invalidates the frames that Next
+  // returned.
   void Trim();
   // Adds `received` bytes, which the caller has written to the beginning of what Room returned.
   void Take(size_t received) { end_ += received; }
@@ -61,8 +62,8 @@ class SessionFrameReader {
 
   // Returns true if bytes of a frame have arrived that Next has not returned.
   [[nodiscard]] bool partial() const { return begin_ != end_; }
-  // As of the last Next: the length of the body whose frame has begun and is not complete, or 0 if
-  // no header is waiting for its body.
+  // As of the last Next: the length of the body of a frame whose header has arrived and whose body
+  // has not arrived completely, or 0 if there is none.
   [[nodiscard]] size_t awaited_bytes() const { return awaited_; }
   [[nodiscard]] size_t buffer_bytes() const { return capacity_; }
 

@@ -164,7 +164,7 @@ struct SessionSocketFrame {  // from the daemon, with a descriptor
   static constexpr FrameType kType = FrameType::kSessionSocket;
   friend bool operator==(const SessionSocketFrame&, const SessionSocketFrame&) = default;
 };
-// From the client, with a descriptor of device memory.  The answer, SharedFrame, has a ticket by
+// From the client, with a descriptor of device memory.  A SharedFrame answers it with a ticket by
 // which processes of the same uid can open the memory.
 struct ShareMemoryFrame {
   static constexpr FrameType kType = FrameType::kShareMemory;
@@ -253,7 +253,7 @@ class EncodedFrame {
 [[nodiscard]] absl::Status StatusOf(const ErrorFrame& error);
 
 // Returns Unimplemented if the type or version is unknown, InvalidArgument if anything else is
-// wrong.  After an error the caller must not use the connection any more.
+// wrong.  After an error the caller must not read from the connection any more.
 [[nodiscard]] absl::StatusOr<Frame> DecodeFrame(std::span<const std::byte> packet);
 
 }  // namespace larder

@@ -2,7 +2,7 @@
 // credentials that the kernel passes with it.  Both ends of the sideband use it.
 //
 // This code does not interpret frames and never waits: the caller polls.  It expects a hostile
-// peer: it takes ownership of every descriptor that it receives, so that none leaks.
+// peer: every descriptor that it receives gets an owner, so that none leaks.
 //
 // Ownership: a ReceivedPacket owns its descriptors.  Thread-safety: none for a packet; any thread
 // may call the functions.
@@ -33,8 +33,8 @@ struct ReceivedPacket {
   std::array<std::byte, kFrameBytesMax> data;
   size_t size = 0;
   bool oversize = false;  // the packet was longer than any frame
-  // Not all descriptors that were sent have arrived, for example because this process may not open
-  // more of them, or because the caller passed Descriptors::kNone.
+  // True if not all descriptors that were sent have arrived, for example because this process may
+  // not open more of them, or because the caller passed Descriptors::kNone.
   bool control_lost = false;
   std::vector<FileDescriptor> descriptors;       // close-on-exec
   std::optional<SenderCredentials> credentials;  // with SO_PASSCRED on the receiving socket
@@ -47,9 +47,9 @@ enum class SendResult : uint8_t { kSent, kFull, kClosed, kRefused };
 // thread that calls ReceivePacket.
 enum class Descriptors : uint8_t { kTake, kNone };
 
-// Returns kNothingYet if no packet waits, and kClosed if none waits and the peer has closed the
-// socket, or if the socket has failed.  A packet with neither bytes nor descriptors nor credentials
-// counts as kClosed, because it looks like the end.
+// Returns kNothingYet if no packet has arrived yet, and kClosed if the socket has failed, or if no
+// packet is left and the peer has closed its end.  A packet with neither bytes nor descriptors nor
+// credentials counts as kClosed, because it looks like the end.
 [[nodiscard]] ReceiveResult ReceivePacket(int socket, ReceivedPacket& packet,
                                           Descriptors descriptors = Descriptors::kTake);
 

@@ -33,7 +33,7 @@ SocketQueue::Flushed SocketQueue::Flush(int socket) {
 }
 
 // Drops sent bytes only when they are at least half of all, so that each byte is moved at most once
-// on average, however slowly the peer reads.
+// on average.
 void SocketQueue::DropSent() {
   if (sent_ < bytes_.size() / 2) return;
   bytes_.erase(0, sent_);

@@ -21,7 +21,7 @@ class SocketQueue {
   [[nodiscard]] size_t waiting() const { return bytes_.size() - sent_; }
   [[nodiscard]] bool empty() const { return waiting() == 0; }
   // Sends what the socket takes now.  Returns kAll if nothing waits any more, kSome if bytes still
-  // wait, and kBroken if the socket has failed; the queue is then empty.
+  // wait, and kBroken if the socket has failed, which also empties the queue.
   [[nodiscard]] Flushed Flush(int socket);
   void Clear();
 

@@ -26,7 +26,7 @@ class WakeUp {
   }
   // The descriptor to poll for reading.
   [[nodiscard]] int fd() const { return fd_.get(); }
-  // Fails only if 2^64 - 2 calls have not been cleared, so the result is ignored.
+  // The result is ignored: if the write fails, the counter is full and the descriptor readable.
   void Wake() const { (void)eventfd_write(fd_.get(), 1); }
   // Makes the descriptor unreadable until the next Wake.
   void Clear() const {

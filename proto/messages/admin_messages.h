@@ -1,5 +1,5 @@
-// The messages of Admin, except those of Drain, as values: proto/larder/v1/admin.proto with types
-// that cannot be confused.
+// The messages of the service Admin (proto/larder/v1/admin.proto), except those of Drain, as plain
+// values, with types that cannot be confused.
 //
 // Values only: no ownership beyond their members, no threads.  The proto states units, defaults,
 // limits and errors.  The limits below are what the client accepts in one answer.
@@ -31,8 +31,8 @@ struct TenantStats {
   friend bool operator==(const TenantStats&, const TenantStats&) = default;
 };
 
-// How much of one kind of thing all callers hold.  `holders` names those that hold most, the
-// largest first.
+// How much of one kind of thing, such as leases, all callers hold.  `holders` names those that hold
+// most, the largest first.
 struct ShareUse {
   struct Holder {
     std::string who;

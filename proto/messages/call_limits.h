@@ -36,8 +36,8 @@ class CallCancel {
   }
 
   // For the code that makes a call.  While the Scope lives, Cancel calls `stop`, which must end the
-  // call; the constructor calls `stop` if Cancel was called before.  The CallCancel's lock is
-  // held meanwhile, so `stop` must not use the CallCancel.  If `cancel` is null, the Scope does
+  // call; the constructor calls `stop` if Cancel was called before.  `stop` runs under the
+  // CallCancel's lock, so it must not use the CallCancel.  If `cancel` is null, the Scope does
   // nothing.
   class Scope {
    public:

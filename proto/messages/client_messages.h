@@ -1,4 +1,4 @@
-// The messages that the C++ API shows to engines and routers.  messages.h includes them.
+// The messages that the public C++ API uses.  messages.h includes them.
 //
 // Values only: no ownership beyond their members, no threads.  engine.proto and cache.proto state
 // units, defaults, limits and errors.
@@ -139,7 +139,7 @@ struct ClearQuery {
   friend bool operator==(const ClearQuery&, const ClearQuery&) = default;
 };
 
-// A name of a selection, and the result for the blocks that have this name.
+// A digest that a request selected, and the result for the blocks that have this digest.
 struct BlockAnswer {
   Digest digest;
   BlockStatus status = BlockStatus::kMissing;

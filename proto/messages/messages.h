@@ -1,6 +1,6 @@
-// The messages of proto/larder/v1/engine.proto and cache.proto as domain values, with types that
-// cannot be confused.  Both ends use these; only proto/convert, proto/frames/session_codec and the
-// code that uses gRPC see the generated code.
+// The messages of proto/larder/v1/engine.proto and cache.proto as plain values, with types that
+// cannot be confused.  Clients and the daemon use these; only proto/convert,
+// proto/frames/session_codec and the code that uses gRPC see the generated code.
 //
 // Values only: no ownership beyond their members, no threads.  The .proto files state units,
 // defaults, limits and errors.  Decoding (convert.h) refuses a message with a length, count, digest
@@ -25,7 +25,7 @@ namespace larder::wire {
 inline constexpr size_t kLookupDigestsMax = 8192;
 inline constexpr size_t kLookupTokensMax = 1 << 20;
 inline constexpr size_t kMessageBytesMax = 16 << 20;
-// Parts of one kind in one Up or Down; some kinds may have more (kKeysMax, kIdsMax).
+// The most parts of one kind in one Up or Down; some kinds may have more (kKeysMax, kIdsMax).
 inline constexpr size_t kPartsMax = 64;
 inline constexpr size_t kIdsMax = 65'536;        // leases or reservations in one list
 inline constexpr size_t kContentsMax = 64;       // of one engine
@@ -120,7 +120,7 @@ struct Reserve {
 };
 
 struct Acquire {
-  // The most digests of all acquires of a message that want tables.
+  // The most digests that the acquires with want_tables in one Up may have together.
   static constexpr size_t kTablesMax = 512;
 
   uint64_t id = 0;
@@ -252,7 +252,7 @@ struct BlockFailed {
   uint64_t id = 0;
   uint32_t key = 0;
   BlockStatus status = BlockStatus::kMissing;
-  uint64_t bytes = 0;  // of the block, if the read's part of the staging segment is too small
+  uint64_t bytes = 0;  // to be copied, if the read's part of the staging segment is too small
   friend bool operator==(const BlockFailed&, const BlockFailed&) = default;
 };
 
@@ -366,7 +366,7 @@ struct CompressQuery {
   friend bool operator==(const CompressQuery&, const CompressQuery&) = default;
 };
 
-// Counts copies: a block that lies in two tiers counts twice.
+// Its numbers count copies: a block that lies in two tiers counts twice.
 struct CompressProgress {
   uint64_t blocks = 0, blocks_done = 0;
   ByteCount bytes_before, bytes_after;
@@ -397,7 +397,7 @@ struct BlockEvent {
   std::string engine_id = {};  // only for kDevice
   std::vector<Digest> digests;
   // `chain` is set for stored blocks if their tokens are known and were requested; `digests` are
-  // then one chain.
+  // then consecutive blocks of one chain.
   struct Chain {
     Digest parent, content;  // parent of the first block; a content of Digest{} is unknown
     uint32_t block_tokens = 0;

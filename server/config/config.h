@@ -83,7 +83,7 @@ struct Config {
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
 
-  // Returns N if about one host read in N is checked, or 0 if none is.
+  // Returns N if about one in N blocks that are read from HOST is checked, or 0 if none is.
   [[nodiscard]] uint32_t CheckOneIn() const;
   [[nodiscard]] std::string DataSocket() const { return socket_dir + "/data.sock"; }
   [[nodiscard]] std::string ControlSocket() const { return socket_dir + "/control.sock"; }

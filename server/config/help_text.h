@@ -1,6 +1,6 @@
 // The texts of --help and of the manual page of larderd.
 //
-// Both are generated from the table of options and from the same strings.
+// Both texts are generated from the table of options and from the same strings.
 // Thread-safety: pure functions.
 #pragma once
 

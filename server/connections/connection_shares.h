@@ -75,7 +75,7 @@ struct ConnectionCounters {
   Counter over_process = 0;      // refused at the limit of a process
   Counter over_descriptors = 0;  // times that no descriptor or memory was left for one
   Counter carried_rights = 0;    // closed because descriptors may have come with them
-  Counter held_most = 0;         // ended because of too many incomplete bytes, or of long headers
+  Counter held_most = 0;         // ended: too many bytes of incomplete messages, or long headers
   Counter reopened = 0;          // times that the listener was replaced
   Counter broken = 0;            // 1 while the socket cannot accept
   void Count(ShareRefusal refusal);

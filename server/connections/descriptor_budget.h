@@ -1,5 +1,5 @@
-// Divides the descriptors of the process between clients and the daemon, so that the connections
-// and sessions of clients leave the descriptors that the daemon's own files need.
+// Divides the file descriptors of the process between clients and the daemon, so that the
+// connections and sessions of clients leave the descriptors that the daemon's own files need.
 //
 // The caller passes how many descriptors there may be and how many are in use.  The budget does not
 // cover descriptors of device memory that trusted processes share (server/processes/device_shares.h
@@ -35,8 +35,8 @@ struct DescriptorBudget {
   size_t sessions_max = 0;  // may be less than configured
 };
 
-// Returns FailedPrecondition, with a limit of open files that suffices, if fewer than kFreeMin
-// descriptors would be left for clients.
+// Returns FailedPrecondition, whose text names a limit of open files that suffices, if fewer than
+// kFreeMin descriptors would be left for clients.
 [[nodiscard]] absl::StatusOr<DescriptorBudget> ShareOutDescriptors(const DescriptorNeeds& needs);
 
 // Returns how many descriptors this process has open, or 0 if /proc cannot be read.

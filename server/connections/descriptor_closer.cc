@@ -104,16 +104,16 @@ class Undertaker {
   std::atomic<pid_t> thread_{0};
 };
 
-// An undertaker starts, while `hand_over` is held, with copies of the descriptors of the process,
-// and closes those that are not in its batch.  One of these may be in the batch of another
-// undertaker.  If the copy were the last one, its close could linger, because the starting
-// undertaker is not exiting.  So an undertaker keeps the copies of its batch, after the process has
-// closed its own, until an undertaker that was starting meanwhile has closed what is not in its
-// batch.
+// The thread of an Undertaker starts, while `hand_over` is held, with copies of the descriptors of
+// the process up to the last number of its batch, and closes those that are not in its batch.  One
+// of these may be in the batch of another Undertaker.  If it were the last copy, its close could
+// linger, because a starting thread is not exiting.  So an Undertaker keeps the copies of its
+// batch, after the process has closed its own, until one that was starting meanwhile has closed
+// what is not in its own batch.
 void CloseAll(std::vector<FileDescriptor> batch, Mutex& hand_over) {
   std::vector<int> numbers;
   for (const FileDescriptor& descriptor : batch) {
-    // Turns lingering off, in case no undertaker can start and a plain close must do.  The sender
+    // Turns lingering off, in case no Undertaker can start and a plain close must do.  The sender
     // may turn it on again.
     const linger off{};
     (void)setsockopt(descriptor.get(), SOL_SOCKET, SO_LINGER, &off, sizeof off);
@@ -126,7 +126,7 @@ void CloseAll(std::vector<FileDescriptor> batch, Mutex& hand_over) {
     if (!Undertaker::Start(undertaker)) return;
   }
   batch.clear();  // may wait for a file system
-  // Waits until an undertaker that is starting has closed its copies of this batch.
+  // Waits until an Undertaker that is starting has closed its copies of this batch.
   { MutexLock lock(hand_over); }
   undertaker->Release();
   undertaker->AwaitEnd();

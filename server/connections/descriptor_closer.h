@@ -1,4 +1,4 @@
-// Closes descriptors whose close may wait, on threads that do nothing else.
+// Closes file descriptors whose close may wait, on threads that do nothing else.
 //
 // The last close of a TCP socket that lingers may wait for as long as its sender chose, and so may
 // the last close of a unix socket that carries such a socket.  But the kernel lets no socket linger

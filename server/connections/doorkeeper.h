@@ -3,8 +3,8 @@
 // succeeds.  If no descriptor is left, it accepts connections with a spare descriptor and closes
 // them, so that the loop that polls does not spin on a connection that cannot be accepted.
 //
-// It has no thread and waits for no client.  It does not decide which connections are allowed; the
-// caller applies the limits.
+// The doorkeeper has no thread and waits for no client.  The caller, not the doorkeeper, applies
+// the limits of connections.
 // Ownership: it owns the listening socket and one spare descriptor, and borrows the counters.
 // Thread-safety: only the thread of its loop may use it.
 // Lifecycle: created -> the loop polls fd() until due(), calls Accept or OnHangup, and then always
@@ -46,7 +46,7 @@ class Doorkeeper {
   [[nodiscard]] int fd(Time now) const;
   [[nodiscard]] Time due(Time now) const;
 
-  // Accepts a connection.  Returns an empty descriptor if none waits, or none could be accepted.
+  // Accepts a connection.  Returns an empty descriptor if no connection waits or could be accepted.
   [[nodiscard]] FileDescriptor Accept(Time now);
   // Called when poll reported an error or a hang-up of `fd`, which fd() had returned.
   void OnHangup(int fd, Time now);

@@ -1,10 +1,10 @@
 // A socket file at which the daemon listens: created by this class, or handed over by the service
 // manager.
 //
-// Of the files that it finds at the path, it removes only its own and a socket file at which no
-// program listens any more.  The mode of the file decides which users may connect; on a file that
-// this class creates it is set before the first connection is possible.  The class does not keep
-// two daemons apart (server/runtime/lock_file.h does).
+// Of the files at the path, a ListeningSocket removes only the one that it created, and a socket
+// file at which no program listens any more.  The mode of the file decides which users may connect;
+// on a file that this class creates the mode is set before the first connection is possible.  The
+// class does not keep two daemons apart (server/runtime/lock_file.h does).
 //
 // Ownership: it owns its listening descriptor (of a handed-over listener, a duplicate) and the file
 // that it created.  Its destructor unlinks that file if it is still at the path.
@@ -56,9 +56,10 @@ class ListeningSocket {
 
   [[nodiscard]] int get() const { return listener_.get(); }
   [[nodiscard]] const std::string& path() const { return options_.path; }
-  // Returns true if a connection that is accepted at the present listener carries no descriptors.
-  // Returns false if the kernel cannot refuse them, and for a listener that was handed over,
-  // because clients may have connected before the daemon could refuse descriptors.
+  // Returns true if a connection that is accepted at the present listener carries no file
+  // descriptors that its peer has sent.  Returns false if the kernel cannot refuse them, and for a
+  // listener that was handed over, because clients may have connected before the daemon could
+  // refuse descriptors.
   [[nodiscard]] bool refuses_rights() const { return refuses_rights_; }
 
   // Returns false if the file is no longer found at the path: new connections may then not reach

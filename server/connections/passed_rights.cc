@@ -155,7 +155,7 @@ ssize_t ReceiveStream(int socket, std::span<std::byte> room, bool kernel_refuses
 
 void CloseSocket(FileDescriptor socket, bool kernel_refuses) {
   if (kernel_refuses || !socket) return;  // the destructor of `socket` closes it
-  // After the shutdown nothing more can be sent to the socket, so the drain sees everything.
+  // After the shutdown nothing more can be sent to the socket, so DrainClean sees everything.
   if (shutdown(socket.get(), SHUT_RDWR) != 0 || DrainClean(socket.get())) return;
   DescriptorCloser::OfProcess().Close(std::move(socket));
 }

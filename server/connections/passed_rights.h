@@ -1,4 +1,4 @@
-// Protects the daemon against descriptors that peers send (SCM_RIGHTS) where it expects none.
+// Protects the daemon against file descriptors that peers send (SCM_RIGHTS) where it expects none.
 //
 // A descriptor can be hostile: closing the last reference to a TCP socket that lingers may wait for
 // as long as its sender chose, in the thread that reads or closes the unix socket that carries it.

@@ -5,8 +5,9 @@
 // The loop keeps each socket's connections within their limits.  It closes a connection that it
 // refuses; the metrics say which limit was reached.  (HTTP/2 could report this by GOAWAY, but then
 // gRPC's client connects again at once, forever.)  If a socket breaks, or its file is removed, the
-// loop opens a new one (server/connections/doorkeeper.h).  If the kernel cannot refuse descriptors,
-// a connection that carries some is ended (server/connections/passed_rights.h).
+// loop opens a new one (server/connections/doorkeeper.h).  If the kernel cannot refuse file
+// descriptors that peers send, a connection on which some come is usually ended
+// (server/connections/passed_rights.h).
 //
 // gRPC owns a connection from the hand-over on and does not report when it closes it.  So the loop
 // remembers the descriptor number and inode of each connection and checks whether the number still
@@ -108,7 +109,8 @@ class AcceptLoop {
   [[nodiscard]] ShareRefusal TakePlace(Served& served, const SocketPeer& peer);
   void HandOver(size_t endpoint, FileDescriptor socket, const SocketPeer& peer, bool own);
   void ForgetClosed(Time now);
-  // Releases the connection's share and its place at a server.  Called when gRPC has closed it.
+  // Releases the connection's share and its place at a server.  Called when gRPC has closed the
+  // connection.
   void GiveBack(const Connection& connection);
 
   ConnectionPeers& peers_;
@@ -118,7 +120,7 @@ class AcceptLoop {
   std::atomic<bool> stop_{false};
   Heartbeat heartbeat_;
 
-  // While the thread runs, only the thread uses served_ to forgot_.
+  // While the thread runs, only the thread uses the members from served_ to forgot_.
   std::vector<Served> served_;
   absl::flat_hash_map<int, Connection> connections_;  // by descriptor
   Time next_check_;

@@ -1,9 +1,9 @@
 // Calls the daemon's own gRPC server as a client would, to prove that the server accepts
 // connections and answers, or only to keep the server's threads awake.
 //
-// It makes one call of grpc.health.v1 at a time.  Any health that the server reports counts as an
-// answer; a call that fails does not.  A call that makes a new connection over the socket file also
-// proves that the listener works.
+// This class makes one call of grpc.health.v1 at a time.  Any health that the server reports counts
+// as an answer; a call that fails does not.  A call that makes a new connection over the socket
+// file also proves that the listener works.
 // Ownership: owns the connection and the call, which end with this object.
 // Thread-safety: all methods from any thread.
 // Locks: one, a leaf; it is not held while a call is begun or a connection ends.

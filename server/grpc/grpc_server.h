@@ -9,7 +9,7 @@
 // Thread-safety: Enter and Leave from one thread at a time; the other methods from any thread.
 // Lifecycle: Start -> connections by AddInsecureChannelFromFd -> Shutdown -> Wait -> destroyed.
 // Limits: kStreamsPerConnectionMax calls at once on a connection.  A connection without a call for
-// kIdleLimit_ms is closed, so that a silent peer does not keep a share.  gRPC's clients connect
+// kIdleLimit_ms is closed, so that a silent peer does not keep a place.  gRPC's clients connect
 // again with their next call.
 #pragma once
 

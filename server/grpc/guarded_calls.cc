@@ -45,8 +45,8 @@ SocketWatch* WatchOf(int fd) {
   return IsInTable(fd) ? watches[static_cast<size_t>(fd)].load(std::memory_order_acquire) : nullptr;
 }
 
-// Visits the first `bytes` of a message, part by part with the part's capacity.  Stops and returns
-// false if `visit` returns false.
+// Visits the first `bytes` bytes of a message, part by part with the part's capacity.  Stops and
+// returns false if `visit` returns false.
 template <class Visit>
 bool VisitParts(const msghdr& message, size_t bytes, Visit visit) {
   for (size_t i = 0; i < message.msg_iovlen && bytes != 0; ++i) {

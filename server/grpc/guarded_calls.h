@@ -1,6 +1,6 @@
-// Intercepts the reads, writes and closes of gRPC's sockets: to protect them against descriptors
-// that peers send, on kernels that cannot refuse these (server/connections/passed_rights.h), and to
-// watch their bytes.
+// Intercepts the reads, writes and closes of gRPC's sockets: to protect them against file
+// descriptors that peers send, on kernels that cannot refuse such messages
+// (server/connections/passed_rights.h), and to watch their bytes.
 //
 // gRPC reads without a buffer for descriptors.  So the kernel closes descriptors that arrive, in
 // gRPC's thread, and such a close may block for as long as the sender chose.  Therefore this file
@@ -9,7 +9,7 @@
 //
 // Under a sanitizer, which defines the same names, and in a program in which shared libraries find
 // other functions of these names, nothing is guarded or watched, and GuardsWork returns false.
-// Ownership: this file owns the watches.  Thread-safety: any thread may call the functions.
+// Ownership: this file owns the SocketWatches.  Thread-safety: any thread may call the functions.
 // Locks: none of its own; a watch may take locks.
 // Lifecycle: GuardSocket and WatchSocket before gRPC has the socket -> gRPC closes the socket,
 // which ends the guard and destroys the watch.

@@ -2,16 +2,16 @@
 // ends connections while the total exceeds the limit.
 //
 // gRPC limits the size of one message, but not of all together: its memory quota refuses nothing
-// and frees memory by ending one call at a time, which two processes outrun (gRPC held 1 GiB after
-// 13 s with a limit of 128 MiB).  A service hears of a message when all of it has arrived, so the
-// service cannot refuse it sooner.  This class counts the bytes of each connection while gRPC reads
-// them (server/grpc/guarded_calls.h).  Beyond the limit it chooses the user whose connections
-// together hold most, of that user the process that holds most, and of that process the connection
-// that holds most, and ends this connection at once, until the total is within the limit.  gRPC
-// then frees what it holds for the connection.  A connection on which the headers of a call are
-// longer than IncomingFrames::kHeadersMax is ended, too.
+// and frees memory by ending one call at a time, while two processes could send faster (gRPC held 1
+// GiB after 13 s with a limit of 128 MiB).  A service hears of a message when all of it has
+// arrived, so the service cannot refuse it sooner.  This class counts the bytes of each connection
+// while gRPC reads them (server/grpc/guarded_calls.h).  Beyond the limit it chooses the user whose
+// connections together hold most, of that user the process that holds most, and of that process the
+// connection that holds most, and ends this connection at once, and so on until the total is within
+// the limit.  gRPC then frees what it holds for the connection.  A connection on which the headers
+// of a call are longer than IncomingFrames::kHeadersMax is ended, too.
 //
-// It does not count complete messages; server/runtime/shares.h does.
+// It does not count complete messages; they are charged to shares (server/runtime/shares.h).
 // Ownership: Daemon owns it.  A connection that outlives it is neither counted nor ended any more.
 // Thread-safety: all methods from any thread.
 // Locks: the lock of a connection is acquired before the lock of the table of all connections.

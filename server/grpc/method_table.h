@@ -1,4 +1,5 @@
-// Which socket file serves which method of the contract: declared here only, one line per method.
+// Which socket file serves which method of the services in proto/larder/v1: declared here only, one
+// line per method.
 //
 // A method of Engine, Cache or Admin without a line does not compile, nor does a line without its
 // method.  The services are served at a socket through ServedAt.  ServedAt leaves the methods that

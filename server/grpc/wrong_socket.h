@@ -1,8 +1,7 @@
 // Refuses calls of methods that a socket does not serve.
 //
-// The answer is PERMISSION_DENIED, and names a socket that serves the method, if the contract
-// (proto/larder/v1) has the method, and UNIMPLEMENTED otherwise.  No byte of the request is
-// decoded.
+// If proto/larder/v1 has the method, the answer is PERMISSION_DENIED and names a socket that serves
+// it; otherwise the answer is UNIMPLEMENTED.  No byte of the request is decoded.
 // Ownership: GrpcServers owns it; it outlives the server that it is registered with, and the
 // counters outlive it.
 // Thread-safety: any thread, as gRPC's callback API requires.

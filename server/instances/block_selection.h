@@ -1,4 +1,4 @@
-// Resolves the wire::BlockSelection of a verb to blocks.
+// Finds the blocks that the wire::BlockSelection of a call names.
 //
 // Functions without state of their own; they only read the store and the instance table.
 // Thread-safety: any thread.

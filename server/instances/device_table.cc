@@ -119,7 +119,8 @@ void DeviceTable::Cleared(SessionId session) {
 
 // A block is erased and its event appended under one hold of the lock; otherwise the block could be
 // stored again in between, and the two events would be in the wrong order.  Before ReportAgain no
-// events are appended for erased blocks, because it reports every remaining block afterwards.
+// events are appended for erased blocks, because ReportAgain reports the engine as cleared and then
+// every remaining block.
 void DeviceTable::LetAllGo(SessionId session, uint32_t number, const Names& has) {
   if (LetEngineGo(number, has)) return;
   const bool reports_again = CheaperToReportAgain(number, has);
@@ -216,7 +217,7 @@ uint32_t DeviceTable::NumberOf(const std::string& engine_id) {
   return number;
 }
 
-// Forgets engines that have no session and no event left in the ring.
+// Forgets engines that have no session, and of which the EventRing has no event.
 void DeviceTable::ForgetEngines() {
   MutexLock lock(names_mu_);
   for (auto it = engines_.begin(); it != engines_.end();) {

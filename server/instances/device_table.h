@@ -2,14 +2,16 @@
 //
 // The daemon does not hold the bytes of these blocks, and it forgets a session's reports when the
 // session ends.
-// Ownership: Daemon owns it; the event ring outlives it.
+// Ownership: Daemon owns it; the EventRing outlives it.
 // Thread-safety: all methods from any thread.
-// Locks: under mu_, only the ring's lock, names_mu_ and the locks that Shares acquires to refuse a
-// charge may be acquired.  Lookup, ForEachHolder, ForEach and the end of a session release mu_
-// between slices of blocks.  ForEach visits a block that an engine has throughout exactly once.
+// Locks: under mu_, only the EventRing's lock, names_mu_ and the locks that Shares acquires to
+// refuse a charge may be acquired.  Lookup, ForEachHolder, ForEach and the end of a session release
+// mu_ between slices of blocks.  ForEach visits a block once for each engine that has the block
+// throughout the call.
 // Limits: those of struct Limits, and the share of each process and uid.  Stored returns how many
-// blocks it left out.  Watchers of DEVICE may be cut off when a session with very many blocks ends.
-// Memory: about 150 B per place, and the token ids that are kept.
+// blocks it left out.  When a session with very many blocks ends, watchers of DEVICE may miss
+// events and be cut off.
+// Memory: about 150 B for each block that a session reports, and the token ids that are kept.
 #pragma once
 
 #include <atomic>
@@ -66,7 +68,7 @@ class DeviceTable {
   // Removes all blocks that the session has.
   void Cleared(SessionId session) LARDER_EXCLUDES(mu_);
 
-  // About how many blocks a long visit covers before it releases mu_.
+  // About how many blocks Lookup, ForEach and others handle before they release mu_ for a moment.
   static constexpr size_t kSlice = 1024;
 
   // Returns the number of blocks of all engines; a block that two engines have counts twice.  Takes
@@ -86,12 +88,12 @@ class DeviceTable {
   // Returns the sessions that have at least one block.
   [[nodiscard]] std::vector<SessionId> Holders() const LARDER_EXCLUDES(mu_);
   // Visits each block of the named engine or, if the name is empty, of all engines.  `parent` is
-  // null if it is not known.  `visit` runs under mu_ and must not call this object.
+  // null if the block's parent is not known.  `visit` runs under mu_ and must not call this object.
   using Visit = absl::FunctionRef<void(VariantIndex, const Digest&, const Digest* parent)>;
   void ForEach(std::string_view engine_id, Visit visit) const LARDER_EXCLUDES(mu_);
 
-  // ---- for watchers: an engine is known at least while it has a session or the ring has an event
-  // of it
+  // ---- for watchers; an engine is known at least while it has a session, or the EventRing has an
+  // event of the engine
 
   class Cursor {
    public:
@@ -103,16 +105,18 @@ class DeviceTable {
     uint32_t engine_ = 0, last_engine_ = kDone - 1;
     std::optional<Name> last_;  // the last block of engine_ that was visited
   };
-  // Fills `to` with the blocks that follow the cursor, as events that store them, moves the cursor
-  // behind them, and returns how many.
+  // Fills `to` with the blocks that follow the cursor, as events of blocks that entered DEVICE,
+  // moves the cursor behind these blocks, and returns how many they are.
   [[nodiscard]] size_t Page(Cursor* cursor, std::span<TierEvent> to) const LARDER_EXCLUDES(mu_);
-  // Returns the engine's id, or "" if it is not known.  Cheap: does not wait for mu_.
+  // Returns the id of the event's engine, or "" if the engine is not known.  Cheap: does not wait
+  // for mu_.
   [[nodiscard]] std::string EngineOf(const TierEvent& event) const LARDER_EXCLUDES(names_mu_);
   struct Chain {
     Digest parent;
     std::vector<uint32_t> tokens;
   };
-  // Returns nullopt if the engine does not have the block now, or its tokens are not known.
+  // Returns parent and tokens of the event's block; nullopt if the event's engine does not have the
+  // block now, or the tokens are not known.
   [[nodiscard]] std::optional<Chain> ChainOf(const TierEvent& event) const LARDER_EXCLUDES(mu_);
 
   void CheckInvariants() const LARDER_EXCLUDES(mu_);  // O(n); tests
@@ -154,11 +158,11 @@ class DeviceTable {
   [[nodiscard]] static bool TakePlace(Session& session);
   void KeepChain(Engine& engine, Block& block, const Digest& parent,
                  std::span<const uint32_t> tokens) LARDER_REQUIRES(mu_);
-  // Removes the session from the holders of the blocks `has`, and decrements the `sessions` of its
-  // engine `number`.
+  // Removes the session from the holders of the blocks `has`, and decrements Engine::sessions of
+  // its engine `number`.
   void LetAllGo(SessionId session, uint32_t number, const Names& has) LARDER_EXCLUDES(mu_);
   // If `has` is all that the engine has, removes all blocks of the engine with one event (none if
-  // it has no blocks), decrements its `sessions` and returns true.  Otherwise does nothing and
+  // it has no blocks), decrements Engine::sessions and returns true.  Otherwise does nothing and
   // returns false.
   [[nodiscard]] bool LetEngineGo(uint32_t number, const Names& has) LARDER_EXCLUDES(mu_);
   // Returns true if many blocks leave, and it takes no more events to report the engine as cleared
@@ -170,7 +174,7 @@ class DeviceTable {
   // how many.
   template <class OnBlock>
   size_t Walk(Cursor* cursor, size_t most, OnBlock visit) const LARDER_REQUIRES(mu_);
-  // Removes the session from the block's holders.  Returns true if it was the last, so that the
+  // Removes the session from the block's holders.  Returns true if no holder is left, so that the
   // block was erased.
   [[nodiscard]] bool LetGo(SessionId session, Engine& engine, const Name& name)
       LARDER_REQUIRES(mu_);

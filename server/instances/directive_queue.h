@@ -1,20 +1,20 @@
-// Sends directives, which ask engines to do something with blocks in their device memory, and
-// collects the answers.
+// Sends directives to the sessions of engines, and collects their answers.
 //
 // The daemon keeps no pins of DEVICE: the engine keeps them until their deadline, and they end with
-// the engine.  An order for blocks is sent to every session (of its engine, if it names one) that
-// has one of them, in directives of up to wire::kKeysMax keys, and its caller gets one answer when
-// the order has no open directive.  If a session ends, kMissing is recorded for its blocks, because
-// its device memory ends with it.  A session is sent directives only while about kOwedMax keys at
-// most are unanswered; its others wait, and are sent in order as it answers.  The queue gives up on
-// a directive that was sent if it is not answered within about kPatience, and on those that wait if
-// the session answers nothing for about that long.
-// Ownership: Daemon owns it; the table and the counters outlive it.
+// the engine.  Give sends an Order to each session (of Order::engine_id, if that is set) that
+// reports one of the order's blocks in device memory, in directives of up to wire::kKeysMax keys,
+// and calls the order's Answer when no directive of the order is open any more.  If a session ends,
+// kMissing is recorded for its blocks, because its device memory ends with it.  At most about
+// kOwedMax keys of a session are unanswered at a time; further directives wait, and are sent in
+// order as the session answers.  The queue gives up on a directive that is not answered within
+// about kPatience after it was sent, and on waiting directives if their session answers nothing for
+// about that long.
+// Ownership: Daemon owns it; the DeviceTable and the counters outlive it.
 // Thread-safety: all methods from any thread.
-// Locks: mu_ is not held while a session, the device table or an order's caller is called.
+// Locks: mu_ is not held while the DeviceTable, Send or an Answer is called.
 // Lifecycle: constructed -> Give ... -> EndAll, after which orders are answered without being sent.
-// Limits: an order has as many blocks as its caller may select; a session owes at most kOwedMax.
-// Memory: about 25 B per block of an order while it is open.
+// Limits: kOwedMax; the caller of Give limits the blocks of an order.
+// Memory: about 25 B per block of an order that is not answered yet.
 #pragma once
 
 #include <chrono>
@@ -41,9 +41,8 @@ namespace larder {
 class DirectiveQueue {
  public:
   static constexpr std::chrono::seconds kPatience{5};
-  // The upper limit of what a session owes, which is what it was sent and has not answered: about
-  // one for each key, plus kOwedOfDirective for each directive.  The limit bounds the memory that a
-  // session which does not read can take.
+  // The upper limit of what a session has not answered: one for each key, plus kOwedOfDirective for
+  // each directive.  It bounds the memory that a session which does not read can take.
   static constexpr size_t kOwedMax = 65'536, kOwedOfDirective = 16;
   static_assert(wire::kKeysMax + kOwedOfDirective <= kOwedMax);
 
@@ -62,10 +61,10 @@ class DirectiveQueue {
   DirectiveQueue(const DeviceTable& devices, const Clock& clock, WallClock now_ms,
                  Counters& counters, Send send);
 
-  // Receives one status per block: the worst one of the sessions that have it (Worse in
-  // block_selection.h), or kMissing if none has it.  A session's status is usually what it answered
-  // (engine.proto, DirectiveDone), or, for example, kPending if it did not answer in time.  Called
-  // once, on the thread that calls Give or on another one.
+  // Receives one status per block: the worst one (Worse in block_selection.h) of the sessions to
+  // which the order goes for this block, or kMissing if there is none.  A session's status is
+  // usually what it answered (engine.proto, DirectiveDone), or, for example, kPending if it did not
+  // answer in time.  Called once, on the thread that calls Give or on another one.
   using Answer = std::function<void(std::vector<BlockStatus>)>;
   void Give(Order order, std::vector<Block> blocks, Answer answer) LARDER_EXCLUDES(mu_);
   // Gives an order without blocks to each of these sessions.  `answer` receives one status per
@@ -73,9 +72,10 @@ class DirectiveQueue {
   void GiveAll(Order order, std::span<const SessionId> sessions, Answer answer)
       LARDER_EXCLUDES(mu_);
 
-  // Handles a session's answer to a directive, and sends what may be sent now.  An answer to an
-  // unknown directive, or with a wrong number of statuses, is counted and ignored.  After the
-  // queue gave up, an answer changes no status, but reduces what the session owes.
+  // Handles a session's answer to a directive, and then sends waiting directives to that session.
+  // An answer to an unknown directive, or with a wrong number of statuses, is counted and ignored.
+  // After the queue gave up on a directive, its answer changes no status, but the directive no
+  // longer counts toward kOwedMax.
   void Done(SessionId session, const wire::DirectiveDone& done) LARDER_EXCLUDES(mu_);
   void SessionEnded(SessionId session) LARDER_EXCLUDES(mu_);
   // Records kPending for the directives on which the queue gives up.  To be called several times
@@ -96,12 +96,12 @@ class DirectiveQueue {
     SessionId session;
     VariantIndex variant = VariantIndex::kNone;
     std::vector<uint32_t> blocks;  // indices in the call's statuses
-    std::shared_ptr<Call> call;    // null if the queue gave up on it; the session owes it
+    std::shared_ptr<Call> call;    // null if the queue gave up; it still counts toward kOwedMax
     TimePoint until = {};          // set when it is sent
   };
   using Parts = std::map<uint64_t, Part>;  // sent parts, by directive id
-  // What one session owes for directives that it has not answered, and the directives that wait to
-  // be sent to it.  Erased when it owes nothing and none waits.
+  // The directives of one session: the size (as for kOwedMax) of those that it has not answered,
+  // and those that wait to be sent.  Erased when there is none of either.
   struct Line {
     size_t owed = 0;
     std::deque<Part> waiting = {};
@@ -113,17 +113,17 @@ class DirectiveQueue {
 
   [[nodiscard]] static std::shared_ptr<Call> Begin(Order order, std::vector<Block> blocks,
                                                    size_t statuses, Answer answer);
-  // Queues the parts, or closes them after EndAll, and sends what may be sent.
+  // Queues the parts, or, after EndAll, closes them, and sends as many as kOwedMax allows.
   // REQUIRES: the parts of a session are next to one another.
   void Queue(std::vector<Part> parts) LARDER_EXCLUDES(mu_);
   void SendWaiting(SessionId session) LARDER_EXCLUDES(mu_);
-  // Takes the next directive of the session's line, which the session owes from now on.  Returns
-  // nullopt if none waits, or if the session would owe too much.
+  // Takes the next directive that waits for the session, which counts as unanswered from now on.
+  // Returns nullopt if none waits, or if the session would exceed kOwedMax.
   [[nodiscard]] std::optional<wire::Directive> TakeNext(SessionId session, VariantIndex* variant)
       LARDER_REQUIRES(mu_);
   void End(std::shared_ptr<Call> call) LARDER_EXCLUDES(mu_);
-  // Closes the part with `statuses`, one per block, or, if they are empty, with `all` for every
-  // block.  If nothing of the call is open then, appends the call to *answered.
+  // Closes the part and records `statuses`, one per block, or, if they are empty, `all` for every
+  // block.  If no part of the call is open then, appends the call to *answered.
   static void Close(Part& part, BlockStatus all, std::span<const BlockStatus> statuses,
                     Answered* answered);
   // Closes and removes the parts that wait in this line.

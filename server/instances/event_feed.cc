@@ -156,8 +156,8 @@ void EventFeed::AddChainsOfDevice(std::span<const TierEvent> events,
   }
 }
 
-// A block that has left HOST and DISK since the event gets no chain; a later event reports that it
-// left.
+// A block that has left HOST and DISK since the event gets no chain; a later event reports that the
+// block left.
 void EventFeed::AddChains(std::span<const TierEvent> events, std::span<wire::BlockEvent> to) const {
   std::vector<EntryRef> held;
   std::vector<DiskAddress> on_disk;

@@ -1,13 +1,13 @@
-// The stream of events of one watcher: first the blocks that are in the tiers, if the watcher asked
-// for a snapshot; then the events since the watcher's call began, or, if the watcher continues a
-// stream, since the event that it names.
+// The stream of events of one watcher (a caller of WatchEvents): first the blocks that are in the
+// tiers, if the watcher asked for a snapshot; then the events since the watcher's call began, or,
+// if the watcher continues a stream, since the event that it names.
 //
-// The watcher sets the pace: nothing is read ahead for it.  A watcher that falls behind the event
-// ring is cut off.  While a snapshot is read, blocks come and go; the events since the snapshot
-// began follow the snapshot and correct it.
-// Ownership: the watcher's stream owns it; store, disk and device table outlive it.
+// The watcher sets the pace: nothing is read ahead for it.  A watcher whose next event was
+// overwritten in the EventRing is cut off.  While a snapshot is read, blocks come and go; the
+// events since the snapshot began follow the snapshot and correct it.
+// Ownership: the watcher's call owns it; store, disk and device table outlive it.
 // Thread-safety: none.
-// Blocking: Next reads from the disk if the watcher wants tokens and a block is only on disk.
+// Blocking: Next may read from the disk if the watcher wants tokens and a block is only on disk.
 #pragma once
 
 #include <cstdint>
@@ -35,12 +35,12 @@ class EventFeed {
 
   // Returns false if there is nothing to report now.  Cheap.
   [[nodiscard]] bool ready() const;
-  // Returns true if the event ring no longer has the next event.  Cheap.
+  // Returns true if an event that the watcher has not got was overwritten in the EventRing.  Cheap.
   [[nodiscard]] bool lost() const;
   // Returns the OutOfRange error for a watcher whose next event is no longer known.
   [[nodiscard]] static absl::Status CutOff();
-  // Returns the next events; there may be none, even if ready() was true.  Returns OutOfRange if
-  // the next event is no longer known.
+  // Returns the next events, or the next blocks of the snapshot; there may be none, even if ready()
+  // was true.  Returns OutOfRange if the next event is no longer known.
   [[nodiscard]] absl::StatusOr<wire::WatchReply> Next();
 
  private:
@@ -51,7 +51,8 @@ class EventFeed {
   [[nodiscard]] absl::StatusOr<wire::WatchReply> NextOfSnapshot();
   // Returns the next blocks of the snapshot: those of HOST and DISK, then those of DEVICE.
   [[nodiscard]] std::vector<TierEvent> SomeOfSnapshot();
-  // Returns OutOfRange if an event is of an engine that DeviceTable has forgotten.
+  // Returns the events in the form of the answer, or OutOfRange if one is of an engine that
+  // DeviceTable has forgotten.
   [[nodiscard]] absl::StatusOr<std::vector<wire::BlockEvent>> Describe(
       std::span<const TierEvent> events) const;
   // AddChainsOfDevice and AddChains add parent and tokens, as far as they are known, to the events

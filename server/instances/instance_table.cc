@@ -184,8 +184,8 @@ absl::StatusOr<InstanceTable::Extended> InstanceTable::Extend(const std::string&
       if (!answer->admitted()) return absl::ResourceExhaustedError(answer->why);
     }
   }
-  // Variants are interned last: a refused registration must not use up numbers, which are never
-  // released.
+  // Variants get their numbers last: a refused registration must not use up numbers, which are
+  // never released.
   LARDER_RETURN_IF_ERROR(Intern(*next, who));
   if (part == nullptr) return extended;
   part->registration = next;
@@ -262,7 +262,7 @@ absl::Status InstanceTable::Join(Engine& engine, const Shares::Account& who) {
   if (!place.admitted()) return absl::ResourceExhaustedError(place.why);
   const Claimant claimant{who.holder().uid};
   engine.others.emplace_back(claimant, Part()).second.charged.push_back(std::move(place.ticket));
-  // The new part is empty, so this does not change what Lookup uses.
+  // The new part is empty, so PassOn does not change the registration that Lookup uses.
   if (!AwaitsOwner(engine)) (void)PassOn(engine, claimant);
   return absl::OkStatus();
 }

@@ -10,8 +10,8 @@
 // is not known.  If the owner has no session, and did not have one in the last kOwnerReturns, the
 // id may pass to another caller that has one.  Only the owner's statements about the engine count:
 // what it registers, and what it has in device memory.  What another caller registers serves only
-// its own sessions, and Lookup and List do not report it.  If it becomes the owner, what it
-// registers replaces what the former owner registered.
+// that caller's sessions, and Lookup and List do not report it.  If that caller becomes the owner,
+// its registrations replace those of the former owner.
 // Ownership: Daemon owns it; the store and the device table outlive it.
 // Thread-safety: all methods from any thread.
 // Locks: the locks of the store, of its index and of Shares may be acquired under mu_.  The device
@@ -56,8 +56,8 @@ class InstanceTable {
   InstanceTable(BlockStore& store, const Clock& clock, std::vector<TierRate> rates,
                 const DeviceTable* devices = nullptr);
 
-  // How long an id waits for an owner without sessions, so that an engine or the daemon can
-  // restart.
+  // How long an engine id stays with an owner that has no session, so that an engine or the daemon
+  // can restart.
   static constexpr std::chrono::seconds kOwnerReturns{60};
 
   // Called without a lock when the owner of an engine registered something new, and when Collect
@@ -67,8 +67,8 @@ class InstanceTable {
   void SetOnChange(OnChange on_change) { on_change_ = std::move(on_change); }
 
   // Called without a lock when a caller attaches under an engine id that another caller owns, or
-  // registers something new for it.  `who` names no more than the caller's uid, so one caller
-  // cannot cause many values of `who`.  Must be set before another thread uses this object.
+  // registers something new for that engine.  `who` names no more than the caller's uid, so one
+  // caller cannot cause many values of `who`.  Must be set before another thread uses this object.
   using OnOther = std::function<void(const std::string& who, const std::string& what)>;
   void SetOnOther(OnOther on_other) { on_other_ = std::move(on_other); }
 
@@ -206,10 +206,10 @@ class InstanceTable {
     uint32_t block_steps = 1;
     std::vector<BlockIndex::Presence> blocks;
   };
-  // Sets to 0 the steps that the variant does not have in the tier.
+  // Sets to 0 the elements of `steps`, each of which stands for kStepTokens tokens, whose block is
+  // not in the tier, according to `presence`.
   static void Intersect(Tier tier, const Presence& presence, std::vector<char>* steps);
-  // Returns the bytes of the variant's blocks that lie wholly in `steps`, the steps that all
-  // variants have.
+  // Returns the bytes of those blocks of `presence` whose steps are all set in `steps`.
   [[nodiscard]] static uint64_t BytesIn(const Presence& presence, const std::vector<char>& steps);
   [[nodiscard]] Presence PresenceOf(Tier tier, const std::string& engine_id, const Variant& variant,
                                     std::span<const Digest> chain) const;
@@ -241,8 +241,8 @@ class InstanceTable {
   // Returns the part that holds the caller's registrations, or null if another caller owns the
   // engine and this one has no session of it.
   [[nodiscard]] static Part* PartOf(Engine& engine, const Shares::Account* who);
-  // To be called when a session of `who` begins.  Returns ResourceExhausted if that exceeds the
-  // share of engines of its uid.
+  // To be called when a session of `who` begins: adds a Part for its uid, unless the uid owns the
+  // engine or has one.  Returns ResourceExhausted at the uid's share of engines.
   [[nodiscard]] absl::Status Join(Engine& engine, const Shares::Account& who) LARDER_REQUIRES(mu_);
   // Makes `to` the owner.  Returns true if `to` has registered something.
   // REQUIRES: `to` is one of `others`, and the owner has no session.
@@ -261,7 +261,7 @@ class InstanceTable {
   static void KeepSomeOfEach(std::vector<Candidate>* candidates);
   [[nodiscard]] wire::TierHit Hit(const TierRate& rate, const Candidate& candidate,
                                   std::span<const Digest> chain, Found* found) const;
-  // Looks up which of the keys are in a tier; for DEVICE, which of them this engine has.
+  // Looks up which of the keys are in a tier; for DEVICE, which of them `engine_id` has.
   void LookUp(Tier tier, const std::string& engine_id, VariantIndex variant,
               std::span<const Digest> keys, std::span<BlockIndex::Presence> blocks) const;
   [[nodiscard]] wire::InstanceInfo Describe(const std::string& engine_id,

@@ -1,9 +1,10 @@
 // The registrations of engines on disk, so that after a restart Lookup answers for the engines
 // before they have attached again.
 //
-// A registration is a fact of the disk tier (DiskTier::PutFact) under "registration/ENGINE"; its
-// value is a session message with one Register.  A failed write is usually retried later.  A
-// registration for which the disk has no space left may wait until another registration is deleted.
+// A registration is kept as a small value of the disk tier (DiskTier::PutFact) under
+// "registration/ENGINE"; the value is a session message with one Register.  A failed write is
+// usually retried later.  A registration for which the disk has no space left may wait until
+// another registration is deleted.
 // Ownership: Daemon owns it; tier, instances and counters outlive it.
 // Thread-safety: all methods from any thread.  Save does not wait for the disk: this object's own
 // thread writes.
@@ -36,11 +37,11 @@ class RegistrationStore {
   RegistrationStore(const RegistrationStore&) = delete;
   RegistrationStore& operator=(const RegistrationStore&) = delete;
 
-  // Registers the engines that are on disk, and returns how many.  Ignores what it cannot read, and
-  // what InstanceTable refuses.
+  // Registers the engines that are on disk in the InstanceTable, and returns how many.  Ignores
+  // what it cannot read, and what InstanceTable refuses.
   size_t Load();
-  // Has the thread write what `instances` knows of the engine at the time of the write, or delete
-  // the registration if the engine has no variants or is not known.
+  // Has this object's thread write what the InstanceTable knows of the engine at the time of the
+  // write, or delete the registration if the engine has no variants or is not known.
   void Save(const std::string& engine_id) LARDER_EXCLUDES(mu_);
 
  private:

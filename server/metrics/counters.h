@@ -2,7 +2,7 @@
 //
 // The name, unit and help of each counter are in the table of metrics_table.cc; a test checks that
 // the table is complete.  Counters only grow; gauges are read from their owners on request.
-// Ownership: server/main creates it and passes it to every part that counts.
+// Ownership: server/main.cc creates it and passes it to the parts that count.
 // Thread-safety: any thread may count and read.  A reader may see some counters of an event before
 // the others.
 #pragma once
@@ -61,7 +61,7 @@ class alignas(64) Histogram {
 // How long the daemon itself took.  The time in which a message is on its way is not included.
 struct Latencies {
   Histogram lookup;
-  Histogram write;      // the reserves and publishes of a message, without copies from staging
+  Histogram write;  // the reserves and publishes of a message, without copies from staging segments
   Histogram acquire;    // the acquires of a message
   Histogram disk_read;  // from an acquire until a block of it was read from disk
 };
@@ -133,7 +133,7 @@ struct Counters {
   // Uses of an engine id that belongs to another caller.
   Counter engine_id_conflicts;
 
-  // Blocks that engines have in device memory, and directives for them.
+  // Blocks of device memory that were left out of DeviceTable, and directives to engines.
   Counter device_blocks_left_out;  // beyond a limit or share, or under another uid's engine id
   Counter directives_sent;
   Counter directives_done;
@@ -145,8 +145,8 @@ struct Counters {
   Counter blocks_moved_host;
   Counter blocks_moved_disk;
 
-  // Compress: copies that were encoded or decoded in host memory and on disk, and the bytes they
-  // took before and after.
+  // Copies of blocks that Compress encoded or decoded, by tier, and the bytes that they took before
+  // and after.
   Counter blocks_encoded_host;
   Counter blocks_encoded_disk;
   Counter blocks_decoded_host;

@@ -2,10 +2,10 @@
 //
 // Daemon::gauges() fills it for each scrape of /metrics and each Admin.Stats; the table of metrics
 // (metrics_table.h) names its numbers.  Numbers that only grow are here if their owner counts them,
-// such as the blocks that the store evicted; the others are in counters.h.
+// such as the blocks that the store evicted; other such numbers are in counters.h.
 // Ownership: values, except what `sideband` and `sockets` point to, which lives as long as the
 // daemon.
-// Thread-safety: a value; the counters behind the two pointers are atomic.
+// Thread-safety: a value; the counters behind `sideband` and `sockets` are atomic.
 #pragma once
 
 #include <cstddef>

@@ -256,7 +256,7 @@ constexpr Metric kMetrics[] = {
      "which are not counted here); anonymous is the daemon's own."},
 };
 
-// Returns true for counters except those of seconds, which have fractions.
+// Returns true for metrics that are counters, except those of seconds, which have fractions.
 bool IsWholeCounter(const Metric& metric) { return metric.type == kC && metric.unit != "seconds"; }
 
 const char* TypeName(MetricType type) {

@@ -1,8 +1,8 @@
 // The table of metrics: each is declared once, with its type, unit, help and label.
 //
-// /metrics, Admin.Stats and docs/metrics.md are generated from the table.  The table does not
-// depend on a Prometheus library.  Names follow the rules of Prometheus: the prefix larder_, base
-// units (seconds, bytes), and the suffix _total for counters.
+// /metrics, the metrics in Admin.Stats and docs/metrics.md are generated from the table.  The table
+// does not depend on a Prometheus library.  Names follow the rules of Prometheus: the prefix
+// larder_, base units (seconds, bytes), and the suffix _total for counters.
 // Thread-safety: the table is constant; reading a metric is as thread-safe as what it reads.
 #pragma once
 

@@ -1,12 +1,13 @@
 // Device memory that attached processes share with one another.  DeviceShares keeps the descriptor
-// or handle that a process exported, for the processes of the same uid that have the ticket.
+// or handle that a process exported, for processes of the same uid that have its ticket, which Add
+// returns.
 //
 // It is a broker only: it calls no device driver, and does not know whether a descriptor or handle
 // is device memory.  The driver checks that when a process imports it.
 //
 // Ownership: it owns the descriptors, and closes them when they are dropped.
 // Thread-safety: all methods may be called from any thread.
-// Locks: mu_ is a leaf.  Descriptors of clients are closed after it is released.
+// Locks: mu_ is a leaf.  Descriptors of clients are closed without it.
 // Lifecycle: Add -> Open ... -> Drop or DropProcess.
 // Limits: see Options.
 #pragma once
@@ -44,7 +45,7 @@ class DeviceShares {
   // Keeps `share` and returns its new ticket.  Returns ResourceExhausted if a limit is reached.
   [[nodiscard]] absl::StatusOr<ShareTicket> Add(ProcessId owner, uid_t uid, Share share);
   // Returns the share, with a duplicate of its descriptor (if it has one) that the caller owns.
-  // Returns NotFound if there is no such ticket, or if another uid shared it.
+  // Returns NotFound if there is no such ticket, or if it belongs to a process of another uid.
   [[nodiscard]] absl::StatusOr<Share> Open(uid_t uid, const ShareTicket& ticket) const;
   // Drops what this process shares under the ticket.  Returns false if that is nothing.
   bool Drop(ProcessId owner, const ShareTicket& ticket);

@@ -1,9 +1,10 @@
 // The process at the other end of a unix socket, as the kernel names it: its pid, its uid, and a
 // pidfd that keeps naming this process even if the pid is reused.
 //
-// It does not prove that this process is the one that sends on the socket, because sockets can be
-// passed to other processes.  The sideband's challenge proves that, provided that alive() is true
-// after the answer: then the pid in the answer's credentials cannot be that of a later process.
+// A PeerProcess does not prove that this process is the one that sends on the socket, because
+// sockets can be passed to other processes.  The challenge of SidebandConnection proves that,
+// provided that alive() is true after the answer: then the pid in the answer's credentials cannot
+// be that of a later process.
 //
 // Ownership: it owns the pidfd.  Thread-safety: const methods may be called from any thread.
 // Lifecycle: a movable value.

@@ -123,7 +123,7 @@ absl::StatusOr<ProcessTable::Attachment> ProcessTable::Attach(PeerProcess peer, 
   return Attachment{.process = id, .token = token};
 }
 
-// Returns the entry of this process, and creates it if there is none.
+// Returns the id of the entry of this process, and creates the entry if there is none.
 absl::StatusOr<ProcessId> ProcessTable::EntryOf(PeerProcess peer) {
   if (const auto known = by_pid_.find(peer.pid()); known != by_pid_.end()) {
     // `peer` already existed before this line.  If the entry's process is alive now, and `peer` is
@@ -235,7 +235,7 @@ void ProcessTable::Erase(ProcessId process) {
   const auto found = entries_.find(process);
   Entry& entry = found->second;
   for (const SidebandToken& token : entry.tokens) tokens_.erase(token);
-  // by_pid_ may already name the entry of a later process with this pid; then it stays as it is.
+  // by_pid_ may already name the entry of a later process with this pid, which must stay.
   const auto by_pid = by_pid_.find(entry.peer.pid());
   if (by_pid != by_pid_.end() && by_pid->second == process) by_pid_.erase(by_pid);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, entry.peer.pidfd(), nullptr);

@@ -2,9 +2,9 @@
 // daemon accepts: the pidfd.
 //
 // The table does not own what belongs to a process, such as leases and staging segments; the owners
-// of those learn of a death from the callback.  A closed socket is not a death.  The table does not
-// see a process that shares the memory of an attached process without being its thread (vfork,
-// CLONE_VM).
+// of those learn of a death from the DeathCallback.  A closed socket is not a death.  The table
+// does not see a process that shares the memory of an attached process without being its thread
+// (vfork, CLONE_VM).
 //
 // An entry and its pidfd live until the table notices that its process is dead, or has no sideband
 // connection, no session and no quarantine.  If the process connects again while its entry lives,
@@ -74,8 +74,8 @@ class ProcessTable {
   ProcessTable(const ProcessTable&) = delete;
   ProcessTable& operator=(const ProcessTable&) = delete;
 
-  // `on_death` runs on the table's own thread, once for each entry whose process it finds dead.  By
-  // then no thread of that process runs, and it maps no memory.  The call comes after every
+  // `on_death` runs on the table's own thread, once for each entry whose process the table finds
+  // dead.  By then that process runs no thread and maps no memory.  The call comes after every
   // AddSession and AddQuarantine of that id that returned true.  The callback may call any method
   // except Start and Stop; a slow callback delays the report of the next death.
   void Start(DeathCallback on_death);
@@ -98,8 +98,9 @@ class ProcessTable {
   // Returns true if the process has an entry.  The process may be dead all the same.
   [[nodiscard]] bool Contains(ProcessId process) const;
 
-  // AddSession and AddQuarantine return false if the process has no entry: it died, or its entry
-  // was erased as unused.  The caller cannot rely on the death callback then.
+  // While the process lives, its sessions and quarantines keep its entry.  AddSession and
+  // AddQuarantine return false if it has no entry: it died, or its entry was erased as unused.  The
+  // caller cannot rely on the death callback then.
   [[nodiscard]] bool AddSession(ProcessId process);
   [[nodiscard]] bool AddQuarantine(ProcessId process);
   // RemoveSession undoes one AddSession, and RemoveQuarantine one AddQuarantine.  Both are no-ops

@@ -191,8 +191,8 @@ void Sideband::Admit(FileDescriptor socket) {
 void Sideband::Close(uint64_t id) {
   const auto found = connections_.find(id);
   places_.Give(found->second.peer);
-  // Another thread may close the socket later (CloseSocket); until then epoll could report it again
-  // and again.
+  // Another thread may close the socket later (CloseSocket); until then epoll could report the
+  // socket again and again.
   (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.connection->socket(), nullptr);
   connections_.erase(found);
   --counters_.connections_open;
@@ -221,8 +221,8 @@ void Sideband::CloseDead() {
       if (c.connection->welcomed() && c.connection->process() == process) ids.push_back(id);
     }
     for (const uint64_t id : ids) Close(id);
-    // Dropped again: a packet that this thread was handling may have added segments or shares since
-    // OnProcessDeath.
+    // Dropped again: a packet that this thread was handling may have added staging segments or
+    // shared memory since OnProcessDeath.
     staging_.DropProcess(process);
     shares_.DropProcess(process);
   }

@@ -1,16 +1,16 @@
 // The sideband: the socket file at which processes of this host attach and receive descriptors.
 //
 // The sideband listens, accepts within limits, and runs all SidebandConnections on one thread.  It
-// does not create directories, and it does not keep two daemons apart.  The mode of the file
-// decides which users may connect; unless the listener was handed over, it is set before the first
-// connection is possible.  If the socket breaks or its file is removed, the sideband opens a new
-// one (server/connections/doorkeeper.h).
+// does not create directories, and it does not keep two daemons apart (LockFile does).  The mode of
+// the file decides which users may connect; unless the listener was handed over, the mode is set
+// before the first connection is possible.  If the socket breaks or its file is removed, the
+// sideband opens a new one (server/connections/doorkeeper.h).
 //
 // Ownership: it owns the listening socket (server/connections/listening_socket.h), the connections
 // and the thread.  It borrows host, processes and staging, which outlive it.
 // Thread-safety: one thread calls Create and Start and destroys it; one thread calls Ask and
 // Answered; any thread may call the other methods.
-// Locks: the queue of dead processes has one, a leaf, and so have the DeviceShares.
+// Locks: the queue of dead processes (dead_) and the DeviceShares have one each, a leaf.
 // Lifecycle: Create (listens; connections wait) -> Start -> destroyed (closes all connections).
 // The daemon's death callback calls OnProcessDeath, so ProcessTable::Stop must precede the
 // destruction.
@@ -49,8 +49,8 @@ class Sideband {
   struct Options {
     std::string path;
     mode_t mode = 0660;
-    // A descriptor that already listens at the path, or -1.  Create duplicates it.  The service
-    // manager owns the socket file and chose its mode.
+    // A descriptor that already listens at the path, where the service manager (systemd) created
+    // the file and chose its mode; Create duplicates the descriptor.  -1: Create makes the file.
     int listener = -1;
     std::vector<uid_t> trusted_uids = {geteuid()};  // uids that may map slabs writable
     ConnectionShares::Limits connections{.all = 1024, .per_uid = 256, .per_process = 64};
@@ -59,8 +59,8 @@ class Sideband {
     [[nodiscard]] absl::Status Validate() const;
   };
 
-  // Returns InvalidArgument if an option is not valid, or another error, as ListeningSocket::Open
-  // does.
+  // Returns InvalidArgument if an option is not valid, or another error if the socket cannot be
+  // opened.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Sideband>> Create(const Options& options,
                                                                         SidebandHost& host,
                                                                         ProcessTable& processes,
@@ -71,9 +71,9 @@ class Sideband {
 
   void Start();
 
-  // Drops the staging segments and the shares of the process before it returns.  Soon after, the
-  // sideband's thread closes the connections of the process (a forked child may have kept them
-  // open).
+  // Drops the staging segments of the process, and the device memory that it shares, before this
+  // call returns.  Soon after, the sideband's thread closes the connections of the process (a
+  // forked child may have kept them open).
   void OnProcessDeath(ProcessId process);
 
   // Returns false while the sideband's socket is broken and could not be opened again.
@@ -104,7 +104,7 @@ class Sideband {
 
   void Run();
   void Accept(uint32_t events);
-  // Makes epoll report the doorkeeper's current socket, if it has one at which to accept.
+  // Makes epoll report door_'s current socket, if connections can be accepted there now.
   void WatchDoor();
   void Admit(FileDescriptor socket);
   void Close(uint64_t id);

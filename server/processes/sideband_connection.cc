@@ -20,8 +20,8 @@
 namespace larder {
 namespace {
 
-// CHECKs that `fd`, which a part of the daemon opened, is read-only: a writable one would defeat
-// every other check.
+// CHECKs that `fd`, which a part of the daemon opened, is read-only: with a writable one the client
+// could write.
 void CheckReadOnly(int fd) {
   const int flags = fcntl(fd, F_GETFL);
   LARDER_CHECK(flags >= 0 && (flags & O_ACCMODE) == O_RDONLY);
@@ -175,7 +175,7 @@ absl::Status SidebandConnection::On(const ChallengeReplyFrame& frame,
                                     const ReceivedPacket& packet) {
   // The answer contains the nonce, so it was sent after the daemon got the pidfd, and the kernel
   // confirms that a process with this pid sent it.  If the pidfd's process is still alive, no other
-  // process had its pid meanwhile, so it sent the answer.
+  // process had its pid meanwhile, so the pidfd's process sent the answer.
   if (frame.nonce != nonce_ || !packet.credentials || packet.credentials->pid != peer_->pid() ||
       packet.credentials->uid != peer_->uid() || !peer_->alive()) {
     ++context_.counters.wrong_answer;
@@ -319,8 +319,8 @@ absl::Status SidebandConnection::On(const OpenSharedFrame& frame) {
 }
 
 absl::Status SidebandConnection::On(const DropSharedFrame& frame) {
-  // A connection drops only its own shares, so that shares_ never has more tickets than the process
-  // may share.
+  // A connection drops only what was shared over it, so that shares_ never has more tickets than a
+  // process may have.
   if (std::erase(shares_, frame.ticket) == 0)
     return Fail(absl::NotFoundError("this connection shares no memory under that ticket"),
                 context_.counters.requests_failed);

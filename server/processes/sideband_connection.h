@@ -9,9 +9,8 @@
 // thread that serves no client closes the other descriptors that the connection receives
 // (server/connections/descriptor_closer.h).
 //
-// Ownership: it owns the socket, its token in the ProcessTable, the staging segments that it
-// created and the shares that arrived over it; its destructor releases them.  It borrows the
-// Context.
+// Ownership: it owns the socket, its token in the ProcessTable, and the staging segments and shared
+// device memory that were added over it; its destructor releases them.  It borrows the Context.
 // Thread-safety: none; only the Sideband's thread calls it.
 // Limits: a client should send one request at a time.  The connection ends if the client leaves too
 // many answers unread (kUnreadBytesMax), and earlier if an answer has a descriptor
@@ -46,24 +45,24 @@ namespace larder {
 class SidebandHost {
  public:
   virtual ~SidebandHost() = default;
-  // Returns a descriptor that the caller owns.  The sideband calls it only for trusted processes,
-  // or if slabs are sealed against writers; with `writable` only for trusted processes.  Without
-  // `writable` the descriptor must be read-only (CHECKed).
+  // Returns a descriptor of the slab, which the caller owns.  The sideband calls it only for
+  // trusted processes, or if slabs are sealed against writers; with `writable` only for trusted
+  // processes.  Without `writable` the descriptor must be read-only (CHECKed).
   [[nodiscard]] virtual absl::StatusOr<int> OpenSlab(ProcessId process, uint32_t slab,
                                                      bool writable) = 0;
-  // Returns a read-only descriptor of a session's page, and its size.  Returns NotFound if this
-  // process has no such session.
+  // Returns a read-only descriptor of the shared page in which a session sees its revocations, and
+  // the page's size.  Returns NotFound if this process has no such session.
   [[nodiscard]] virtual absl::StatusOr<std::pair<int, ByteCount>> OpenSessionPage(
       ProcessId process, SessionId session) = 0;
   // Returns a session socket for a new session of the process with this token.  Returns
   // Unimplemented if the daemon serves no session sockets.
   [[nodiscard]] virtual absl::StatusOr<FileDescriptor> OpenSession(const SidebandToken& token) = 0;
-  // Called when the process reports that it has unmapped all memory of this session.  If the
-  // process owns the session, the session ends.  Returns how many bytes left quarantine.
+  // Called when the process reports that it has unmapped all memory of this session.  If it is a
+  // session of the process, the session ends.  Returns how many bytes left quarantine.
   [[nodiscard]] virtual ByteCount ReleaseClean(ProcessId process, SessionId session) = 0;
   [[nodiscard]] virtual ByteCount slab_bytes() = 0;
-  // Returns true if no process can write a slab through a descriptor of it, or through one that it
-  // obtains from that descriptor.
+  // Returns true if slabs are sealed: no process can write to a slab through a descriptor of it, or
+  // through one that it obtains from that descriptor.
   [[nodiscard]] virtual bool slabs_sealed() = 0;
   [[nodiscard]] virtual std::string boot_id() = 0;  // kBootIdBytes printable characters
 };

@@ -165,7 +165,8 @@ void StagingTable::Ledger::FreeNow(std::unique_ptr<const StagingSegment> segment
   if (removed) Uncharge(uid, bytes);
 }
 
-// Each user has its own thread, so processes that delay it delay only segments of their own user.
+// Each user has its own thread, so processes that delay a thread delay only segments of their own
+// user.
 void StagingTable::Ledger::Free(std::unique_ptr<const StagingSegment> segment) {
   if (!options_.frees_aside) return FreeNow(std::move(segment));
   const uid_t uid = segment->uid();

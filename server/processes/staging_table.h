@@ -1,6 +1,6 @@
 // The staging segments of attached processes: memory that the daemon creates and shares with one
-// process.  The process may write into a segment the blocks that it puts, and the daemon may copy
-// into a segment the blocks that the process reads.
+// process.  The process may write into a segment the blocks that it publishes, and the daemon may
+// copy into a segment the blocks that the process reads.
 //
 // The table does not copy and does not check content: the client may change the bytes at any
 // moment.  So a copy out of a segment is hashed at its destination, never in the segment, and the

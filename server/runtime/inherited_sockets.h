@@ -25,7 +25,7 @@ class InheritedSockets {
   };
   // Takes over the sockets that the service manager passed to this process; often there are none.
   // Returns FailedPrecondition if one of them is not among the `wanted` sockets, or if the
-  // environment of the service manager is not valid.
+  // environment variables that announce the sockets are not valid.
   [[nodiscard]] static absl::StatusOr<InheritedSockets> Take(const std::vector<Wanted>& wanted);
 
   // Returns the descriptor of the socket at `path`, which this object still owns, or -1 if the

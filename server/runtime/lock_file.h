@@ -27,7 +27,7 @@ class LockFile {
   static constexpr const char* kName = "larderd.lock";
 
   // Returns FailedPrecondition, with what to do about it, if another larderd serves the directory.
-  // Returns another error if the directory or the lock file cannot be used, or is not safe to use.
+  // Also returns an error if the directory or the lock file cannot be used, or is not safe to use.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<LockFile>> Acquire(
       const std::string& socket_dir);
   ~LockFile();

@@ -9,8 +9,8 @@
 // or that recurs until an operator repairs its cause, should go through a LogRepeats or a
 // LogLimiter, so that it cannot fill the log.
 //
-// A line is not guaranteed to be written: a full disk or a closed pipe loses lines, but it never
-// fails the work that logs them.
+// A line is not guaranteed to be written: a full disk or a closed pipe loses lines, but the work
+// that logs them goes on.
 // Ownership: server/main.cc creates the log.  Other parts of the daemon report through functions
 // that it passes to them.
 // Thread-safety: all methods of Log, LogLimiter and LogRepeats may be called from any thread.

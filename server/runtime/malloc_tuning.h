@@ -12,10 +12,10 @@ namespace larder {
 // malloc may map allocations of this many bytes and more, and returns mapped ones to the kernel as
 // soon as they are freed.
 inline constexpr int kHeapMappedBytes = 4 << 20;
-// malloc's limit of arenas is the number of cores, but at least this (glibc: eight per core).
-// Memory that is free in one arena is of no use to a thread that allocates from another: eight
-// processes that flooded the daemon with long requests left 60 MiB free with 16 arenas, and 35 MiB
-// with four.
+// malloc's limit of arenas is the number of cores, but at least this (glibc's default: eight per
+// core).  Memory that is free in one arena is of no use to a thread that allocates from another:
+// eight processes that flooded the daemon with long requests left 60 MiB free with 16 arenas, and
+// 35 MiB with four.
 inline constexpr int kHeapArenasLeast = 4;
 // About how many free bytes malloc keeps at the top of an arena before it returns them to the
 // kernel.  Memory that is free below a live allocation stays until the MallocTrimmer returns it.

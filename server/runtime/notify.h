@@ -29,7 +29,7 @@ class ServiceManager {
   void Stopping(const std::string& status, Duration limit);
   void StillAlive();  // WATCHDOG=1
 
-  // How often the daemon must check whether it may call StillAlive: a quarter of the unit's
+  // Returns how often the daemon must check whether it may call StillAlive: a quarter of the unit's
   // WatchdogSec, since a check evaluates the answers to the check before it.  Returns nullopt if
   // the unit has no watchdog.
   [[nodiscard]] std::optional<Duration> WatchdogInterval() const;
@@ -38,7 +38,8 @@ class ServiceManager {
   // Tries to send an event and a status, after the events that are kept.  `event` consists of whole
   // lines, or is empty.
   void Tell(const std::string& event, const std::string& status) LARDER_EXCLUDES(mu_);
-  // Tries to send everything that is kept, and `now`.  If the queue is full, only `now` is lost.
+  // Tries to send everything that is kept, and `now`.  If the manager's queue is full, only `now`
+  // is lost.
   void TellKept(const std::string& now) LARDER_REQUIRES(mu_);
 
   Mutex mu_;

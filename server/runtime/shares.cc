@@ -104,7 +104,8 @@ Shares::Limits Shares::LimitsOf(const Sizes& sizes) {
   of(ShareKind::kRegistrationBytes) = {.all = sizes.registrations.value()};
   of(ShareKind::kLeases) = {.all = 131'072};  // about 300 B each
   of(ShareKind::kDevicePlaces) = {.all = 1 << 20};
-  // Caps instead of the rule: a leased block counts for every lease on it, so leases have no total.
+  // Bytes of the pool have caps instead of the rule.  Leased bytes have no total, because a leased
+  // block counts for every lease on it.
   const uint64_t share =
       sizes.pool == ByteCount(0) ? UINT64_MAX : Times(sizes.pool, sizes.lease_share).value();
   const uint64_t three =
@@ -209,7 +210,7 @@ Shares::Answer Shares::Take(const std::shared_ptr<Book>& book, ShareKind kind, u
   Book* const uid = book == nullptr || book->uid == nullptr ? book.get() : book->uid.get();
   Book* const process = uid == book.get() ? nullptr : book.get();
   // The shares are checked before the total is charged: an amount that a share refuses would
-  // otherwise count toward the total for a moment, and could refuse other holders.
+  // otherwise count toward the total for a moment, and other holders could be refused.
   const uint64_t before = state.held.load(std::memory_order_relaxed);
   const uint64_t left = limit.all - std::min(limit.all, before);
   if (amount > left) return Refuse(kind, amount, nullptr, book.get());
@@ -299,8 +300,8 @@ Shares::Answer Shares::Refuse(ShareKind kind, uint64_t amount, const Book* full,
   uint64_t most = limit.all;
   if (full != nullptr)
     most = std::min(most, full->uid != nullptr ? limit.process_max : UidMax(limit, *full));
-  // Spread from 1x to almost 2x of the pause, so that callers refused together do not retry
-  // together.
+  // The retry hint is one to almost two times `pause`, so that callers refused together do not
+  // retry together.
   constexpr uint64_t kSteps = 16;
   const Duration pause = TextOf(kind).pause;
   if (amount <= most) answer.retry_after = pause + pause * (nth % kSteps) / kSteps;

@@ -48,7 +48,7 @@ enum class ShareKind : uint8_t {
   kSessions,           // attached sessions
   kProcesses,          // processes that the ProcessTable knows
   kByteStreams,        // StoreBlocks and FetchBlocks calls under way
-  kMessageBytes,       // bytes for messages and byte streams under way, and for waiting reads
+  kMessageBytes,       // bytes for messages and byte streams under way, and for reads that wait
   kWaitingBytes,       // bytes of a session's messages that wait for kMessageBytes
   kUnreadBytes,        // bytes of answers that wait for their callers
   kWatchers,           // WatchEvents calls under way
@@ -68,7 +68,7 @@ inline constexpr size_t kShareKinds = 17;
 [[nodiscard]] std::string_view NameOf(ShareKind kind);
 
 // The holder of an account: a process that the sideband proved, a uid, all processes of a uid that
-// show no token, or (without a uid) all callers of which nothing is known.
+// show no sideband token, or (without a uid) all callers of which nothing is known.
 struct ShareHolder {
   static constexpr uint64_t kUnattached = uint64_t{1} << 63;  // above all ids of the ProcessTable
   std::optional<uid_t> uid;
@@ -76,7 +76,8 @@ struct ShareHolder {
   pid_t pid = 0;
   // Returns true if this stands for all processes of the user that show no sideband token.
   [[nodiscard]] bool unattached() const { return uid && (process.value & kUnattached) != 0; }
-  // "uid 1000 pid 77"; "uid 1000"; "uid 1000 without a sideband"; "callers without a sideband".
+  // Returns "uid 1000 pid 77", "uid 1000", "uid 1000 without a sideband" or "callers without a
+  // sideband", for example.
   [[nodiscard]] std::string ToString() const;
 };
 // Returns the one holder that stands for all processes of a user that show no sideband token.
@@ -162,7 +163,7 @@ class Shares {
     [[nodiscard]] uint64_t held(ShareKind kind) const;
     // Returns true if the account holds at least an average part of what its uid holds of the kind,
     // and the uid at least an average part of what all hold.  When all holders wait for one
-    // another, this is true for at least one of them.
+    // another, this is true for at least one of them, so refusing that one ends the wait.
     [[nodiscard]] bool HasItsPart(ShareKind kind) const {
       return shares_->HasItsPart(*book_, kind);
     }

@@ -80,7 +80,7 @@ void SignalThread::OnSignal() {
     handlers_.on_hangup();
     return;
   }
-  // Ends the process without destructors: an operator that sends a second signal does not want to
+  // Ends the process without destructors: an operator who sends a second signal does not want to
   // wait for anything.
   if (std::exchange(ending_, true)) _exit(handlers_.second_signal_exit_code);
   handlers_.on_end(static_cast<int>(info.ssi_signo));

@@ -3,8 +3,8 @@
 // The first SIGTERM or SIGINT calls `on_end`; one that arrives later ends the process, once a
 // handler that runs has returned.  SIGHUP calls `on_hangup`.  SIGPIPE is ignored: a write to a peer
 // that has closed its connection returns an error instead.
-// The thread also calls `on_pulse`, for a watchdog, about every `pulse` and more often when signals
-// arrive, but not while another handler runs.
+// The thread also calls `on_pulse`, for a watchdog, about every `pulse` (if it is set) and more
+// often when signals arrive, but not while another handler runs.
 //
 // Ownership: this object owns its thread.  Thread-safety: one thread creates and destroys it.
 // Lifecycle: BlockSignals before any thread of the process is started -> SignalThread -> destroyed

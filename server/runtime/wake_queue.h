@@ -1,5 +1,5 @@
 // What other threads hand to the thread of an event loop: items, and the request to stop.  Both
-// wake it.
+// wake the event loop.
 //
 //   WakeQueue<ProcessId> dead(std::move(wake));       // the loop polls dead.fd()
 //   dead.Push(process);                               // any thread
@@ -42,7 +42,7 @@ class WakeQueue {
   // The descriptor to poll for reading.
   [[nodiscard]] int fd() const { return wake_.fd(); }
   // Makes the descriptor unreadable until the next Push, Wake or Stop.  Items that are pushed after
-  // this call wake the loop again, so it is called before Take.
+  // this call wake the loop again, so Clear must be called before Take.
   void Clear() const { wake_.Clear(); }
   // Removes all items and returns them, in the order of their Push.
   [[nodiscard]] std::vector<Item> Take() LARDER_EXCLUDES(mu_) {

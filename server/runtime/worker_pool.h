@@ -3,11 +3,12 @@
 //
 // Users take turns, and the processes of a user share the turns of that user: at most one waiting
 // job of each other user is taken before a user's next job, however many jobs and processes the
-// other users have.  The queue is shared as well: a process with a waiting job may submit another
-// one only if its waiting jobs together then take no more slots, and no more bytes, than stay free.
+// other users have.  If jobs name their holder, a process with a waiting job may submit another one
+// only if its waiting jobs together then take no more slots, and no more bytes, than stay free.
 // Ownership: the destructor joins the threads, after they have run all accepted jobs.
 // Thread-safety: Submit and Help may be called from any thread.
-// Limits: about `jobs_max` waiting jobs and `bytes_max` declared bytes.
+// Limits: `jobs_max` waiting jobs and `bytes_max` declared bytes, beyond which a process without a
+// waiting job may still submit one.
 // Memory: list nodes of finished jobs are reused.
 #pragma once
 
@@ -30,8 +31,8 @@ namespace larder {
 
 class WorkerPool {
  public:
-  // How long a thread spins for its next job before it sleeps, while no other thread wants its
-  // core.
+  // How long at most a thread spins for its next job before it sleeps, while no other thread wants
+  // its core.
   static constexpr std::chrono::microseconds kSpin{100};
 
   WorkerPool(size_t threads, size_t jobs_max, size_t bytes_max);
@@ -66,7 +67,7 @@ class WorkerPool {
 
   void Run();
   // Returns true if a process that holds `held` may take `more`, while all processes together hold
-  // `all` of `max`: it then holds no more than stays free.
+  // `all` of `max`: the process then holds no more than stays free.
   [[nodiscard]] static bool Fits(size_t held, size_t more, size_t all, size_t max) {
     return all + more <= max && held + more <= max - all - more;
   }

@@ -133,8 +133,8 @@ std::optional<absl::StatusOr<Shares::Ticket>> AttachStream::TakeRoom() {
     if (!place.admitted()) return absl::ResourceExhaustedError(place.why);
     waits_ = std::move(place.ticket);
   }
-  // Messages must not wait for one another's capacity forever, so after kWaitMax a message is
-  // refused if its account holds an average share or more (HasItsPart).
+  // Waiting messages must not block one another forever, so after kWaitMax a message is refused if
+  // its account holds an average share or more (HasItsPart).
   bool over = false;
   if (now >= std::max(*waits_from_ + kWaitMax, asked_ + kAskAgain)) {
     asked_ = now;  // not at each try, because HasItsPart looks at all accounts

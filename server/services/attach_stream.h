@@ -1,16 +1,18 @@
-// The gRPC side of a session: reads Up and writes Down, one message of each at a time.
+// The gRPC stream of a session (Engine.Attach): reads the client's messages (Up) and writes the
+// daemon's (Down), one of each at a time.
 //
 // Ownership: deletes itself in OnDone, as gRPC's callback API requires.
 // Thread-safety: Send, Finish and Abort from any thread.  gRPC calls the reactor's methods.
 // Locks: mu_ may be held while gRPC is asked to read, write or finish, and while a share is taken.
 // The session is called without it, and calls this object under the session's locks.
 // Limits: reading pauses when more than kQueuedMax bytes of answers wait to be written, so that a
-// client which sends requests and does not read cannot make the daemon's memory grow.
+// client which sends requests and does not read cannot fill the daemon's memory.
 // Memory: gRPC delivers a message as bytes.  A message longer than kSmallBytes is charged to the
 // session's account before it is parsed, until it has been handled.  If the share is full, the
-// message may wait unparsed, charged to kWaitingBytes; the session ends if the message cannot wait,
-// and may end if it waits for too long (kWaitMax).  Answers that wait are charged (ChargeAnswers).
-// Between two messages, message_ and down_ each keep at most about SessionCodec::kKeptBytes.
+// message may wait unparsed, charged to ShareKind::kWaitingBytes; the session ends if the message
+// cannot wait, and may end if it waits for too long (kWaitMax).  Answers that wait are charged
+// (ChargeAnswers).  Between two messages, message_ and down_ each keep at most about
+// SessionCodec::kKeptBytes.
 #pragma once
 
 #include <chrono>
@@ -58,18 +60,20 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void OnCancel() override;
   void OnDone() override;
   void EndSession();  // idempotent
-  // The steps of handling up_: it waits for capacity; a long message goes to a worker, because
-  // gRPC's few threads serve all calls; it is handled; EndRead completes the handling.
+  // The steps of handling up_; none blocks.  AwaitRoom charges the message, or tries again later if
+  // the message must wait; HandToWorker passes a long message to a worker, because gRPC's few
+  // threads serve all calls; HandleRead parses the message, passes it to the session and calls
+  // EndRead.
   void AwaitRoom() LARDER_EXCLUDES(mu_);
   void HandToWorker() LARDER_EXCLUDES(mu_);
   void HandleRead() LARDER_EXCLUDES(mu_);
-  // Completes the handling of up_.  Ends the session if the status is not OK.
+  // Completes the handling of up_, and ends the session if the status is not OK.
   void EndRead(absl::Status status) LARDER_EXCLUDES(mu_);
   void RetryLater(std::function<void()> again) LARDER_REQUIRES(mu_);
   // Parses up_ into message_.
   [[nodiscard]] absl::Status Parse();
-  // Charges the message in up_ if it is long.  Returns nullopt if it must wait for capacity, and
-  // ResourceExhausted if it cannot wait or has waited for too long.
+  // Charges the message in up_ if it is long.  Returns nullopt if the message must wait until it
+  // can be charged, and ResourceExhausted if it cannot wait or has waited for too long.
   [[nodiscard]] std::optional<absl::StatusOr<Shares::Ticket>> TakeRoom();
   void WriteNext() LARDER_REQUIRES(mu_);
   // Returns true if nothing is left to do except to call gRPC's Finish, which the caller must then
@@ -106,8 +110,8 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   Shares::Ticket answers_ LARDER_GUARDED_BY(mu_);     // charges queued_ and written_weight_
   bool read_paused_ LARDER_GUARDED_BY(mu_) = false;
   // A message is being handled, possibly by a worker or a callback of retry_, which gRPC does not
-  // count as part of the call.  The stream must not finish meanwhile, because that deletes this
-  // object.
+  // count as part of the call.  The stream must not finish meanwhile, because this object may then
+  // be deleted.
   bool handling_ LARDER_GUARDED_BY(mu_) = false;
   bool finished_ LARDER_GUARDED_BY(mu_) = false;  // gRPC's Finish was called, or is about to be
   std::optional<absl::Status> finish_ LARDER_GUARDED_BY(mu_);

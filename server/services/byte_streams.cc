@@ -68,7 +68,7 @@ StoreStream::StoreStream(grpc::CallbackServerContext& context, SessionDeps& deps
 void StoreStream::OnReadDone(bool ok) {
   if (!ok) return End(receiver_->Close());
   deadline_.Moved();
-  // Refuses a message that is longer than any valid one, before it waits for capacity.
+  // Refuses a message that is longer than any valid one, before it waits for its charge.
   if (bytes_.Length() > kStoreMessageMax) {
     return End(absl::InvalidArgumentError(absl::StrCat("a message of ", bytes_.Length(),
                                                        " bytes; allowed are ", wire::kDataBytesMax,

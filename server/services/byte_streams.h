@@ -1,10 +1,10 @@
-// The gRPC side of StoreBlocks and FetchBlocks: reactors that pass messages between the wire and
+// The gRPC side of StoreBlocks and FetchBlocks: reactors that pass messages between gRPC and
 // server/sessions/byte_stream.h.
 //
-// What a stream holds (its kByteStreams share, leases, a reservation) is released before its answer
-// is complete, because gRPC may call OnDone late, and a caller that has its answer and opens the
-// next stream must not be counted twice.  What gRPC itself may keep of the call, which includes the
-// last message of FetchBlocks, stays charged until OnDone.
+// What a stream holds (its place among the byte streams, leases, a reservation) is released before
+// its answer is complete, because gRPC may call OnDone late, and a caller that has its answer and
+// opens the next stream must not be counted twice.  What gRPC itself may keep of the call, which
+// includes the last message of FetchBlocks, stays charged until OnDone.
 // Ownership: each reactor deletes itself in OnDone.
 // Thread-safety: none; gRPC and the retry alarm call a stream one at a time.
 // Memory: one message at a time.  Its bytes and the parsed message are charged to the caller's
@@ -27,19 +27,20 @@
 
 namespace larder {
 
-// What a byte stream holds of its caller's shares, besides those of the pool.
+// What a byte stream holds of its caller's shares of byte streams and of message bytes.
 class StreamShare {
  public:
-  // Takes a place in kByteStreams and the base charge.  Returns ResourceExhausted if a share is
-  // full, usually with a retry hint in the trailing metadata.
+  // Takes a place among the byte streams (ShareKind::kByteStreams) and charges what gRPC may keep
+  // of the call.  Returns ResourceExhausted if a share is full, usually with a retry hint in the
+  // trailing metadata.
   [[nodiscard]] static absl::StatusOr<StreamShare> Enter(grpc::CallbackServerContext& context,
                                                          const Shares::Account& account);
   // Releases the charge for the previous message, and charges `memory` bytes for the next one.
   // Returns false if the share does not allow them now.
   [[nodiscard]] bool ChargeMessage(size_t memory);
   void EndMessage() { message_.Reset(); }
-  // Releases the stream's place in kByteStreams.  The base charge, for what gRPC may keep until
-  // OnDone, stays, and so does the charge for a message unless EndMessage was called.
+  // Releases the stream's place among the byte streams.  The charge for what gRPC may keep until
+  // OnDone stays, and so does the charge for a message unless EndMessage was called.
   void End();
   [[nodiscard]] const Shares::Account& account() const { return account_; }
 

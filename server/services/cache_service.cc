@@ -11,7 +11,7 @@
 namespace larder {
 namespace {
 
-// The retry hint of a call that is refused because too many calls of its verb wait.
+// The retry hint of a call that is refused because too many calls of the same method wait.
 constexpr Duration kRetryAfterLongCalls = std::chrono::seconds(1);
 constexpr size_t kPageBytesMax = 1 << 20;  // of instances; the first of a page may be larger
 

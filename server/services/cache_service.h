@@ -1,13 +1,13 @@
-// Cache: Lookup, ListInstances, QueryIp (cache_service.cc), Pin, Unpin, Prefetch (pin_calls.cc),
-// Clear (clear_calls.cc), Move (move_calls.cc), Compress (compress_calls.cc), WatchEvents
-// (watch_call.cc).
+// The gRPC service Cache: Lookup, ListInstances, QueryIp (cache_service.cc), Pin, Unpin, Prefetch
+// (pin_calls.cc), Clear (clear_calls.cc), Move (move_calls.cc), Compress (compress_calls.cc),
+// WatchEvents (watch_call.cc).
 //
-// Short requests are usually handled on gRPC's thread; long ones (charged_request.h), and those on
-// more than kInlineBlocks blocks, on threads for long requests; and the verbs of many blocks on
-// threads of their own (LongCalls).
+// Most calls are handled on gRPC's thread.  Calls with a long request (charged_request.h), and Pin,
+// Unpin and Prefetch of many blocks (kInlineBlocks), are handled on threads for long requests;
+// Clear, Move and Compress on threads of their own (LongCalls).
 //
 // There is one CacheService at each socket that serves a method of Cache (method_table.h).  The one
-// at data.sock does not reveal the salts of contents, and keeps pins apart by user.
+// at data.sock does not reveal the salts of contents, and keeps the pins of different users apart.
 //
 // Ownership: Daemon owns it; what it is constructed with outlives it.
 // Thread-safety: any thread, as gRPC's callback API requires.
@@ -84,22 +84,22 @@ class CacheService final : public ChargedAt<CacheMethods> {
   // What happens to a call that begins while the daemon drains.  kRefused refuses it once
   // SessionTable::RefusesCalls returns true.
   enum class Draining : uint8_t { kServed, kRefused };
-  // Takes a place in kCalls for a call.  Returns ResourceExhausted if the share is full, and
-  // Unavailable if the daemon drains and refuses the call (Draining).
+  // Takes a place in the caller's share of calls (ShareKind::kCalls).  Returns ResourceExhausted if
+  // the share is full, and Unavailable if the daemon drains and refuses the call (Draining).
   [[nodiscard]] absl::StatusOr<Shares::Ticket> Admit(grpc::CallbackServerContext& context,
                                                      const Shares::Account& account,
                                                      Draining draining = Draining::kRefused);
-  // Counts a refused call and returns ResourceExhausted: too many calls of its verb wait.
+  // Counts a refused call and returns ResourceExhausted: too many calls of the same method wait.
   [[nodiscard]] absl::Status TooManyLongCalls(grpc::CallbackServerContext* context);
-  // Admits a unary call: takes its place in kCalls (Admit).  Returns false if the call was refused;
-  // Begin has then finished it.
+  // Admits a unary call (Admit).  Returns false if the call was refused; Begin has then finished
+  // it.
   [[nodiscard]] bool Begin(UnaryCall& call, Draining draining = Draining::kRefused);
   void RunClear(const ClearVerb::What& what, v1::ClearReply* reply,
                 std::function<void(const absl::Status&)> done);
   void RunCompress(const CompressVerb::What& what, ProgressStream<v1::CompressProgress>* stream);
-  // The beginning that Move and Compress share: takes a place in kCalls until `stream` ends,
-  // decodes `request` into *query, calls `check()`, and returns the blocks that the call is about.
-  // Returns an error if one of these steps fails.
+  // The beginning that Move and Compress share: takes the call's place (Admit), which `stream`
+  // keeps until it ends, decodes `request` into *query, calls `check()`, and returns the blocks
+  // that the call is about.  Returns an error if one of these steps fails.
   template <class Message, class Request, class Query, class Check>
   [[nodiscard]] absl::StatusOr<BlockScope> BeginLongCall(grpc::CallbackServerContext& context,
                                                          const Request& request,
@@ -122,9 +122,9 @@ class CacheService final : public ChargedAt<CacheMethods> {
   [[nodiscard]] absl::Status BeginCompress(grpc::CallbackServerContext* context,
                                            const v1::CompressRequest& request,
                                            ProgressStream<v1::CompressProgress>* stream);
-  // Completes the owner of the pins.  At data.sock the owner gets a prefix for the caller's user;
-  // returns PermissionDenied if the call has no token, or another error.  At other sockets the
-  // owner stays as it is.
+  // Completes the name of the owner of pins.  At data.sock the name gets a prefix for the caller's
+  // user; returns PermissionDenied if the call has no token, or another error.  At other sockets it
+  // stays as it is.
   [[nodiscard]] absl::Status BindOwner(const grpc::CallbackServerContext& context,
                                        std::string* owner) const;
   // Returns PermissionDenied for DEVICE at data.sock, where no caller may direct engines, and

@@ -56,7 +56,7 @@ class CallDeadline {
     Check(call_, now);
   }
   ~CallDeadline() {
-    // The alarm is cancelled after the unlock, because this may run its callback.
+    // The alarm is destroyed after the unlock, because that may run its callback.
     std::shared_ptr<grpc::Alarm> alarm;
     MutexLock lock(call_->mu);
     call_->context = nullptr;
@@ -80,7 +80,7 @@ class CallDeadline {
     std::chrono::seconds idle LARDER_GUARDED_BY(mu);
     std::shared_ptr<grpc::Alarm> alarm LARDER_GUARDED_BY(mu);
   };
-  // Cancels the call if its time is up, otherwise checks again at the earliest time when it can be.
+  // Cancels the call if its time is up, otherwise sets an alarm that checks again.
   static void Check(const std::shared_ptr<Call>& call, TimePoint now) {
     // A new alarm each time, because an alarm cannot be set again while its callback runs.
     const auto alarm = std::make_shared<grpc::Alarm>();

@@ -28,8 +28,9 @@ inline constexpr char kTokenMetadata[] = "larder-token";  // 32 hex digits
 inline constexpr char kRetryMetadata[] =
     "larder-retry-after-ms";  // trailing metadata of RESOURCE_EXHAUSTED
 
-// Returns nullopt if the call carries no token, Unauthenticated if its token is malformed or of no
-// live sideband.
+// Returns the process that the call's sideband token proves; nullopt if the call has no token,
+// Unauthenticated if the token is malformed or of no live sideband (the caller must then connect
+// the sideband again).
 [[nodiscard]] absl::StatusOr<std::optional<AttachedProcess>> CallerOf(
     const grpc::ServerContextBase& context, const ProcessTable& processes);
 
@@ -52,11 +53,12 @@ inline constexpr char kRetryMetadata[] =
 [[nodiscard]] absl::Status Overloaded(grpc::ServerContextBase& context, Duration retry_after,
                                       std::string_view what);
 
-// The reactor of a unary call, with the call's place in kCalls.  The place is usually released
-// before the answer is sent, so that a caller that makes one call at a time does not find its own
-// place taken.  A reply is charged to the caller until gRPC is done with the call.  A short reply
-// that cannot be charged may be sent nevertheless; the call then keeps its place until gRPC is
-// done.  A call with an uncharged or long reply is cancelled if it is not read within 30 s.
+// The reactor of a unary call, with the call's place in the share of calls (ShareKind::kCalls).
+// The place is usually released before the answer is sent, so that a caller that makes one call at
+// a time does not find its own place taken.  A reply is charged to the caller until gRPC is done
+// with the call.  A short reply that cannot be charged may be sent nevertheless; the call then
+// keeps its place until gRPC is done.  A call with an uncharged or long reply is cancelled if the
+// reply is not read within 30 s.
 // Ownership: deletes itself when gRPC is done with it, which is after Finish.
 // Thread-safety: one thread at a time.
 class UnaryCall final : public grpc::ServerUnaryReactor {

@@ -1,16 +1,16 @@
-// Weighs requests and charges long ones to their callers before it parses them.
+// Estimates the memory that requests take, and charges long ones to their callers before they are
+// parsed.
 //
 // By default gRPC parses a request before it calls the service, and keeps the message until the
-// caller has read the answer: 16 MiB can become half a GiB, for as long as the caller likes.  So
-// the methods of Cache and Engine get bytes from gRPC.  Requests of unary calls, and of calls with
-// a stream of answers, are parsed here.  Such a request lives while its method runs; the method
-// copies what the call needs later.
+// caller has read the answer: 16 MiB of bytes can become half a GiB, for as long as the caller
+// likes.  So the methods of Cache and Engine get bytes from gRPC.  Requests of unary calls, and of
+// calls with a stream of answers, are parsed here.  Such a request lives while its method runs; the
+// method copies what the call needs later.
 //
 // A request longer than kSmallRequestBytes is charged for its bytes, once all have arrived, and for
 // the parsed message, before it is parsed.  A unary call with a request longer than
-// kInlineRequestBytes is answered on separate threads, which take callers in turn: weighing,
-// parsing and answering the longest requests takes 20 ms and more, and gRPC's few threads serve all
-// calls.
+// kInlineRequestBytes is answered on separate threads, which take callers in turn: parsing and
+// answering the longest requests takes 20 ms and more, and gRPC's few threads serve all calls.
 //
 // Ownership: none.  Thread-safety: any thread.
 #pragma once
@@ -46,10 +46,10 @@ inline constexpr size_t kInlineRequestBytes = 128 << 10;
 // message of its type.  REQUIRES: MemoryOf returned OK for them.
 [[nodiscard]] absl::Status Parse(grpc::ByteBuffer* bytes, google::protobuf::Message* message);
 
-// Weighs, charges and parses a request.  The ticket is empty if the request is at most
-// kSmallRequestBytes long.  Returns ResourceExhausted if the share is full, usually with a retry
-// hint in the trailing metadata.  Returns InvalidArgument, and counts it, if the bytes are longer
-// than `length_max` or otherwise not valid.
+// Charges a request for its memory (MemoryOf) and parses it.  The ticket is empty if the request is
+// at most kSmallRequestBytes long.  Returns ResourceExhausted if the share is full, usually with a
+// retry hint in the trailing metadata.  Returns InvalidArgument, and counts it, if the bytes are
+// longer than `length_max` or otherwise not valid.
 [[nodiscard]] absl::StatusOr<Shares::Ticket> ParseCharged(grpc::CallbackServerContext& context,
                                                           const SessionDeps& deps,
                                                           grpc::ByteBuffer bytes, size_t length_max,
@@ -58,9 +58,9 @@ inline constexpr size_t kInlineRequestBytes = 128 << 10;
 // Parses the bytes of a request and has its call finished, now or later.  Returns InvalidArgument
 // if the bytes are not a valid message; the call must then not have been finished.
 using AnswerBytes = std::function<absl::Status(grpc::ByteBuffer)>;
-// Weighs a request, charges a long one, and calls `answer`: on this thread, or for a request longer
-// than kInlineRequestBytes on a thread of `long_requests`.  If the request is refused, finishes
-// `call` with an error instead.
+// Estimates the memory of a request, charges a long one, and calls `answer`: on this thread, or for
+// a request longer than kInlineRequestBytes on a thread of `long_requests`.  If the request is
+// refused, finishes `call` with an error instead.
 void AnswerCharged(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_requests,
                    grpc::ByteBuffer bytes, const google::protobuf::Descriptor& type,
                    AnswerBytes answer);

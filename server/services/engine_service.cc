@@ -27,7 +27,7 @@ EngineService::EngineService(SessionDeps& deps, SessionTable& sessions)
           [this](grpc::CallbackServerContext* context, v1::StoreBlocksReply* reply) {
             return StoreRaw(context, reply);
           }));
-  // The names of as many blocks as one request may have, plus its other fields.
+  // The digests of as many blocks as one request may have, plus its other fields.
   constexpr size_t kFetchRequestMax = wire::kKeysMax * sizeof(Digest) + (64 << 10);
   Charge<Api::WithCallbackMethod_FetchBlocks>(&EngineService::FetchBlocks, kFetchRequestMax);
 }

@@ -1,5 +1,5 @@
-// Engine: Attach and the byte streams.  Identifies the caller and creates the reactor that handles
-// the call; for a byte stream it takes the shares first.
+// The gRPC service Engine: Attach, StoreBlocks and FetchBlocks.  Identifies the caller and creates
+// the reactor that handles the call; for StoreBlocks and FetchBlocks it takes the shares first.
 //
 // Ownership: Daemon owns it; what it is constructed with outlives it.
 // Thread-safety: any thread, as gRPC's callback API requires.

@@ -27,7 +27,7 @@ absl::Status Ending() {
 
 }  // namespace
 
-// The thread of EventStreams uses the feed and finishes the stream; gRPC's threads only set
+// The thread of EventStreams sends the events and finishes the stream; gRPC's threads only set
 // `writing_` and `cancelled_` and wake that thread.  Watch finishes a stream that begins after
 // EndAll.
 class EventStreams::Stream final : public Reactor {

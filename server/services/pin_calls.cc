@@ -34,7 +34,7 @@ std::vector<DirectiveQueue::Block> BlocksOf(const SelectedBlocks& selected) {
   return blocks;
 }
 
-// Converts an Answer of PinVerb to one for pins that engines keep.
+// Returns a function that passes the engines' statuses for pins of DEVICE on to `answer`.
 DirectiveQueue::Answer OfDevice(PinVerb::Answer answer) {
   return [answer = std::move(answer)](std::vector<BlockStatus> statuses) {
     answer(absl::OkStatus(), std::move(statuses));
@@ -142,7 +142,8 @@ void CacheService::AnswerUnpin(UnaryCall& call, const v1::UnpinRequest& request,
 }
 
 // The pins that the daemon keeps end at once, whatever the engines do.  The reply is sent when the
-// disk, if there is one, has answered, and the engines that are asked have, or their time is up.
+// disk, if there is one, has answered, and the engines that are asked have answered or their time
+// is up.
 void CacheService::UnpinAll(const DirectiveQueue::Order& order, v1::UnpinReply* reply,
                             std::function<void(const absl::Status&)> done) {
   struct Both {

@@ -82,8 +82,8 @@ absl::Status BlockReceiver::Begin(wire::StoreBlock block) {
   return absl::OkStatus();
 }
 
-// Called for a block's first byte, not by Begin: a block without bytes is cheap to send, and a
-// reservation may evict another client's block.
+// Called for a block's first byte, not by Begin: a reservation may evict another client's block, so
+// a client must send bytes before it can cause that.
 void BlockReceiver::Reserve() {
   begun_ = true;
   const ByteCount payload = block_->segments.PayloadBytes();

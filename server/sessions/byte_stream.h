@@ -1,12 +1,13 @@
-// The byte-stream fallback without gRPC: a receiver that turns StoreBlocks into stored blocks, and
-// a sender that turns stored blocks into FetchBlocks.
+// What the calls StoreBlocks and FetchBlocks do, without gRPC: BlockReceiver stores the blocks
+// whose bytes a client sends, and BlockSender makes the messages that bring stored blocks to a
+// client.
 //
 // Both check the bytes of a block before they store or send it.
-// Ownership: one object per call.  The object holds store handles, which release their blocks and
-// extents when they are destroyed.
+// Ownership: one object per call.  The object holds leases and reservations of the BlockStore, and
+// releases them when it is destroyed.
 // Thread-safety: none; one call at a time.
 // Limits: a receiver reserves the extent of one block at a time.  A sender leases up to 16 keys at
-// a time and reserves at most one extent, for a block that it decodes.  All is charged to the
+// a time and reserves at most one extent, for a block that it decodes.  These are charged to the
 // caller's shares (server/runtime/shares.h).
 #pragma once
 
@@ -40,8 +41,8 @@ class BlockReceiver {
   // not succeeded, the block is not valid, or the previous block is incomplete.  A block that
   // cannot be stored gets a status that says why.
   [[nodiscard]] absl::Status Begin(wire::StoreBlock block);
-  // Adds bytes to the current block.  Returns InvalidArgument if no block was begun that lacks so
-  // many bytes.
+  // Adds bytes to the current block.  Returns InvalidArgument if no block was begun, or if these
+  // are more bytes than the current block lacks.
   [[nodiscard]] absl::Status Append(std::span<const std::byte> data);
   // To be called after the last message.  Returns InvalidArgument if a block is incomplete.
   [[nodiscard]] absl::Status Close();
@@ -87,7 +88,7 @@ class BlockSender {
 
   // One message of the answer.
   struct Piece {
-    bool start = false;  // begins a new key; only then are the fields up to `segments` set
+    bool start = false;  // begins a key; otherwise the fields up to `segments` are not set
     uint32_t key = 0;
     BlockStatus status = BlockStatus::kMissing;
     std::string record_header;
@@ -95,7 +96,7 @@ class BlockSender {
     uint32_t segments = 0;
     std::span<const std::byte> data;  // valid until the next call
   };
-  // Sets *piece to the next message.  Returns false if all keys are answered.
+  // Sets *piece to the next message.  Returns false if there is none left.
   [[nodiscard]] bool Next(Piece* piece);
 
  private:

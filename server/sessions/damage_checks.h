@@ -1,6 +1,6 @@
 // Checks blocks that readers report as damaged.  A report alone drops no block: a thread of this
-// object reads the block first.  It checks one block at a time, at a bounded rate, and takes the
-// blocks of the reporting processes in turn.
+// object reads the block first.  The thread checks one block at a time, at a bounded rate, and
+// takes the blocks of the reporting processes in turn.
 //
 // A report is only a hint, so reports beyond a limit are dropped.
 // Ownership: owns its thread; store and counters outlive it.
@@ -31,7 +31,7 @@ class DamageChecks {
   struct Limits {
     size_t process_max = 1024;         // blocks that wait for one process
     size_t processes_max = 1024;       // processes for which blocks wait, including ended ones;
-                                       // at most half as many of one uid
+                                       // at most about half as many of one uid
     ByteCount bytes_per_s = MiB(256);  // a block counts as at least kLeast
   };
   static constexpr ByteCount kLeast = KiB(64);
@@ -57,8 +57,8 @@ class DamageChecks {
     absl::flat_hash_set<Name> known;
   };
   void Run() LARDER_EXCLUDES(mu_);
-  // Returns the queue of the process; null if it has none and the limit of processes, or that of
-  // its uid, is reached.
+  // Returns the queue of the process, a new one if it has none; null if the limit of processes, or
+  // that of its uid, does not allow a new one.
   [[nodiscard]] Waiting* PlaceOf(const ShareHolder& reporter) LARDER_REQUIRES(mu_);
   // Takes the next block of the process whose turn it is.  REQUIRES: a block waits.
   [[nodiscard]] Name TakeNext() LARDER_REQUIRES(mu_);

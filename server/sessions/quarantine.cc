@@ -26,7 +26,7 @@ bool Quarantine::Put(ProcessId process, SessionId session, std::vector<BlockLeas
 }
 
 ByteCount Quarantine::Release(ProcessId process) {
-  Sessions freed;  // destroyed after the lock is released, which returns the handles to the store
+  Sessions freed;  // destroyed after the lock is released, which returns the extents to the store
   ByteCount sum;
   MutexLock lock(mu_);
   const auto it = held_.find(process);

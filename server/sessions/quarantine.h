@@ -1,13 +1,13 @@
 // Keeps the leases and reservations of lost sessions until their processes cannot access them any
 // more.
 //
-// When a stream closes without a `bye`, its process may still be alive, with the pool mapped and a
-// copy under way, so the session's extents must not be reused.  The handles wait here, by process,
-// until the process is proven dead (pidfd) or has reported that it unmapped what the session used
-// (CLEAN).
-// Ownership: owns the handles that are put in.
+// When a session's stream closes without a `bye` message, the process may still be alive, with the
+// pool mapped and a copy under way, so the session's extents must not be reused.  The session's
+// leases and reservations wait here until the process is proven dead (pidfd) or has reported that
+// it unmapped what the session used (sideband frame CLEAN).
+// Ownership: owns what is put in.
 // Thread-safety: all methods from any thread.
-// Locks: mu_ is a leaf; handles are destroyed without it.
+// Locks: mu_ is a leaf; leases and reservations are destroyed without it.
 // Limits: none of its own.
 #pragma once
 
@@ -25,18 +25,18 @@ namespace larder {
 
 class Quarantine {
  public:
-  // Keeps the handles of one lost session, and `beside` with them, until one of the Release methods
-  // is called for them.  Returns false if there is nothing to keep.  REQUIRES: called at most once
-  // for each session.
+  // Keeps the leases and reservations of one lost session, and `beside` with them, until one of the
+  // Release methods is called for them.  Returns false if there is nothing to keep.  REQUIRES:
+  // called at most once for each session.
   bool Put(ProcessId process, SessionId session, std::vector<BlockLease> leases,
            std::vector<ExtentReservation> reservations, std::shared_ptr<const void> beside = {})
       LARDER_EXCLUDES(mu_);
 
-  // To be called when the process is proven dead.  Returns all handles of the process to the store,
-  // and returns how many bytes they held.
+  // To be called when the process is proven dead.  Returns all leases and reservations of the
+  // process to the store, and returns how many bytes they held.
   ByteCount Release(ProcessId process) LARDER_EXCLUDES(mu_);
-  // To be called when the process has unmapped a session.  Returns the session's handles to the
-  // store, and returns how many bytes they held, or nullopt if no handle of the session is kept.
+  // To be called when the process has unmapped a session.  Returns its leases and reservations to
+  // the store, and returns how many bytes they held, or nullopt if none are kept.
   std::optional<ByteCount> Release(ProcessId process, SessionId session) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] ByteCount bytes() const LARDER_EXCLUDES(mu_);

@@ -1,8 +1,8 @@
 // Chooses which reads of a session are checked: each one independently, one in `one_in` on average.
 //
-// Checking every n-th read could coincide with the windows in which clients ask: with windows of 16
-// keys and every 64th key checked, only keys at one position of a window would ever be checked.  So
-// the gap between two checks is drawn at random.
+// Checking exactly every n-th read could coincide with the size of the clients' requests: with
+// requests of 16 keys and every 64th key checked, only keys at one position of a request would ever
+// be checked.  So the gap between two checks is drawn at random.
 // Thread-safety: none; the lock of SessionLeases protects it.
 #pragma once
 

@@ -13,7 +13,7 @@ namespace larder {
 namespace {
 
 constexpr size_t kEvictionsMax = 4096;  // the most blocks evicted in advance after a message
-// A grant with more segment tables than this is sent in a message of its own.
+// A wire::Grant with more segment tables than this is sent in a message of its own.
 constexpr int64_t kTablesBesideOthers = 64;
 
 bool IsShort(const wire::Grant& grant) {
@@ -101,7 +101,7 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
       for (const ReservationId r : up.revoke_ack->reservations) reservations_.Close(r);
     }
     for (const wire::Abort& a : up.aborts) reservations_.Abort(a);
-    // A cancel is for a lease that the client keeps; releasing a lease ends its reads too.
+    // Cancels are for leases that the client keeps, because releasing a lease ends its reads too.
     leases_.Cancel(up.cancels);
     promised = HandleWrites(up, &down);
     HandleAcquires(up, &released, &down);
@@ -256,8 +256,9 @@ wire::WriteMode AttachedSession::ChooseWriteMode(wire::WriteMode wanted,
   return wanted;
 }
 
-// A session that uses shared memory, but may not map slabs, reads by copies.  A session that needs
-// staging segments, but whose client does not support them, uses byte streams.
+// A session that uses shared memory, but may not map slabs, gets the read mode copied.  A session
+// that needs staging segments, but whose client does not support them, gets the write and read mode
+// stream.
 void AttachedSession::ChooseModes(const wire::Hello& hello, wire::Attached* attached) {
   constexpr uint64_t kNeeded = wire::kFeatureTiers | wire::kFeatureCopiedReads;
   wire::WriteMode write = ChooseWriteMode(hello.write_mode, &attached->write_mode_reason);
@@ -391,7 +392,7 @@ void AttachedSession::OnClosed() {
     deps_.devices.SessionEnded(id());
     deps_.directives.SessionEnded(id());
   }
-  // The words are cleared before an extent of the session can be given to another holder.
+  // The page's words are cleared before an extent of the session can be given to another holder.
   if (context_.page) context_.page->ClearAll();
   leases_.End(&touchable);
   reservations_.End(clean, &touchable);
@@ -401,9 +402,10 @@ void AttachedSession::OnClosed() {
 }
 
 void AttachedSession::PutInQuarantine(SessionHoldings holdings) {
-  // The process stays charged for as long as the quarantine keeps the handles.
+  // The process stays charged for as long as the quarantine keeps its leases and extents.
   const auto charges = std::make_shared<std::vector<Shares::Ticket>>(std::move(holdings.charges));
-  // Counted before Put, because a CLEAN that comes right after Put decrements the count.
+  // Counted before Put, because a CLEAN frame, which the process may send right after Put,
+  // decrements the count.
   const bool counted = deps_.processes.AddQuarantine(process());
   if (!deps_.quarantine.Put(process(), id(), std::move(holdings.leases),
                             std::move(holdings.extents), charges)) {
@@ -412,7 +414,7 @@ void AttachedSession::PutInQuarantine(SessionHoldings holdings) {
   }
   ++deps_.counters.sessions_lost;
   // If the process has died already, its death is not reported again, so nothing else would release
-  // these handles.
+  // what was put.
   if (!deps_.processes.Contains(process())) deps_.quarantine.Release(process(), id());
 }
 

@@ -1,20 +1,20 @@
-// One session of an engine's process: the state machine behind an Attach stream or a session
-// socket.  Knows messages, not gRPC.
+// One session of an engine's process: handles the messages that come on a session socket or in a
+// stream of the gRPC call Attach.  Does not use gRPC itself.
 //
 // A session consists of parts, which share a SessionContext: what it registered
 // (SessionRegistrations), may write (SessionReservations), reads (SessionLeases) and has in device
-// memory (SessionDevice).  This class does what concerns all parts: the hello, the order in which
-// the parts of a message are handled, deadlines, drain and the end.  When a session ends, its
-// leases and reservations are returned to the store; if it ends without a `bye`, those that its
-// process may still access go through the quarantine.
+// memory (SessionDevice).  This class does what concerns all of them: the hello, which is the first
+// message, the order in which the contents of a message are handled, drain and the end.  When a
+// session ends, its leases and reservations are returned to the store; if it ends without a `bye`,
+// those that its process may still access go through the quarantine.
 //
-// Ownership: shared by its stream, the SessionTable, and jobs.  The sink must stay valid until
-// OnClosed returns.
+// Ownership: shared by its stream, the SessionTable, and jobs.  The SessionSink, to which it sends
+// its answers, must stay valid until OnClosed returns.
 // Thread-safety: OnUp from one thread at a time; everything else from any thread.
 // Locks: mu_ is held while most of a message is handled, and is acquired before the locks of the
-// parts.  The parts' jobs do not acquire it, except to end the stream of a drained session.
-// Lifecycle: Create -> OnUp... -> OnClosed.  Tick ends a session whose hello is late.
-// Limits: those of the parts and of engine.proto.
+// parts.  Jobs do not acquire it, except for the job of a publish, which does so after its answer.
+// Lifecycle: Create -> OnUp... -> OnClosed.  Tick ends the stream if the hello is late.
+// Limits: those of the parts and of proto/larder/v1/engine.proto.
 #pragma once
 
 #include <memory>
@@ -49,17 +49,17 @@ class AttachedSession {
       SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process,
       const ShareHolder& holder, std::string peer, SessionSink& sink);
 
-  // Handles a message and moves what it keeps out of `up`.  After OnClosed does nothing and returns
-  // OK.  If it returns an error, such as InvalidArgument for a message that is not valid, the
-  // caller must end the stream.
+  // Handles a message, and may move its contents away.  After OnClosed does nothing and returns OK.
+  // If it returns an error, such as InvalidArgument for a message that is not valid, the caller
+  // must end the stream.
   [[nodiscard]] absl::Status OnUp(wire::Up& up) LARDER_EXCLUDES(mu_);
-  // To be called when the stream has ended; further calls do nothing.  After a `bye` the leases and
-  // reservations are returned to the store; otherwise those whose memory the process may still
-  // access go to the quarantine.
+  // To be called when the stream has ended; further calls do nothing.  If the client sent a `bye`,
+  // the leases and reservations are returned to the store; otherwise those whose memory the process
+  // may still access go to the quarantine.
   void OnClosed() LARDER_EXCLUDES(mu_);
   // To be called when the process is proven dead (a forked child may keep the stream open), or when
-  // it has reported that it unmapped everything of this session.  Ends the stream and returns the
-  // leases and reservations that the session still has to the store.
+  // it has reported that it unmapped everything of this session.  Ends the stream, and returns to
+  // the store the leases and reservations that the session still has.
   void OnUnmapped() LARDER_EXCLUDES(mu_);
   // To be called several times per second.  Handles the deadlines of leases and reservations, of
   // the hello, and of a drain.
@@ -69,9 +69,9 @@ class AttachedSession {
   void Drain() LARDER_EXCLUDES(mu_);
   // Ends the stream, because the daemon stops.
   void Abandon();
-  // Sends the engine a directive about its device memory.  The session sets the variant in
-  // `directive`.  Returns kOk if the directive is on its way, kUnsupported if the client takes no
-  // directives, otherwise kMissing, for example if the session has ended.
+  // Sends the engine a directive about its device memory.  Returns kMissing if that is not
+  // possible, for example because the session has ended; kUnsupported if the client takes no
+  // directives; otherwise kOk.
   [[nodiscard]] BlockStatus Direct(VariantIndex variant, wire::Directive directive)
       LARDER_EXCLUDES(mu_);
   // Tells the client that blocks which it published have become durable.  Does nothing if the
@@ -83,8 +83,8 @@ class AttachedSession {
     return context_.process ? context_.process->id : ProcessId{};
   }
   [[nodiscard]] const Shares::Account& account() const { return context_.account; }
-  // Returns a read-only descriptor of the session's page, which the caller owns; FailedPrecondition
-  // if the session has no page.
+  // Returns a read-only descriptor, which the caller must close, of the session's shared page
+  // (SessionPage); FailedPrecondition if the session has no page.
   [[nodiscard]] absl::StatusOr<int> OpenPage() const;
   [[nodiscard]] ByteCount page_bytes() const;
   [[nodiscard]] wire::WriteMode write_mode() const { return context_.write_mode; }
@@ -94,7 +94,7 @@ class AttachedSession {
   AttachedSession(SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process,
                   const ShareHolder& holder, std::string peer, SessionSink& sink);
 
-  // Checks a message before its other parts are handled, and attaches the session at the hello.
+  // Checks a message before it is handled, and attaches the session if the message has a hello.
   [[nodiscard]] absl::Status Admit(const wire::Up& up) LARDER_REQUIRES(mu_);
   [[nodiscard]] absl::Status Attach(const wire::Hello& hello) LARDER_REQUIRES(mu_);
   [[nodiscard]] wire::WriteMode ChooseWriteMode(wire::WriteMode wanted, std::string* reason) const;
@@ -118,10 +118,10 @@ class AttachedSession {
   bool closed_ LARDER_GUARDED_BY(mu_) = false;
   bool bye_ LARDER_GUARDED_BY(mu_) = false;  // the client uses nothing of this session any more
   // A message is being handled and its answers are not sent yet; a drain must not end the stream
-  // before.
+  // before they are sent.
   bool answering_ LARDER_GUARDED_BY(mu_) = false;
-  // When Tick must act for the session itself: at the deadline of the hello, and at the end of the
-  // drain's grace period; max if it need not.
+  // When Tick must act for the session itself: at the deadline of the first message
+  // (kHelloDeadline), and at the end of a drain's grace period (kDrainGrace); max if it need not.
   TimePoint next_deadline_ LARDER_GUARDED_BY(mu_);
 
   SessionRegistrations registrations_;

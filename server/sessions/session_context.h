@@ -1,13 +1,14 @@
-// What the parts of one session share: whose session it is, the daemon's parts, the modes that were
-// chosen at the hello, and the outlet to the client.
+// What the parts of one session share: whose session it is, the objects of the daemon that it uses,
+// the write and read mode, and the way by which messages go to the client (SessionOutlet).
 //
 // The parts are SessionRegistrations, SessionReservations, SessionLeases, SessionFillings and
 // SessionDevice.  AttachedSession (server/sessions/session.h) owns this context and, directly or
 // not, the parts.
 // Thread-safety: all methods from any thread.  Members that are neither atomic nor classes with a
-// lock are const after Create, or after the hello where the comment says so.
-// Locks: the outlet's lock is held while the sink is called, and is acquired after all other locks
-// of the session.
+// lock are const after AttachedSession::Create, or after the hello (the client's first message)
+// where a comment says so.
+// Locks: the lock of SessionOutlet is held while the SessionSink is called, and is acquired after
+// all other locks of the session.
 #pragma once
 
 #include <atomic>
@@ -43,7 +44,7 @@ class DeviceTable;     // server/instances/device_table.h
 class DirectiveQueue;  // server/instances/directive_queue.h
 class TierWorker;      // storage/tiering/tier_worker.h
 
-// Where a session sends its answers.  Its methods are called from any thread, possibly under the
+// Where a session sends its answers.  The methods are called from any thread, possibly under the
 // session's locks.
 class SessionSink {
  public:
@@ -105,7 +106,8 @@ struct SessionDeps {
   const CopyKernel copy_kernel;  // copies to and from staging segments
   std::string boot_id;
   std::string tenant;
-  // About one in this many of the sessions' reads from HOST is checked; 0 disables these checks.
+  // About one in this many blocks that sessions read from HOST is checked against its hashes; 0
+  // disables these checks.
   uint32_t check_one_in = 64;
   DeviceTable& devices;
   DirectiveQueue& directives;
@@ -124,8 +126,8 @@ struct SessionContext {
         account(the_deps.shares.Of(holder)),
         outlet(sink) {}
 
-  // Returns an id for a lease or a reservation.  Ids of both must differ in a session, since the
-  // words of its page hold them.
+  // Returns an id for a lease or a reservation, which no other lease or reservation of the session
+  // has: the words of its page (SessionPage) hold ids of both.
   [[nodiscard]] uint64_t NewId() {
     return (id.value << 32) | (ids.fetch_add(1, std::memory_order_relaxed) + 1);
   }
@@ -161,15 +163,16 @@ struct SessionContext {
   std::atomic<uint64_t> ids = 0;
 };
 
-// What an ended session held that its process may still use, and what is charged for it.  It goes
-// to the quarantine unless the process is known not to use it any more.
+// What an ended session held that its process may still use, and what is charged for it.  All of it
+// goes to the quarantine unless the process is known not to use it any more.
 struct SessionHoldings {
   std::vector<BlockLease> leases;
   std::vector<ExtentReservation> extents;
   std::vector<Shares::Ticket> charges;
 };
 
-// A variant that a session registered.  Messages name it by its index among the session's variants.
+// A variant that a session registered.  The session's messages name it by its position among the
+// session's variants, the rest of the daemon by `index`.
 struct SessionVariant {
   VariantIndex index = VariantIndex::kNone;
   uint32_t block_tokens = 0;
@@ -192,9 +195,9 @@ struct SessionVariant {
 // tables.
 [[nodiscard]] absl::Status CheckMetadata(size_t tokens, const SegmentTable& segments);
 
-// Returns the writer that is kept with a block which the process behind `account` stores for an
-// engine.  A caller without a sideband token gets no uid in it, although its call counts in its
-// user's share, since its user is not known for certain.
+// Returns what is kept with a block about its writer: its engine, unless `engine_id` is empty, and
+// the uid of `account`.  A caller without a sideband token gets no uid in it, although its call
+// counts in its user's share, because its user is not known for certain.
 [[nodiscard]] BlockWriter WriterOf(const Shares::Account& account, std::string_view engine_id);
 
 }  // namespace larder

@@ -10,7 +10,7 @@
 namespace larder {
 namespace {
 
-// Checks the stored blocks of a report, which are one chain if it has tokens.
+// Checks the stored blocks of a report, which must be one chain if the report has tokens.
 absl::Status CheckChain(const wire::DeviceBlocks& report, uint32_t block_tokens) {
   if (report.tokens.empty()) return absl::OkStatus();
   if (!report.parent)

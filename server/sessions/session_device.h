@@ -1,8 +1,8 @@
 // The device memory of a session's engine: the blocks that the engine reports there, and the
 // directives that the daemon sends about them.
 //
-// The device table (server/instances/device_table.h) keeps the reports, and the directive queue
-// waits for the answers; this class checks reports and sends directives.
+// DeviceTable (server/instances/device_table.h) keeps the reports, and DirectiveQueue waits for the
+// answers; this class checks reports and sends directives.
 // Thread-safety: all methods from any thread.  Locks: none.
 #pragma once
 
@@ -19,15 +19,15 @@ class SessionDevice {
   SessionDevice(SessionContext& context, const SessionRegistrations& registered)
       : context_(context), registered_(registered) {}
 
-  // To be called at the hello if the client takes directives other than DRAIN.
+  // To be called at the hello (the first message) if the client takes directives other than DRAIN.
   void TakeDirectives() { takes_directives_ = true; }
   // Handles an engine's report of what it stored in device memory and removed from it.  If the
   // session may not report for its engine id, the report is only counted.  Returns InvalidArgument
   // if the report is not valid.
   [[nodiscard]] absl::Status Report(const wire::DeviceBlocks& report);
-  // Sets the variant in a directive and sends it.  Returns kOk if the directive is on its way,
-  // kUnsupported if the client takes no directives, kMissing if the session has not registered the
-  // variant of a directive that names blocks.
+  // Sends a directive, with the session's number for `variant`.  Returns kUnsupported if the client
+  // takes no directives, kMissing if the directive names blocks and the session has not registered
+  // `variant`, otherwise kOk.
   [[nodiscard]] BlockStatus Direct(VariantIndex variant, wire::Directive directive);
 
  private:

@@ -1,17 +1,18 @@
-// The work that remains for PENDING blocks that are in HOST: for a session that reads by copies, a
-// block is copied, decoded if necessary, into the client's staging segment; for other sessions an
-// encoded block is decoded into an extent of the lease's own.
+// What remains to be done for blocks in HOST that an acquire answered PENDING: for a session with
+// read mode copied, a block is copied, decoded if necessary, into the client's staging segment; for
+// other sessions an encoded block is decoded into an extent that the lease then owns.
 //
-// A Filling has blocks of one acquire.  It is a job of the worker pool, which answers for each
-// block while the lease lasts.  Only one filling by copies of a session is a job at a time, and the
-// session's other fillings by copies wait for it, so that other sessions do not wait behind all of
-// them.
+// A Filling is this work for blocks of one acquire.  A job of the worker pool does it, and answers
+// for each block while the lease lasts.  Of the Fillings that copy, a session has only one in the
+// worker pool at a time, and the session's others wait for it, so that other sessions do not wait
+// behind all of them.
 //
 // Ownership: the session owns SessionFillings, and jobs keep the session alive.  A Filling is used
 // by one thread at a time.
 // Thread-safety: SessionFillings and CopyWindow from any thread.
-// Locks: mu_ is held while a share is taken.  The leases and the worker pool are called without it.
-// Limits: 64 fillings by copies of a session that wait, and the share of message bytes for them.
+// Locks: mu_ is held while a share is taken.  FillingHost and the worker pool are called without
+// it.
+// Limits: at most 64 Fillings that copy wait in a session, charged to the share of message bytes.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +31,8 @@
 
 namespace larder {
 
-// A filling's own holds on blocks that its lease holds too, each block once.  They keep the blocks
-// if the lease ends while the filling uses them.
+// The holds of a Filling on its blocks, one for each block, beside those of the lease.  They keep
+// the blocks if the lease ends while the Filling uses them.
 class BlockHolds {
  public:
   explicit BlockHolds(BlockStore& store) : store_(store) {}
@@ -59,8 +60,8 @@ class BlockHolds {
   std::vector<EntryRef> in_order_;
 };
 
-// The part of a staging segment that a client named in an acquire.  Places in it are taken from
-// front to back.  The client may change the bytes at any moment, so the daemon never reads them.
+// The part of a staging segment that a client named in an acquire.  Take gives places in it from
+// front to back.  The client may change the bytes at any moment, so the daemon does not read them.
 class CopyWindow {
  public:
   // Returns null if there is no segment, the window extends beyond the segment's end, or `offset`
@@ -142,8 +143,8 @@ class FillingHost {
   // Moves the extent of a decoded block into the lease.  Returns false, and leaves *decoded as it
   // is, if the lease has ended or been revoked.
   [[nodiscard]] virtual bool Keep(LeaseId lease, ExtentReservation* decoded) = 0;
-  // Called when a filling by copies has worked off all of its blocks.  Not called if it gave up
-  // because too much work waited.
+  // Called when a Filling that copies has handled all of its blocks.  Not called for a Filling that
+  // was given up because too much work waited.
   virtual void OnCopied(LeaseId lease) = 0;
 };
 
@@ -152,9 +153,9 @@ class SessionFillings {
   SessionFillings(SessionContext& context, FillingHost& leases)
       : context_(context), deps_(context.deps), leases_(leases) {}
 
-  // Begins the work of a filling, now or after other fillings.  It answers for each of its blocks
-  // while the lease lasts.  If too much work waits, answers FULL for the blocks that have no answer
-  // yet.
+  // Begins the work of a Filling, now or after other ones.  The client gets an answer for each
+  // block while the lease lasts.  If too much work waits, answers FULL for the blocks that have no
+  // answer yet.
   void Start(std::shared_ptr<Filling> filling) LARDER_EXCLUDES(mu_);
 
  private:
@@ -189,7 +190,7 @@ class SessionFillings {
   FillingHost& leases_;
   Mutex mu_;
   bool copying_ LARDER_GUARDED_BY(mu_) = false;  // a filling by copies is a job
-  // Fillings by copies that wait until the one that is a job has ended.
+  // Fillings that copy, and wait until the one that is a job has ended.
   std::deque<std::shared_ptr<Filling>> waiting_ LARDER_GUARDED_BY(mu_);
 };
 

@@ -11,9 +11,9 @@
 namespace larder {
 namespace {
 
-// The most keys of one acquire that name a block again, in a session that reads by copies.  The
-// lease holds and charges that block once, so without this limit a short message could queue
-// thousands of copies and be charged for one block.
+// With read mode copied: the most keys of one acquire that name a block which an earlier key has
+// named.  The lease holds and charges that block once, so without this limit a short message could
+// queue thousands of copies and be charged for one block.
 constexpr size_t kRepeatsMax = 128;
 
 bool Accepts(const wire::Acquire& request, const BlockMetadata& metadata) {
@@ -201,8 +201,8 @@ wire::BlockGrant SessionLeases::GrantOne(const wire::Acquire& request,
   }
   const bool whole =
       request.first_layer == 0 && (request.layers == 0 || request.layers == variant.layers);
-  // A block that the request names again is checked once at most, and a block that is read by
-  // copies is sampled for a check when its copy is planned.
+  // Only the first key that names a block is sampled here.  A block that is read by copies is
+  // sampled when its copy is planned (AddToFilling).
   const bool sampled = !ByCopies(request) && !held.repeated && sampler_.Next();
   SegmentRange range{0, held.metadata->segment_count(), 0, held.metadata->payload_bytes().value()};
   if (!whole && !held.metadata->Table().Range(request.first_layer, request.layers, &range).ok()) {
@@ -511,8 +511,8 @@ bool SessionLeases::Tick(TimePoint now, std::vector<LeaseId>* revoked) {
     any = true;
     if (record.promotion) Promoter::Cancel(record.promotion);
     if (record.copied) {
-      // The client reads nothing in the pool through this lease.  Its PENDING blocks are still
-      // answered.
+      // The client reads nothing in the pool through this lease, so the lease is not revoked.  The
+      // record stays, so that the PENDING blocks are still answered.
       record.cancelled = true;
       LetGo(record);
       continue;

@@ -1,20 +1,20 @@
 // What a session reads: its leases.
 //
-// A lease holds the blocks of one acquire, charged to the session's holder, until it is released or
-// ends.  At its deadline a lease whose blocks the client may be reading in place is revoked, but
-// keeps its holds until the client acknowledges or releases it, or the session ends.  Other leases
-// do not wait for the client.  A grant to a reader answers OK for blocks that it can read now, and
-// PENDING for blocks that the promoter has yet to read from disk, or a Filling
-// (server/sessions/session_fillings.h) to decode or copy.
+// A lease holds the blocks that one acquire found, charged to the session's account.  At its
+// deadline a lease whose blocks the client may be reading in place is revoked, but keeps its holds,
+// usually until the client acknowledges or releases it.  Other leases do not wait for the client
+// then.  The answer to a client that wants to read has the status OK for blocks that it can read
+// now, and PENDING for blocks that must first be read from disk (Promoter), or be decoded or copied
+// (SessionFillings).
 //
-// Ownership: the session owns this object.  Fillings that are jobs keep the session alive.  A read
-// from disk does not, and answers only if the session still exists.
+// Ownership: the session owns this object.  Jobs that decode or copy keep the session alive.  A
+// read from disk does not, and is answered only if the session still exists.
 // Thread-safety: all methods from any thread; the session calls Acquire under its own lock.
 // Locks: mu_ is held while blocks are acquired in the store, released and checked, and while the
-// shares, the staging table, the session's page and Promoter::Prepare are called.  Reads are
-// submitted, fillings started and answers sent without it.
+// shares, the staging table, the session's page and Promoter::Prepare are called.  Reads, decoding
+// and copying are started, and later answers sent, without it.
 // Limits: the words of the session's page; the shares of leases and of leased bytes; kCrowdedMax
-// leases granted on a block that has many holds.
+// leases on one block that has many holds.
 #pragma once
 
 #include <cstdint>
@@ -35,11 +35,11 @@ namespace larder {
 
 class SessionLeases final : private FillingHost {
  public:
-  // The most segment tables that all acquires of one Up may want.
+  // The most segment tables that the acquires of one message (wire::Up) may ask for.
   static constexpr size_t kTablesPerMessageMax = wire::Acquire::kTablesMax;
   static constexpr uint32_t kRetryAfterFullMs = 20;
-  // The most open leases of one session that were granted on a block while the block had more than
-  // kCrowdedHolds holds.
+  // The most open leases of one session on the same block that were granted while the block had
+  // more than kCrowdedHolds holds.
   static constexpr uint32_t kCrowdedMax = 16;
 
   SessionLeases(SessionContext& context, const SessionRegistrations& registered);
@@ -54,17 +54,17 @@ class SessionLeases final : private FillingHost {
   // answers for its PENDING blocks.
   void StartReads() LARDER_EXCLUDES(mu_);
   void Release(std::span<const LeaseId> leases) LARDER_EXCLUDES(mu_);
-  // Releases those of the leases that are still held: the client has stopped reading them.
+  // Releases those of the leases that are still held: the client has acknowledged their revocation.
   void Acknowledge(std::span<const LeaseId> leases) LARDER_EXCLUDES(mu_);
-  // Stops reading, decoding and copying for the leases of these acquires.  Their PENDING blocks
-  // that no thread works on yet are usually answered CANCELLED.
+  // Stops reading, decoding and copying for the leases of the acquires with these ids.  Their
+  // PENDING blocks that no thread works on yet are usually answered CANCELLED.
   void Cancel(std::span<const uint64_t> requests) LARDER_EXCLUDES(mu_);
   // Handles leases whose deadline has passed, and appends to *revoked those of which the client
   // must learn.  Returns true if it handled any lease.
   bool Tick(TimePoint now, std::vector<LeaseId>* revoked) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool empty() const LARDER_EXCLUDES(mu_);
-  // Ends all leases.  Moves what they hold to *touchable, except for leases that are read by
-  // copies.
+  // Ends all leases.  Moves what they hold to *touchable, except for leases whose blocks the client
+  // reads by copies.
   void End(SessionHoldings* touchable) LARDER_EXCLUDES(mu_);
 
  private:
@@ -119,16 +119,16 @@ class SessionLeases final : private FillingHost {
                                           const BlockIndex::Held& held, bool encoded)
       LARDER_REQUIRES(mu_);
   // Plans to decode the blocks in HOST that are kPending in *grant.  A block becomes kFull if the
-  // share is used up or it has too many holds.
+  // share of leased bytes is used up or the block has too many holds.
   void PlanDecoding(const wire::Acquire& request, const SessionVariant& variant,
                     const BlockStore::AcquireResult& held, LeaseId lease, Record* record,
                     wire::Grant* grant) LARDER_REQUIRES(mu_);
-  // Makes a filling of the blocks in HOST that *grant gives, and sets their answers to kPending, or
-  // to kFull at a limit.
+  // Plans to copy the blocks in HOST that *grant gives, and sets their answers to kPending, or to
+  // kFull at a limit.
   void PlanCopies(const wire::Acquire& request, const SessionVariant& variant,
                   const BlockStore::AcquireResult& held, LeaseId lease, const Record& record,
                   wire::Grant* grant) LARDER_REQUIRES(mu_);
-  // Adds a block to a filling.  Returns false if the block has too many holds.
+  // Adds a block to `filling`.  Returns false if the block has too many holds.
   [[nodiscard]] bool AddToFilling(size_t key, const BlockIndex::Held& held,
                                   const wire::BlockGrant& grant, Filling& filling)
       LARDER_REQUIRES(mu_);
@@ -138,17 +138,17 @@ class SessionLeases final : private FillingHost {
                                    const BlockStore::AcquireResult& held, LeaseId lease,
                                    Promoter::Prepared* prepared);
   // Handles a block that was read from disk, or that could not be read: if the client waits for it,
-  // answers, or starts a filling, which answers.
+  // sends the answer, or starts copying the block.
   void OnPromoted(const Promotion& promotion, size_t key, BlockStatus status,
                   const BlockIndex::Held& held) LARDER_EXCLUDES(mu_);
-  // Makes a filling of a block that was read from disk.  Returns null if there is nothing to copy;
-  // *block then says why.
+  // Plans to copy a block that was read from disk.  Returns null if it cannot be copied; the status
+  // of *block then says why.
   [[nodiscard]] std::shared_ptr<Filling> PlanPromoted(const Promotion& promotion, size_t key,
                                                       const BlockIndex::Held& held,
                                                       std::shared_ptr<CopyWindow> window,
                                                       wire::BlockGrant* block) LARDER_REQUIRES(mu_);
-  // Ends the lease's holds on its blocks, and forgets its window and its deadline.  Fillings and
-  // reads from disk have holds of their own.
+  // Ends the lease's holds on its blocks, and forgets its window and its deadline.  Jobs that
+  // decode or copy, and reads from disk, have holds of their own.
   static void LetGo(Record& record);
   void ReleaseLocked(LeaseId id) LARDER_REQUIRES(mu_);
 

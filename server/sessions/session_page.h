@@ -2,11 +2,11 @@
 // lease or a reservation is still valid.
 //
 // A word holds the id of its lease or reservation until that ends or is revoked, and 0 or another
-// id afterwards.  A reader copies a block, then loads the word of its lease (acquire, after a
-// fence), and discards the copy if the word does not hold the lease's id.  So Clear must be called
-// before the extent is given to another holder.  Extents change hands through locks and sockets, so
-// a reader that has seen the new bytes also sees the cleared word.  The page does not know leases,
-// and does not wait for readers.
+// id afterwards.  A client that reads the pool in place copies a block, then loads the word of its
+// lease (memory order acquire, after a fence), and discards the copy if the word does not hold the
+// lease's id.  So Clear must be called before the extent is given to another holder.  Extents
+// change hands through locks and sockets, so a reader that has seen the new bytes also sees the
+// cleared word.  The page does not know leases, and does not wait for readers.
 // A freed word may be reused at once, so the session must never store the same value twice in one
 // page, whether the value is the id of a lease or of a reservation.
 //
@@ -59,7 +59,7 @@ class SessionPage {
   [[nodiscard]] uint64_t Load(uint32_t index) const;
 
   // Returns a read-only descriptor for the client, with an open file description of its own; the
-  // caller owns it.
+  // caller must close it.
   [[nodiscard]] absl::StatusOr<int> OpenDescriptor() const;
 
  private:

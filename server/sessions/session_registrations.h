@@ -3,7 +3,7 @@
 // Thread-safety: Register from one thread at a time, the other methods from any thread.
 // Locks: mu_ is held while the block index is asked for the id of a variant.  The instance table is
 // called without it.
-// Limits: the shares of variants and contents (server/runtime/shares.h).
+// Limits: the shares of what can be registered (server/runtime/shares.h).
 #pragma once
 
 #include <cstdint>

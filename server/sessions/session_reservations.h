@@ -1,15 +1,15 @@
 // What a session may write: its reservations, and the publishes that fill them.
 //
 // A reservation is open from Reserve until its extents are published or aborted, its deadline
-// passes, or the session ends.  A publish of a staged session is a job of the worker pool, whose
-// threads copy the blocks out of the client's staging segment.  A publish of a mapped session is
-// done at once, unless the store must ask the disk: then it is a job too, since it may wait.
+// passes, or the session ends.  In write mode staged a job of the worker pool copies published
+// blocks out of the client's staging segment.  In write mode mapped blocks are published at once,
+// unless the store must ask the disk: then a job does it, since it may wait.
 //
 // Ownership: the session owns it; jobs keep the session alive.
 // Thread-safety: Reserve, Publish and Tick by the session, one at a time (its lock); everything
 // else from any thread.
-// Locks: a record's lock is acquired alone or after mu_, never before mu_.  A record's lock is held
-// while a mapped block is published into the store, which may wait for the disk.
+// Locks: Record::mu is acquired alone or after mu_, never before mu_.  It is held while a block of
+// a mapped session is published into the store, which may wait for the disk.
 // Limits: SessionPage::kWords reservations and leases; the share of reserved bytes.
 #pragma once
 
@@ -42,7 +42,8 @@ class SessionReservations {
   void Abort(const wire::Abort& request) LARDER_EXCLUDES(mu_);
   void Close(ReservationId id) LARDER_EXCLUDES(mu_);
   // Handles reservations whose deadline has passed: revokes those whose extents the client may have
-  // mapped, for it to acknowledge (*revoked), and ends the others.  Returns true if there were any.
+  // mapped, and appends them to *revoked, for the client to acknowledge (Close); ends the others.
+  // Returns true if there were any.
   bool Tick(TimePoint now, std::vector<ReservationId>* revoked) LARDER_EXCLUDES(mu_);
   // Returns true if nothing is reserved, and no publish is under way.
   [[nodiscard]] bool idle() const LARDER_EXCLUDES(mu_);
@@ -52,7 +53,7 @@ class SessionReservations {
   void End(bool clean, SessionHoldings* touchable) LARDER_EXCLUDES(mu_);
 
  private:
-  // A reservation.  Shared with the jobs that publish its blocks; `mu` guards the handle.
+  // A reservation.  Shared with the jobs that publish its blocks.
   struct Record {
     Mutex mu;
     ExtentReservation reservation LARDER_GUARDED_BY(mu);

@@ -4,8 +4,7 @@
 // Thread-safety: all methods from any thread.
 // Locks: mu_ is held while a session is created.  Sessions are called, and removed ones destroyed,
 // without it.
-// Limits: the shares of each process, of each uid, and of all together (server/runtime/shares.h);
-// beyond them Add returns ResourceExhausted.
+// Limits: the shares of sessions (ShareKind::kSessions); beyond them Add returns ResourceExhausted.
 #pragma once
 
 #include <atomic>
@@ -35,8 +34,8 @@ class SessionTable {
   // there are.
   size_t Drain(TimePoint now) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool draining() const { return draining_.load(std::memory_order_relaxed); }
-  // Returns true once the grace period of a drain has passed.  Calls outside of sessions are then
-  // refused, except those that are served during a drain too.
+  // Returns true once a drain's grace period (AttachedSession::kDrainGrace) has passed.  Calls
+  // outside of sessions are then refused, except those that are served during a drain too.
   [[nodiscard]] bool RefusesCalls(TimePoint now) const {
     return now >= refuses_from_.load(std::memory_order_relaxed);
   }

@@ -152,8 +152,8 @@ void SessionLoop::Erase(uint64_t id) {
 void SessionLoop::Watch(Served& served, const SessionSocket::Next& next, bool hung_up) {
   const uint32_t events = (next.read ? EPOLLIN : 0U) | (next.write ? EPOLLOUT : 0U);
   // epoll reports a hang-up even if it is asked for no event, and would do so again at once.  So a
-  // socket that has hung up but waits for something else (a worker, capacity) is removed from the
-  // epoll.  It is looked at again when it is woken or due.
+  // socket whose peer has hung up, but that waits for something else (a worker, capacity), is
+  // removed from the epoll.  It is looked at again when it is woken or due.
   const bool watched = events != 0 || (served.watched && !hung_up);
   if (events == served.events && watched == served.watched) return;
   const int what = !watched ? EPOLL_CTL_DEL : served.watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;

@@ -5,7 +5,7 @@
 //
 // Ownership: owns the sockets that are added.
 // Thread-safety: NewId, Add and Wake from any thread; Ask and Answered from one thread.
-// Locks: its queue has one, a leaf.  Sockets are called without it.
+// Locks: that of WakeQueue, a leaf.  Sockets are called without it.
 // Lifecycle: Start -> Add, ... -> destroyed, which ends the sessions of all its sockets.
 #pragma once
 
@@ -74,8 +74,8 @@ class SessionLoop final : public SessionSocket::Waker {
   void LookAt(uint64_t id, TimePoint now, bool hung_up = false);
   void Erase(uint64_t id);
   void LookAtAll(TimePoint now);
-  // Keeps a socket whose session has ended for a while, so that its client can read how it ended.
-  // If more than kLingeringMax sockets linger, destroys the one with the lowest id.
+  // Keeps for a while a socket whose session has ended, so that the client can read how the session
+  // ended.  If more than kLingeringMax sockets linger, destroys the one with the lowest id.
   void Linger(uint64_t id);
   void Watch(Served& served, const SessionSocket::Next& next, bool hung_up);
 

@@ -128,8 +128,7 @@ void SessionSocket::LookAtSession(TimePoint now, Next* next) {
   if (absl::Status status = LookAtInput(now, next); !status.ok()) return Fail(status, now);
   if (input_->working) return;
   if (const auto end = WantedEnd()) return End(*end, now);
-  // The client sends nothing more.  The session knows by whether it received a `bye` whether its
-  // client ended it or was lost.
+  // The client sends nothing more.  If it has sent no `bye`, the session treats it as lost.
   if (input_->eof && !input_->stopped) return End(absl::OkStatus(), now);
   // The client is gone, so its message must not wait for capacity that other processes hold.
   if (hung_up_ && input_->waits_from) End(absl::OkStatus(), now);
@@ -172,8 +171,8 @@ absl::Status SessionSocket::MakeRoom(TimePoint now) {
   }
   if (!std::exchange(input_->refused, true)) ++context_.deps.counters.calls_overloaded;
   // Messages that wait for one another's capacity must not wait forever.  So a message is refused
-  // after kMessageMax if its process holds its part of the capacity (HasItsPart).  The message of a
-  // process that holds less keeps waiting, however long other processes hold the capacity.
+  // after kMessageMax if its process holds at least its part of the capacity (HasItsPart).  The
+  // message of a process that holds less may keep waiting.
   if (!input_->waits_from) input_->waits_from = now;
   bool over = false;
   if (now >= std::max(*input_->waits_from + kMessageMax, input_->asked + kAskAgain)) {

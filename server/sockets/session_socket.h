@@ -1,8 +1,10 @@
-// The daemon's end of one session socket: reads Up, writes Down, and finally writes how the session
-// ended (docs/format.md, "Session socket").  AttachStream is its counterpart over gRPC.
+// The daemon's end of one session socket: reads the client's messages (Up), writes the daemon's
+// (Down), and finally writes how the session ended (docs/format.md, "Session socket").
+// AttachStream is its counterpart over gRPC.
 //
 // All input is untrusted.  The socket never waits for its client, because other sessions share its
-// loop: answers that the client does not take are queued, and a worker handles a long message.
+// thread (SessionLoop): answers that the client does not take are queued, and a worker handles a
+// long message.
 // Ownership: owns the socket; shares the session.  Borrows Context and Waker.
 // Thread-safety: Send, Finish, Abort and id from any thread; Refuse and Begin before the socket is
 // added to its loop; the other methods from one thread, that of the loop.
@@ -70,7 +72,7 @@ class SessionSocket final : public SessionSink {
   // What the loop is to do with the socket next.
   struct Next {
     bool over = false;     // destroy it
-    bool lingers = false;  // its session has ended, unread bytes are left; may be destroyed
+    bool lingers = false;  // its session has ended, bytes wait to be sent; may be destroyed
     bool heard = false;    // a message came, so another one may come soon
     bool read = false;     // wait for input
     bool write = false;    // wait until the socket takes output
@@ -116,7 +118,7 @@ class SessionSocket final : public SessionSink {
   void StopFor(TimePoint due);
   // Charges the next part of a long message that has begun, or stops reading for a while.  Returns
   // ResourceExhausted if there can never be enough capacity, or if there was none for too long and
-  // the process holds its part of it (HasItsPart).
+  // the process holds at least its part of it (HasItsPart).
   [[nodiscard]] absl::Status MakeRoom(TimePoint now);
   // Returns DeadlineExceeded if an incomplete message pauses or lasts too long and this turn
   // received nothing.
@@ -142,7 +144,8 @@ class SessionSocket final : public SessionSink {
   const uint64_t id_;
   Waker& waker_;
 
-  // Used by the loop only, except session and reader while a worker handles a frame.
+  // Used by the loop's thread only, except the session and Input::reader while a worker handles a
+  // frame.
   std::shared_ptr<AttachedSession> session_;  // null once it has ended
   Shares::Account account_;                   // the session's
   std::optional<Input> input_;

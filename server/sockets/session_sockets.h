@@ -1,7 +1,7 @@
 // Hands out session sockets to processes of this host, each with a session of its own.  One or more
-// loops serve them.
+// SessionLoops serve them.
 //
-// Ownership: owns the loops.  Borrows the parts of Context, which outlive it.
+// Ownership: owns the loops.  Borrows what SessionSocket::Context refers to, which outlives it.
 // Thread-safety: Open from any thread; Ask and Answered from one thread.
 // Lifecycle: Start -> Open ... -> destroyed, which ends the sessions on its sockets.
 #pragma once

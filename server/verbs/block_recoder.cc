@@ -17,8 +17,8 @@ SegmentRange All(const SegmentTable& table) {
   return {0, static_cast<uint32_t>(table.segments.size()), 0, table.PayloadBytes().value()};
 }
 
-// Returns the outcome as far as it follows from the table alone; kReady if the bytes are to be
-// recoded.
+// Returns the outcome as far as it follows from the segment table alone; kReady if the bytes are to
+// be recoded.
 Outcome Plan(Codec to, const SegmentTable& table, PayloadCodec& codec) {
   if (!table.encoded()) return to == Codec::kIdentity ? Outcome::kUnchanged : Outcome::kReady;
   if (to == Codec::kIdentity)
@@ -26,7 +26,7 @@ Outcome Plan(Codec to, const SegmentTable& table, PayloadCodec& codec) {
   const auto is_so = [to](const Segment& segment) {
     return segment.codec == to || segment.codec == Codec::kIdentity;
   };
-  // Segments in another codec are not recoded: what a lossy codec has lost would be lost twice.
+  // Segments in another codec are not recoded, because that codec may be lossy.
   return std::ranges::all_of(table.segments, is_so) ? Outcome::kUnchanged : Outcome::kUnsupported;
 }
 
@@ -200,7 +200,7 @@ void BlockRecoder::Replace(std::span<Copy* const> mine, PayloadCodec& codec) con
     if (put) disk_.tier->SetOwner(place, copy.ref.value);
     const bool written =
         disk_.work->promoter().Readmit(copy.ref, static_cast<uint64_t>(place), codec);
-    // Erases the old record, or the new one if the block's name was dropped meanwhile.
+    // Erases the old record, or the new one if the block does not use it.
     if (put) gone.push_back({copy.header.key, written ? DiskLocation{copy.location} : place});
     copy.outcome = failed ? Outcome::kFailed : put ? Outcome::kMissing : Outcome::kNoRoom;
     if (written) copy.outcome = Outcome::kChanged;

@@ -1,11 +1,11 @@
 // Encodes or decodes copies of blocks in the tier where they are: the steps of Compress for several
 // blocks at once.
 //
-// A copy is read and recoded while its block is held.  Then the recoded copy replaces the old one
-// in one step: in HOST its extent, on DISK its record, where a crash leaves either the old or the
-// new record.  No replacement begins while the block has another hold than the recoder's,
-// because its holder may read the old copy or wait for it.  Bytes are checked before they are
-// recoded.
+// A copy is read and recoded (encoded or decoded) while its block is held.  Then the new copy
+// replaces the old one in one step: in HOST its extent, on DISK its record, where a crash leaves
+// either the old or the new record.  No replacement begins while the block has another hold than
+// the recoder's, because its holder may read the old copy or wait for it.  Bytes are checked before
+// they are recoded.
 // Ownership: CompressVerb owns it; the store and the disk outlive it.
 // Thread-safety: all methods from any thread, each on copies of its own.
 // Locks: none of its own.
@@ -31,7 +31,7 @@ class BlockRecoder {
     kChanged,      // written
     kUnchanged,    // the copy is in that codec already, or would not get smaller
     kMissing,      // the block has left the tier, or the copy was damaged
-    kInUse,        // the block is held, or its record is being or was just rewritten
+    kInUse,        // the block has other holds, or its record is being or was just rewritten
     kNoRoom,       // the tier has no space for the new copy, or does not take it now
     kUnsupported,  // the copy is in a codec that cannot be converted here
     kFailed,       // the disk failed

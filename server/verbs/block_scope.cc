@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kDescribedAtOnce = 256;
 
-// Returns, for each variant, the hash of the chain's last whole block if it has one.
+// Returns, for each variant of which the chain has a whole block, the hash of the last one.
 absl::StatusOr<std::vector<uint64_t>> EndsOf(std::span<const Digest> chain,
                                              std::span<const VariantIndex> variants,
                                              const BlockStore& store) {
@@ -108,8 +108,8 @@ absl::Status ScopeMembers::Find(const BlockScope& scope, const BlockStore& store
   return absl::OkStatus();
 }
 
-// All blocks of a chain have one content.  For the first block of a chain it is the parent; for the
-// first block behind a hole it is in the block's metadata, in HOST or on disk, if it is known.
+// All blocks of a chain have one content.  Its id is the parent of the chain's first block; for the
+// first block behind a hole, the id is in the block's metadata, in HOST or on disk, if it is known.
 absl::Status ScopeMembers::FindContent(const Digest& content_id, const BlockStore& store,
                                        DiskTier* disk, const DeviceTable* devices) {
   const ChainForest forest(store.index(), LinksOf(devices));

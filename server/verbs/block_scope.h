@@ -1,7 +1,7 @@
-// Finds the blocks that a verb of many blocks is about: resolves a wire::SelectionScope to blocks
-// that are stored, or in DEVICE.
+// Finds the blocks that a call such as Clear or Move selects by a wire::SelectionScope: blocks that
+// are stored, or in DEVICE.
 //
-// The types here are values.  They only read the store, the disk and the device table.
+// The types here are values.  Their functions only read the store, the disk and the device table.
 // Thread-safety: as any value.
 // Blocking: Find may take seconds with millions of blocks, and may wait for the disk.
 #pragma once
@@ -51,8 +51,8 @@ class ScopeMembers {
                            const DeviceTable* devices, ScopeMembers* members);
 
   [[nodiscard]] bool Contains(VariantIndex variant, const Digest& digest) const;
-  // Returns the blocks that an engine of `scope` has in device memory and that are in the scope,
-  // each once.
+  // Returns the blocks of the scope that the engine scope.engine_id, or any engine if that is
+  // empty, has in device memory, each once.
   [[nodiscard]] std::vector<std::pair<VariantIndex, Digest>> OnDevice(
       const BlockScope& scope, const DeviceTable& devices) const;
   // Calls visit(const BlockIndex::View&) for each block of the index that is in the scope.

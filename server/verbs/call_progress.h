@@ -1,5 +1,5 @@
-// The progress of a verb of many blocks: reports it to the caller, and learns from the answer
-// whether the caller still wants the call.
+// The progress of a call such as Move or Verify: reports it to the caller, and learns from the
+// answer whether the caller still wants the call.
 //
 // Ownership: a local variable of the thread that does the work; `report` outlives it.
 // Thread-safety: none.
@@ -21,8 +21,8 @@ class CallProgress {
 
   Progress done;
 
-  // Reports if `now`, or if there was no report for kBetweenReports, unless a report has already
-  // said that the call is to stop.  Returns false if the call is to stop.
+  // Reports `done` if `now`, or if there was no report for kBetweenReports, unless a report has
+  // already said that the call is to stop.  Returns false if the call is to stop.
   bool Tell(bool now) {
     const TimePoint time = SteadyNow();
     if (stopped_ || (!now && time - reported_ < kBetweenReports)) return !stopped_;

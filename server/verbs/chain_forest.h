@@ -1,8 +1,8 @@
 // A snapshot of which stored blocks continue which other ones in their chains, taken at
 // construction.
 //
-// A name is represented by its hash (IndexHash), as a parent is in the index.  Two names with the
-// same hash, which a client can construct, count as one.
+// The name of a block (variant and digest) is represented by its hash (IndexHash).  Two names with
+// the same hash, which a client can construct, count as one.
 // Thread-safety: any thread; it does not change after construction.
 // Memory: about 32 B per block, and more during construction.
 #pragma once

@@ -1,4 +1,5 @@
-// Clear: removes the blocks of a scope from the chosen tiers, while other calls continue to work.
+// Clear: removes the blocks that a caller selects (BlockScope) from the chosen tiers, while other
+// calls continue to work.
 //
 // Ownership: Daemon owns it; the store, the disk, the pins and the counters outlive it.
 // Thread-safety: all methods from any thread.
@@ -44,7 +45,7 @@ class ClearVerb {
   // Cleared blocks that are still leased.  The disk may still have their records.
   struct Leased {
     std::vector<DiskAddress> on_disk;
-    std::vector<EntryRef> held;  // one hold per address, so that its space is not reused before
+    std::vector<EntryRef> held;  // one hold per address, so that the space is not reused before
                                  // the disk has forgotten the record
     std::vector<std::pair<VariantIndex, Digest>> names;  // blocks that the spiller may be writing
   };
@@ -53,7 +54,7 @@ class ClearVerb {
                                        uint64_t* cleared);
   [[nodiscard]] BlockStatus ClearOne(const What& what, VariantIndex variant, const Digest& digest,
                                      wire::ClearResult* result, Leased* leased);
-  // Makes the disk forget these blocks, and those of earlier calls that failed to do so.
+  // Makes the disk forget these blocks, and those that it should have forgotten in earlier calls.
   [[nodiscard]] absl::Status ForgetOnDisk(Leased leased) LARDER_EXCLUDES(owed_mu_);
   [[nodiscard]] absl::Status ForgetOwed() LARDER_REQUIRES(owed_mu_);
   [[nodiscard]] absl::Status EndPins(const ScopeMembers& members, bool dry_run,

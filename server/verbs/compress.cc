@@ -16,7 +16,8 @@
 namespace larder {
 namespace {
 
-// How long the last try waits for blocks in use, since most holds are short.
+// How long blocks that were in use are tried again at the end of a call, since most holds are
+// short.
 constexpr Duration kHoldLimit = std::chrono::seconds(1);
 constexpr Duration kPollEvery = std::chrono::milliseconds(10);
 constexpr int kNice = 10;  // a priority below that of readers and writers
@@ -57,8 +58,8 @@ struct CompressVerb::Run {
   std::optional<std::vector<Item>> held{std::in_place};
 };
 
-// Copies that are prepared together.  Shared with the helpers, some of which may not start before
-// all copies are prepared, and then find nothing to do.
+// Copies that are prepared together.  Shared with the jobs of encoders_, some of which may not
+// start before all copies are prepared, and then find nothing to do.
 struct CompressVerb::Window {
   Window(const BlockRecoder& the_recoder, Codec the_codec, std::span<Copy> the_copies)
       : recoder(the_recoder), to(the_codec), copies(the_copies) {}
@@ -77,7 +78,7 @@ struct CompressVerb::Window {
     ++busy;
     return &copies[next++];
   }
-  // Waits until all copies that were taken are prepared; returns how many that are.
+  // Waits until all copies that Take returned are prepared; returns how many they are.
   // REQUIRES: Take returned null.
   [[nodiscard]] size_t Wait() LARDER_EXCLUDES(mu) {
     MutexLock lock(mu);

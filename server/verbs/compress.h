@@ -1,11 +1,12 @@
-// Compress: encodes or decodes the blocks of a scope in the tiers where they are, in windows of
-// several blocks at once.
+// Compress: encodes or decodes (recodes) the blocks that a caller selects (BlockScope) in the tiers
+// where they are, several at once.
 //
 // Each copy of a block is recoded independently: a copy that is done stays done, however the call
 // ends, and a later call may recode the copies that are not done.
 // Ownership: Daemon owns it; the store, the disk and the counters outlive it.
 // Thread-safety: all methods from any thread.
-// Locks: each window has one, a leaf; it is not held while a copy is recoded or written.
+// Locks: each group of copies that are recoded together (a window) has one, a leaf; it is not held
+// while a copy is recoded or written.
 // Blocking: Compress waits for the disk; it returns when it has tried all copies, or when it is
 // cancelled or the disk fails.
 // Limits: a window has at most kWindowBlocks copies and kWindowBytes of recoded bytes, plus up to
@@ -66,10 +67,10 @@ class CompressVerb {
   [[nodiscard]] absl::Status Check(const What& what) const;
   // Returns the copies of the scope, those of HOST first.
   [[nodiscard]] absl::StatusOr<std::vector<Item>> ItemsOf(const What& what) const;
-  // Recodes the items in windows, until the call is to stop or the disk fails.  Waits until `until`
-  // for blocks that are in use.
+  // Recodes the items, several at once, until the call is to stop or the disk fails.  Waits until
+  // `until` for blocks that are in use.
   [[nodiscard]] absl::Status DoAll(Run& run, std::span<const Item> items, TimePoint until);
-  // Recodes one window from the front of *left and removes it from *left.
+  // Recodes several items from the front of *left at once, and removes them from *left.
   [[nodiscard]] absl::Status DoWindow(Run& run, std::span<const Item>* left, TimePoint until,
                                       PayloadCodec& codec);
   // Prepares copies from the front until all are prepared or their recoded bytes reach

@@ -7,8 +7,8 @@
 namespace larder {
 namespace {
 
-// The blocks that the caller named, each of which gets an answer; empty unless the scope is
-// kBlocks.
+// The names that the caller gave, each of which gets an answer, and the blocks; empty unless the
+// scope is kBlocks.
 struct Named {
   std::vector<Digest> names;
   DeviceVerbs::Blocks blocks;

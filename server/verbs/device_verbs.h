@@ -1,7 +1,8 @@
-// Clear and Compress of DEVICE: finds the blocks of a scope that engines have, and asks the engines
-// to drop or recode them.
+// Clear and Compress of DEVICE: finds the blocks that a caller selects (BlockScope) and that
+// engines report, and asks the engines to drop or recode (encode or decode) them.
 //
-// Ownership: Daemon owns it; the store, the disk, the device table and the queue outlive it.
+// Ownership: Daemon owns it; the store, the disk, the DeviceTable and the DirectiveQueue outlive
+// it.
 // Thread-safety: all methods from any thread.
 // Locks: none of its own.
 // Blocking: Find may wait for the disk; no method waits for an engine.
@@ -41,8 +42,8 @@ class DeviceVerbs {
   // on this thread or on another one (DirectiveQueue::Answer).
   void Clear(const BlockScope& scope, const Drop& drop, Blocks blocks, wire::ClearResult result,
              std::function<void(const wire::ClearResult&)> done);
-  // Asks the engines to recode the blocks and adds their answers to `progress`, whose `blocks` must
-  // count them already.  Calls `done` once, on this thread or on another one
+  // Asks the engines to recode the blocks and adds their answers to `progress`, whose field
+  // `blocks` must count these blocks already.  Calls `done` once, on this thread or on another one
   // (DirectiveQueue::Answer).
   void Compress(const BlockScope& scope, Codec codec, Blocks blocks,
                 wire::CompressProgress progress,

@@ -18,16 +18,16 @@ namespace {
 constexpr Duration kReportEvery = std::chrono::milliseconds(100);
 // The pause before blocks that were in use are tried again.
 constexpr Duration kTryAgain = std::chrono::milliseconds(10);
-// A move to disk fails if none of its blocks gets an answer for this long.
+// A move to disk fails if none of the blocks under way gets an answer for this long.
 constexpr Duration kStalled = std::chrono::seconds(30);
-// How long a call tries blocks again that are in use, since the daemon's own threads hold blocks
-// only for a short time.
+// How long a call tries again to remove blocks that are in use, since the daemon's own threads hold
+// blocks only for a short time.
 constexpr Duration kHoldLimit = std::chrono::seconds(1);
 // The pause before a promotion that was refused is requested again.
 constexpr Duration kAskAgain = std::chrono::milliseconds(20);
 
-// The answers for the blocks of a window.  Shared with the spiller or the promoter, which may
-// answer after the call has ended.
+// The answers for blocks that are moved together.  Shared with the spiller or the promoter, which
+// may answer after the call has ended.
 class Answers {
  public:
   explicit Answers(size_t blocks) : open_(blocks), of_(blocks, BlockStatus::kPending) {}

@@ -1,12 +1,13 @@
-// Move: brings the blocks of a scope from one tier (`from`) into another one (`to`), in windows, on
-// the threads that move blocks for all purposes (Spiller, Promoter).
+// Move: brings the blocks that a caller selects (BlockScope) from one tier (`from`) into another
+// one (`to`), several at a time, on the threads of the Spiller or the Promoter.
 //
-// Unless the call copies, it ends by removing blocks that have arrived in `to` from `from`, except
-// those that are pinned or in use or have left `to` again.  A later call may move what was not
-// moved.
+// Unless the call copies (What::copy), it ends by removing from `from` the blocks that have arrived
+// in `to`, except those that are pinned or in use or have left `to` again.  A later call may move
+// what was not moved.
 // Ownership: Daemon owns it; the store, the disk and the counters outlive it.
 // Thread-safety: all methods from any thread.
-// Locks: each window has one, a leaf; the spiller may acquire it under its own lock.
+// Locks: each group of blocks that are moved together (a window) has one, a leaf; the spiller may
+// acquire that lock under its own.
 // Blocking: Move waits for the disk; it returns when it has tried all blocks, or when it is
 // cancelled or the disk fails.
 // Limits: each call has at most kWindowBlocks and kWindowBytes under way, or one larger block.
@@ -58,15 +59,16 @@ class MoveVerb {
   // Returns the blocks to be moved, grouped by variant.
   [[nodiscard]] absl::StatusOr<std::vector<Item>> ItemsOf(const What& what) const;
   [[nodiscard]] absl::Status CheckFits(const What& what, ByteCount bytes) const;
-  // Returns how many items from the front make up the next window: at least 1, and all of one
+  // Returns how many items from the front are to be moved together: at least 1, and all of one
   // variant.  REQUIRES: there are items.
   [[nodiscard]] static size_t WindowOf(std::span<const Item> items);
   [[nodiscard]] absl::Status MoveWindow(Run& run, std::span<const Item> window);
   [[nodiscard]] bool IsIn(const Item& item, Tier tier) const;
   // Returns kOk if the block is on disk, kMissing if it is in no tier, otherwise kPending.
   [[nodiscard]] BlockStatus OnDisk(const Item& item) const;
-  // Returns a status for each block; kPending if it is not known when the call is to stop, or when
-  // the disk has written nothing for too long.  In the latter case *status becomes Unavailable.
+  // Returns a status for each block; kPending if the status is not known when the call is to stop,
+  // or when the disk has written nothing for too long.  In the latter case *status becomes
+  // Unavailable.
   [[nodiscard]] std::vector<BlockStatus> ToDisk(Run& run, std::span<const Item> window,
                                                 absl::Status* status);
   // Returns for each block the status that TierWorker::Promote reports, or kPending if the call is

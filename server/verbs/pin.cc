@@ -147,7 +147,7 @@ void PinVerb::UnpinBlocks(absl::FunctionRef<bool(VariantIndex, const Digest&)> w
           std::move(answer));
 }
 
-// Pins without an owner are not on disk, so they are not written.
+// Prefetches, which are pins without an owner, are not on disk, so they are not written.
 void PinVerb::EndPins(std::span<const larder::Pin> ended, Answer answer) {
   std::vector<Name> changed;
   for (const larder::Pin& pin : ended) {
@@ -278,7 +278,7 @@ void PinVerb::Expire() {
   if (!changed.empty()) Write(std::move(changed), {});
 }
 
-// The period doubles, up to kSweepPeriodMax, while Astray finds no pins or as many as before.
+// The period doubles, up to kSweepPeriodMax, while Astray finds no blocks or as many as before.
 void PinVerb::Sweep() {
   std::vector<PinKey> astray;
   {
@@ -323,13 +323,13 @@ void PinVerb::Bring(std::span<const PinKey> keys) {
 }
 
 // Offers the block only while the spiller has little to do, because a block that was just published
-// may be in its queue already.
+// may be in the spiller's queue already.
 void PinVerb::Spill(const PinKey& key) {
   Spiller& spiller = disk_.work->spiller();
   if (spiller.stats().queued < kBroughtAtOnce) spiller.Offer(SessionId{}, key.variant, key.digest);
 }
 
-// If a promotion fails or finds no capacity, a later sweep may try it again.
+// If a promotion fails or finds no capacity, a later Sweep may try it again.
 void PinVerb::Promote(VariantIndex variant, std::span<const Digest> digests) {
   under_way_->fetch_add(digests.size());
   const auto ready = [under_way = under_way_](size_t, BlockStatus) { under_way->fetch_sub(1); };

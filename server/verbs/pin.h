@@ -1,9 +1,9 @@
 // Pins and prefetches: writes pins to disk, so that they outlive the daemon, ends them at their
 // deadlines, and, if there is a disk, brings blocks into the tiers in which they are pinned.
 //
-// BlockStore::pins() decides which blocks are pinned.  On disk a pin is a fact of the disk tier
-// under "pin/" VARIANT DIGEST TIER OWNER, whose value is its deadline (docs/format.md).  A prefetch
-// is a pin of HOST without an owner, and is not written to disk.
+// BlockStore::pins() decides which blocks are pinned.  On disk a pin is a small value of the disk
+// tier (DiskTier::Fact) under "pin/" VARIANT DIGEST TIER OWNER: its deadline (docs/format.md).  A
+// prefetch is a pin of HOST without an owner, and is not written to disk.
 // Ownership: Daemon owns it.  Store, disk and counters outlive it; jobs of the promoter may outlive
 // it.
 // Thread-safety: Load before any other call, the other methods from any thread.  Pin and Unpin do
@@ -11,8 +11,8 @@
 // together and answers the calls.  It writes each pin as the pin is at the time of the write, so
 // the order of calls does not matter.  If the disk does not accept a change, the writer tries again
 // later.
-// Locks: mu_ is a leaf, held neither while the disk nor while an Answer is called.  sweep_mu_ is
-// held while the index is walked.
+// Locks: mu_ is a leaf, and is not held while the disk or an Answer is called.  sweep_mu_ is held
+// while the index is walked.
 // Lifecycle: constructed -> Load -> the disk's recovery -> ... -> destroyed, which answers the
 // calls that wait.
 // Memory: the names of the pins that are to be written, and about 16 bytes for each pin on disk.
@@ -46,7 +46,7 @@ namespace larder {
 class PinVerb {
  public:
   static constexpr size_t kOwnerBytesMax = 256;
-  // The most pinned blocks that one sweep brings into their tiers.
+  // The most pinned blocks that Sweep begins at once to bring into their tiers.
   static constexpr size_t kBroughtAtOnce = 1024;
 
   PinVerb(BlockStore& store, DiskParts disk, Counters& counters, WallClock now_ms);
@@ -62,9 +62,9 @@ class PinVerb {
   }
 
   // Receives OK when what the call changed is on disk or need not be written.  Receives Unavailable
-  // if the disk may not have it: the changes then hold in this daemon, which tries again to write
-  // them.  Also receives a status for each key, or for each pin that was ended.  Called once, on
-  // the calling thread or the writer's.
+  // if the disk may not have all changes, which then hold in this daemon at least.  Also receives a
+  // status for each key, or for each pin that was ended.  Called once, on the calling thread or the
+  // writer's.
   using Answer = std::function<void(const absl::Status&, std::vector<BlockStatus>)>;
   // The status of each key is kOk if its block is in the key's tier, kPending if the block is
   // pinned but is in another tier, kMissing if there is no such block, kFull at a limit.  kMissing
@@ -76,8 +76,8 @@ class PinVerb {
       LARDER_EXCLUDES(mu_);
   // Ends all pins of an owner; `answer` receives kOk for each.
   void UnpinAll(std::string_view owner, Answer answer) LARDER_EXCLUDES(mu_);
-  // Ends all pins of these blocks, of every owner, and their prefetches; `answer` receives kOk for
-  // each.
+  // Ends all pins and prefetches of the blocks for which `which` returns true; `answer` receives
+  // kOk for each.
   void UnpinBlocks(absl::FunctionRef<bool(VariantIndex, const Digest&)> which, Answer answer)
       LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::vector<BlockStatus> Prefetch(std::span<const PinKey> keys,
@@ -103,14 +103,14 @@ class PinVerb {
   // Waits for changes to write, and takes them with the calls that wait for them.  Returns false if
   // there are none and the writer is to end.
   [[nodiscard]] bool AwaitWork(Names* changed, std::vector<Waiting>* waiting) LARDER_EXCLUDES(mu_);
-  // Returns Unavailable, with the reason, if the disk did not accept all names; those that it may
-  // not have are queued again.
+  // Writes the present state of these pins.  Returns Unavailable, with the reason, if the disk did
+  // not accept all; those that it may not have are queued again.
   [[nodiscard]] absl::Status WriteNames(const Names& names) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status WriteSome(std::span<const Name> names);
   void Expire() LARDER_EXCLUDES(mu_);
   void Sweep() LARDER_EXCLUDES(sweep_mu_);
-  // Returns up to kBroughtAtOnce keys of pins whose blocks are only in another tier, and sets *all
-  // to the number of all such keys.  If there are more, later calls return others.
+  // Returns up to kBroughtAtOnce pinned blocks that are only in another tier than the pin's, and
+  // sets *all to the number of all such blocks.  If there are more, later calls return others.
   [[nodiscard]] std::vector<PinKey> Astray(size_t* all) LARDER_REQUIRES(sweep_mu_);
   void Bring(std::span<const PinKey> keys);
   void Spill(const PinKey& key);
@@ -134,7 +134,8 @@ class PinVerb {
   Names changed_ LARDER_GUARDED_BY(mu_);
   TimePoint not_before_ LARDER_GUARDED_BY(mu_);  // for a write for which no call waits
   std::vector<Waiting> waiting_ LARDER_GUARDED_BY(mu_);
-  // Hashes of the facts of pins that the disk may have.  Used by the writer only, and by Load.
+  // Hashes of the names (KeyOf) of pins that the disk may have.  Used by Load, and then by the
+  // writer only.
   absl::flat_hash_set<uint64_t> on_disk_;
   std::thread writer_;  // joinable if there is a disk
 };

@@ -10,8 +10,8 @@
 namespace larder {
 namespace {
 
-// The longest sleep while the call waits to keep its rate; after each it may report, and so notice
-// that the caller has stopped it.
+// The longest sleep while the call waits to keep its rate; after each sleep the call may report,
+// and so notice that its caller wants it to stop.
 constexpr Duration kNap = std::chrono::milliseconds(50);
 
 bool IsIn(BlockState state, Tier tier) { return (TiersOf(state) & TierBit(tier)) != 0; }

@@ -1,7 +1,7 @@
 // Verify: reads the blocks of a tier once, at an operator's request, and drops damaged blocks.
 //
-// It reads one block at a time, at a rate that the caller may limit, and holds the block while it
-// reads it.  Blocks that are stored while it runs may be read or not.  A disk that fails
+// It reads one block at a time, at a rate that the caller may limit, and holds that block
+// meanwhile.  Blocks that are stored while it runs may be read or not.  A disk that fails
 // kFailuresMax reads in a row ends the call.
 // Ownership: Daemon owns it; the store, the disk and the counters outlive it.
 // Thread-safety: all methods from any thread.

@@ -1,9 +1,8 @@
 // How the bytes of a segment are encoded: the interface of all codecs.
 //
 // A codec encodes one segment at a time, and knows neither blocks nor tiers.  A segment that the
-// lossless codec has encoded contains the length and a hash of the raw bytes, so that Decode
-// returns the bytes that Encode was given, or an error.  The identity codec encodes nothing: its
-// Decode copies the bytes without a check.
+// lossless codec has encoded contains the length and a hash of the raw bytes, by which Decode
+// detects damage.  The identity codec encodes nothing: its Decode copies the bytes without a check.
 //
 // tests/contract/block_codec_contract.h tests every codec against these comments.
 // Ownership: the user's.  A codec keeps its scratch memory between calls.

@@ -22,12 +22,11 @@ static_assert(std::endian::native == std::endian::little, "numbers are stored in
 constexpr int kZstdLevel = 1;
 constexpr uint8_t kPlanesVersion = 1;
 constexpr size_t kPlanesMax = 4, kPiecesMax = 2;
-// Planes of fewer bytes are not divided into pieces, because each piece has zstd's tables of its
-// own.
+// Planes of fewer bytes are not divided into pieces, because zstd stores tables for each piece.
 constexpr size_t kPiecesFrom = 4096;
 
-// The header of an encoded segment.  After it come the lengths of the pieces of all planes, then
-// the pieces, then those last raw bytes that are not a whole number.
+// The header of an encoded segment.  The lengths of the pieces of all planes follow, then the
+// pieces, then the raw bytes behind the last whole number, if any.
 struct PlanesHeader {
   uint8_t version = kPlanesVersion;
   uint8_t planes = 0;
@@ -90,8 +89,8 @@ class Planes final : public BlockCodec {
   [[nodiscard]] size_t EncodeStream(std::span<const std::byte> from, std::span<std::byte> to);
   [[nodiscard]] static absl::StatusOr<PlanesHeader> HeaderOf(std::span<const std::byte> encoded);
   // Sets *planes to the raw bytes of each plane, which lie in the scratch memory or, if the plane
-  // is stored as it is, in `encoded`.  Sets *rest to the last raw bytes that are not a whole
-  // number.  Returns DataLoss if the segment is malformed.
+  // is stored as it is, in `encoded`.  Sets *rest to the raw bytes behind the last whole number.
+  // Returns DataLoss if the segment is malformed.
   [[nodiscard]] absl::Status DecodePlanes(std::span<const std::byte> encoded,
                                           const PlanesHeader& header,
                                           std::array<const std::byte*, kPlanesMax>* planes,
@@ -102,8 +101,8 @@ class Planes final : public BlockCodec {
   std::vector<std::byte> scratch_;
 };
 
-// This many numbers at a time are copied through an array of their own type, so that the compiler
-// can vectorize the loops.
+// This many numbers at a time are copied through an array of the numbers' type, so that the
+// compiler can vectorize the loops.
 constexpr size_t kBatch = 256;
 
 template <class Element>
@@ -151,8 +150,8 @@ void Join(const std::array<const std::byte*, kPlanesMax>& planes, size_t element
   if (element_bytes == 4) JoinElements<uint32_t>(planes, raw);
 }
 
-// Returns into how many pieces a plane is divided.  Many engines lay K before V in a segment, and
-// each of these two halves has byte frequencies of its own.
+// Returns into how many pieces a plane is divided.  Many engines lay all of K before all of V in a
+// segment, and the bytes of these two halves have different frequencies.
 size_t PiecesOf(size_t plane_bytes) { return plane_bytes < kPiecesFrom ? 1 : kPiecesMax; }
 
 // Returns {begin, bytes} of piece `i` of a plane.
@@ -170,7 +169,8 @@ std::optional<size_t> Planes::Encode(std::span<const std::byte> raw, size_t elem
   const std::span<const std::byte> rest = raw.subspan(whole);
   const size_t streams = element_bytes * pieces;
   size_t at = sizeof(PlanesHeader) + streams * sizeof(uint32_t);
-  // The encoded segment, rest included, must be at least one byte shorter than the raw one.
+  // The encoded segment, with `rest` at its end, must be at least one byte shorter than the raw
+  // one.
   if (at + rest.size() >= raw.size()) return std::nullopt;
   const size_t end = raw.size() - rest.size() - 1;
   const std::span<std::byte> planes = Scratch(whole);

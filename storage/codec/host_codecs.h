@@ -1,8 +1,8 @@
 // Codecs that run on the CPU.
 //
-// kLossless splits a segment into byte planes: plane i has byte i of every number.  A plane of 4
-// KiB or more is divided into two pieces.  zstd encodes each piece that becomes shorter by it; the
-// other pieces are stored as they are.  docs/format.md specifies the bytes, and bench/codecs.cc
+// kLossless splits a segment into byte planes: plane i has byte i of every number in the segment.
+// A plane of 4 KiB or more is divided into two pieces.  A piece is encoded by zstd, or stored as it
+// is if zstd does not make it shorter.  docs/format.md specifies the bytes, and bench/codecs.cc
 // compares this codec with alternatives.
 #pragma once
 

@@ -2,8 +2,8 @@
 // MakeHostCodec makes.
 //
 // Decode checks the stored bytes of each segment against the hash in the segment table, and the
-// decoded bytes of an encoded segment against the hash that the codec stored in it.  So it returns
-// what was encoded, or an error.
+// decoded bytes of an encoded segment against the hash that the codec stored in the segment.  So it
+// returns what was encoded, or an error.
 // Ownership: the user's.  A PayloadCodec owns its codecs.
 // Thread-safety: none; one thread at a time uses a PayloadCodec.
 #pragma once
@@ -23,7 +23,7 @@ namespace larder {
 class PayloadCodec {
  public:
   // Returns true if MakeHostCodec has a codec for every encoded segment of the table, and the table
-  // has the raw length of each of them.  Also true if no segment is encoded.
+  // has the raw length of each of these segments.  Also true if no segment is encoded.
   [[nodiscard]] bool CanDecode(const SegmentTable& table);
 
   // Writes the encoded payload into `to`, with zeros between segments, and returns the table of the

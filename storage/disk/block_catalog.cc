@@ -98,8 +98,8 @@ struct BlockCatalog::Impl {
       if (db) (void)db->Close();
     }
   };
-  // A reference to the open database.  It is counted in `uses` until it is destroyed, and OpenAnew
-  // does not close the database before that.
+  // A reference to the open database, counted in `uses` until it is destroyed.  OpenAnew, which
+  // reopens the database, does not close it before that.
   using DatabaseRef = std::shared_ptr<Database>;
   enum class Use : uint8_t {
     kShort,
@@ -119,10 +119,10 @@ struct BlockCatalog::Impl {
   // No thread tries to reopen the database before this time.
   TimePoint open_again LARDER_GUARDED_BY(database_mu){};
   std::atomic<uint64_t> unread_names{0};
-  // Changed only by writers (BlockCatalog::mu_), read by all threads.
+  // Changed only by threads that hold BlockCatalog::mu_, read by any thread.
   ErasedNames erased;
-  // Set by a failed write; ForWriting makes the database writable again.  Changed only by writers
-  // (BlockCatalog::mu_).
+  // Set by a failed write; ForWriting makes the database writable again.  Changed only by threads
+  // that hold BlockCatalog::mu_.
   std::atomic<bool> failed{false};
 
   // Returns 1/n of the disk space that the catalog may take, but at least `least` and at most
@@ -131,8 +131,8 @@ struct BlockCatalog::Impl {
     return std::clamp(options.disk_bytes_max.value() / n, least.value(), most.value());
   }
 
-  // kFail is used when the database is reopened: an empty database must not replace a missing one
-  // while the shard's blocks are in use.
+  // kFail is for reopening the database: an empty database must not replace a missing one while the
+  // shard's blocks are in use.
   enum class IfMissing : uint8_t { kCreate, kFail };
   [[nodiscard]] rocksdb::Options DbOptions(IfMissing if_missing) const {
     rocksdb::Options out;
@@ -183,8 +183,8 @@ struct BlockCatalog::Impl {
   // Returns the database for a writer.  Makes it writable first if a write has failed; returns an
   // error if that fails.  REQUIRES: one writer at a time (BlockCatalog::mu_).
   [[nodiscard]] absl::StatusOr<DatabaseRef> ForWriting() LARDER_EXCLUDES(database_mu);
-  // Called after a failed write.  Returns true if RocksDB could resume writing without being
-  // reopened.
+  // Called after a failed write.  Tells RocksDB to resume, and returns true if it could do so
+  // without being reopened.
   [[nodiscard]] bool GoesOn() LARDER_EXCLUDES(database_mu);
   [[nodiscard]] absl::Status OpenAnew() LARDER_EXCLUDES(database_mu);
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Database>> OpenToWrite(IfMissing if_missing) const;
@@ -364,8 +364,8 @@ absl::StatusOr<std::unique_ptr<BlockCatalog>> BlockCatalog::Open(const Options& 
   impl->options = options;
   impl->statistics = rocksdb::CreateDBStatistics();
   impl->statistics->set_stats_level(rocksdb::StatsLevel::kExceptHistogramOrTimers);
-  // RocksDB logs a warning if the directory is missing.  Errors are ignored here: impl->Open
-  // reports what is wrong.
+  // Creates the directory, because RocksDB would warn if it were missing.  Errors are ignored here:
+  // impl->Open reports what is wrong.
   std::error_code ignored;
   std::filesystem::create_directory(options.directory, ignored);
   LARDER_RETURN_IF_ERROR(impl->Open());
@@ -433,7 +433,8 @@ absl::Status BlockCatalog::EraseNames(std::span<const Room> rooms, std::vector<b
   std::vector<BlockKey> keys;
   for (size_t i = 0; i < rooms.size(); ++i) {
     const auto& [read, there, place] = found[i];
-    // A damaged entry names no extent; it is removed, and counts as naming that of rooms[i].
+    // A damaged entry names no extent.  It is removed too, and counts as naming the extent of
+    // rooms[i].
     (*named)[i] = there && (!place || place->extent == rooms[i].extent);
     if (!(*named)[i]) continue;
     keys.push_back(rooms[i].key);

@@ -1,6 +1,6 @@
-// What one shard stores about its blocks besides their bytes, in RocksDB: where each record lies,
-// its header and its token ids.  Also stores the tier's facts.  Only block_catalog.cc includes
-// RocksDB.
+// What one shard of the disk tier stores about its blocks besides their bytes, in RocksDB: where
+// each record lies, its header and its token ids.  Also stores the tier's facts, which are small
+// values such as pins.  Only block_catalog.cc includes RocksDB.
 //
 // There are three column families besides RocksDB's default one, which holds the identity of the
 // catalog.  The keys of places and headers are variant id and digest (docs/format.md, "Disk tier"):
@@ -10,16 +10,17 @@
 // All families change through one write-ahead log, in order: after a crash the catalog holds a
 // prefix of the writes that were made.
 //
-// An extent is superseded when a newer record takes over its key, or when its key is removed by
-// Forget.  The catalog remembers superseded extents in memory until they are erased.
+// An extent is called superseded when its key names a newer record, or when Forget has removed the
+// key.  The catalog remembers superseded extents in memory until they are erased.
 // After a failed write RocksDB may refuse further writes until it is told to resume or is reopened.
-// The next write first tries one, then the other.  If the catalog cannot be reopened for writes, it
-// is opened read-only if possible, so it can usually be read; a reader waits while it is reopened.
-// Ownership: made by DiskShard.  Thread-safety: all methods from any thread.  Blocking: all methods
-// may wait for the disk, except MayComeBack, writable, unread_names and written_bytes.
-// Memory: block cache and write buffers from `memory`, which all shards share; usually at most
-// about 300 KiB for ErasedNames; the superseded extents.  Disk: may be several times the live data
-// until a compaction.
+// The next write first tells it to resume, and if that fails, tries to reopen the database.  A
+// database that cannot be reopened for writes is opened read-only if possible.  Readers wait while
+// it is reopened.
+// Ownership: made by DiskShard.  Thread-safety: all methods from any thread.  Blocking: all
+// methods may wait for the disk, except MayComeBack, writable, unread_names and written_bytes.
+// Memory: block cache and write buffers from Options::memory, which all shards share; usually at
+// most about 300 KiB for ErasedNames; the superseded extents.  Disk: the files may take several
+// times the live data until a compaction.
 #pragma once
 
 #include <cstdint>
@@ -77,11 +78,11 @@ class BlockCatalog {
   BlockCatalog(const BlockCatalog&) = delete;
   BlockCatalog& operator=(const BlockCatalog&) = delete;
 
-  // Enters all entries or none.  On OK they are durable; after an error the catalog may or may not
-  // have them.  A key that existed now names its new extent; its former extent is superseded until
+  // Writes all entries or none.  On OK they are durable; after an error the catalog may or may not
+  // have them.  A key that existed now names its new extent; its former extent stays in use until
   // it is erased.
-  // If the disk fails to read the former entry of a key (counted in unread_names), the extent in
-  // that entry may stay allocated until the next start.
+  // If the former entry of a key cannot be read (counted in unread_names), the extent in that entry
+  // may stay allocated until the next start.
   [[nodiscard]] absl::Status Commit(std::span<const CatalogEntry> entries) LARDER_EXCLUDES(mu_);
   // A record's extent and the key under which the record was put.
   struct Room {
@@ -102,14 +103,14 @@ class BlockCatalog {
   [[nodiscard]] absl::Status Erase(std::span<const Room> rooms, std::vector<bool>* erased = nullptr)
       LARDER_EXCLUDES(mu_);
   // Removes the key of each Room if the key still names the extent of the Room, or if its entry is
-  // damaged.  The extent stays in use and is superseded until it is erased.  After an error each
-  // key may or may not be removed.
+  // damaged.  The extent stays in use until it is erased.  After an error each key may or may not
+  // be removed.
   [[nodiscard]] absl::Status Forget(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);
 
   // On OK everything written so far, erasures included, is durable.
   [[nodiscard]] absl::Status Sync() LARDER_EXCLUDES(mu_);
   // Returns, for each key, whether a loss of power may bring it back because its removal is not
-  // durable yet.  May, very rarely, return true for another key.  Never waits for the disk.
+  // durable yet.  May also be true for other keys.  Never waits for the disk.
   [[nodiscard]] std::vector<bool> MayComeBack(std::span<const BlockKey> keys) const;
 
   using Description = CatalogDescription;
@@ -131,8 +132,8 @@ class BlockCatalog {
   // Writes all facts or none; a fact with an empty value is deleted.  On OK they are durable; after
   // an error the catalog may or may not have them.
   [[nodiscard]] absl::Status PutFacts(std::span<const DiskTier::Fact> facts) LARDER_EXCLUDES(mu_);
-  // Visits all facts, in key order.  Returns an error if the disk fails, perhaps after some visits.
-  // REQUIRES: `visit` does not call this catalog.
+  // Visits all facts, in key order.  Returns an error if the facts cannot all be read, perhaps
+  // after some visits.  REQUIRES: `visit` does not call this catalog.
   [[nodiscard]] absl::Status ForEachFact(
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit);
 
@@ -143,7 +144,7 @@ class BlockCatalog {
   [[nodiscard]] absl::Status SetIdentity(const std::string& identity) LARDER_EXCLUDES(mu_);
 
   // Frees the disk space of erased entries as far as possible.  May keep the disk busy for seconds.
-  // Does nothing if the catalog cannot be read.
+  // Does nothing if that is not possible now.
   void Compact();
 
   [[nodiscard]] uint64_t unread_names() const;  // since Open: keys that Commit failed to read

@@ -13,10 +13,11 @@ constexpr uint64_t kLooks = 16;
 // Files that have reached the limit are compacted if they seem to have limit / kCompactions bytes
 // or more that are not live.
 constexpr uint64_t kCompactions = 16;
-// The assumed size in bytes of an entry that a start has found, and of any entry while there are
-// none.
+// The assumed size in bytes of an entry that a start has found, and of an average entry while there
+// are none.
 constexpr uint64_t kEntryBytesFound = 1024;
-// Assumed bytes of an entry besides header and tokens: two keys, a place, and RocksDB's data.
+// The assumed bytes of an entry besides header and token ids: two keys, a CatalogPlace, and
+// RocksDB's own data.
 constexpr uint64_t kEntryBytesBeside = 192;
 
 constexpr Duration kBetweenLooks = std::chrono::seconds(1);

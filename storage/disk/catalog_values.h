@@ -1,7 +1,7 @@
-// How keys and values of a catalog's families `places` and `headers` are encoded as bytes, little
-// endian (docs/format.md, "Disk tier").
+// How keys and values of a catalog's column families `places` and `headers` are encoded as bytes,
+// little endian (docs/format.md, "Disk tier").
 //
-// Decoding expects damaged input: it returns a value or nullopt for any bytes.
+// The decoding functions accept any bytes, damaged ones too, and return a value or nullopt.
 // Thread-safety: pure functions.
 #pragma once
 
@@ -44,8 +44,8 @@ struct CatalogDescription {
 
 // Encodes a key of the families `places` and `headers`, 32 bytes: variant id, then digest.
 [[nodiscard]] std::string KeyOf(const BlockKey& key);
-// Decodes a key of the families `places` and `headers`.  Returns nullopt if it does not have 32
-// bytes.
+// Decodes a key of the families `places` and `headers`.  Returns nullopt if `value` does not have
+// 32 bytes.
 [[nodiscard]] std::optional<BlockKey> KeyFrom(std::string_view value);
 // Encodes a value of the family `places`.
 [[nodiscard]] std::string PlaceValue(const CatalogPlace& place);
@@ -53,7 +53,7 @@ struct CatalogDescription {
 [[nodiscard]] std::optional<CatalogPlace> PlaceFrom(std::string_view value);
 // Encodes a value of the family `headers`: the header, then the token ids.
 [[nodiscard]] std::string HeaderValue(const CatalogEntry& entry);
-// Splits a value of the family `headers` into header and token ids.  Returns nullopt if it is
+// Splits a value of the family `headers` into header and token ids.  Returns nullopt if `value` is
 // malformed, but does not verify the header's checksum.
 [[nodiscard]] std::optional<CatalogDescription> DescriptionFrom(std::string_view value);
 

@@ -37,7 +37,7 @@ std::optional<uint32_t> NumberOf(const std::string& name) {
   return number;
 }
 
-// Removes `done` bytes from the front of `vectors`, starting at *at, and advances *at past vectors
+// Removes `done` bytes from the front of the vectors from *at on, and advances *at past vectors
 // that are used up.
 void Advance(std::span<iovec> vectors, size_t* at, size_t done) {
   while (done > 0) {
@@ -139,8 +139,8 @@ absl::Status DataFiles::OpenOne(uint32_t file) {
   }
   LARDER_RETURN_IF_ERROR(opened.status());
   const int fd = *opened;
-  // Allocates the space of the whole file, so that a full disk fails OpenOne and not a later write,
-  // as far as the file system keeps that promise.
+  // Allocates the space of the whole file, so that a full disk makes OpenOne fail and not a later
+  // write, as far as the file system keeps that promise.
   const auto bytes = static_cast<off_t>(options_.file_bytes.value());
   int error = ftruncate(fd, bytes) == 0 ? 0 : errno;
   if (error == 0) error = posix_fallocate(fd, 0, bytes);

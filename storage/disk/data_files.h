@@ -1,13 +1,13 @@
 // The data files of one shard: of equal size, preallocated, numbered 0, 1, 2 ..., and read and
 // written past the page cache where the file system supports it.
 //
-// This class does not know what the pages contain: an ExtentAllocator knows which pages are in use,
-// and DiskShard checks what it reads by hashes.
-// Ownership: made by DiskShard.  Owns the descriptors, never the directory.
+// This class does not know what the pages contain or which of them are in use; DiskShard checks
+// what it reads by hashes.
+// Ownership: made by DiskShard.  Owns the file descriptors.
 // Thread-safety: Read, Write and Sync from any thread; AddFile from one thread at a time.  A file
 // may be used only after Open or AddFile has returned.
-// Limits: `files_max` files.  Offsets, lengths and addresses are multiples of the page size (4
-// KiB).
+// Limits: Options::files_max files.  Offsets in files, and addresses and lengths of buffers, are
+// multiples of the page size (4 KiB).
 // If the file system does not support O_DIRECT (some tmpfs), files go through the page cache, and
 // direct() returns false.
 #pragma once
@@ -34,10 +34,10 @@ class DataFiles {
     uint32_t files_max = 0;
     FaultPoints* faults = nullptr;  // not null
   };
-  // Removes files numbered files_max and above, then opens the others that a former process left,
-  // from 0 to the highest number.  A file that is missing among these or has another size is
-  // restored to file_bytes, with zeros for missing bytes (the records that lay there then fail
-  // their check).  Returns an error if any of this fails.
+  // Removes files numbered files_max and above, then opens files 0 to the highest number that a
+  // former process left.  A file that is missing or has another size becomes one of file_bytes,
+  // with zeros for missing bytes (records that lay there then fail their check).  Returns an error
+  // if any of this fails.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<DataFiles>> Open(const Options& options);
   ~DataFiles();
   DataFiles(const DataFiles&) = delete;

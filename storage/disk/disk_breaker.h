@@ -1,5 +1,6 @@
-// A circuit breaker for a failing disk: while it is open, the caller should leave the disk alone.
-// A failure opens it for 50 ms, repeated failures for up to 5 s.  A success closes it.
+// A circuit breaker for a failing disk: while the breaker is open, its user should leave the disk
+// alone.  A failure opens the breaker for 50 ms, repeated failures for up to 5 s.  A success closes
+// it.
 //
 // Ownership: a member of the class that uses the disk.  Thread-safety: all methods from any thread.
 #pragma once
@@ -21,7 +22,7 @@ class DiskBreaker {
   [[nodiscard]] bool open(TimePoint now) const {
     return now < until_.load(std::memory_order_relaxed);
   }
-  // Returns the time from which the disk may be used again; a time in the past if it may be used
+  // Returns the time from which the disk may be used again, which is past if the disk may be used
   // now.
   [[nodiscard]] TimePoint until() const { return until_.load(std::memory_order_relaxed); }
   [[nodiscard]] uint64_t times_opened() const { return opened_.load(std::memory_order_relaxed); }

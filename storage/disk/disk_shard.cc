@@ -22,8 +22,8 @@ using GetStatus = DiskTier::GetStatus;
 constexpr Duration kBetweenTriesToGrow = std::chrono::seconds(1);
 constexpr Duration kBetweenWarnings = std::chrono::minutes(1);
 constexpr Duration kBetweenTriesToErase = std::chrono::seconds(1);
-// At most so many held-back extents are erased by one call to the catalog; many more may have
-// accumulated over hours.
+// One call to the catalog erases the keys of at most this many held-back extents (HoldBack); many
+// more may have accumulated over hours.
 constexpr size_t kErasuresAtOnce = 1024;
 
 bool IsWhole(const SegmentRange& range, const SegmentTable& table) {
@@ -62,7 +62,7 @@ struct DiskShard::Writing {
     return HeaderPages(i) + PagesFor(ByteCount(blocks[i].payload.size()));
   }
   [[nodiscard]] bool open(size_t i) const { return results[i].status == PutStatus::kOk; }
-  // Returns the blocks whose status is kOk, in the order of their extents.
+  // Returns the indices of the blocks whose status is kOk, in the order of their extents on disk.
   [[nodiscard]] std::vector<size_t> Open() const {
     std::vector<size_t> out;
     for (size_t i = 0; i < results.size(); ++i) {
@@ -123,7 +123,8 @@ void DiskShard::Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutRes
     for (PutResult& result : results) result.status = PutStatus::kNoRoom;
     return;
   }
-  // The catalog is made writable first: otherwise payloads would be written that it cannot name.
+  // Nothing is written to data files unless the catalog, which must name the new records, can be
+  // written.
   if (!MakeWritable()) {
     for (PutResult& result : results) result.status = PutStatus::kFailed;
     breaker_.Failed(SteadyNow());
@@ -157,7 +158,8 @@ bool DiskShard::MakeWritable() {
 }
 
 void DiskShard::NoteNoRoom(size_t blocks) {
-  // The blocks are not counted if the data files are full: a larger catalog would not help.
+  // The blocks are not counted while the data files have no free page: the catalog is then not the
+  // only reason.
   if (!told_ || free_bytes_ == 0 || (share_.entries_left() > 0 && !share_.Full())) return;
   refused_catalog_ += blocks;
   const TimePoint now = SteadyNow();
@@ -231,10 +233,10 @@ void DiskShard::WriteAll(Writing* put) {
   }
 }
 
-// Writes the blocks of a failed run, of at least two, one by one, so that a block that cannot be
-// written does not fail the others.  The first and the last block of the run are tried first: if
-// neither can be written, the whole disk is assumed to fail, and the blocks between them fail
-// without a try.
+// Writes the blocks of `run`, of at least two, one by one, after one write of all of them has
+// failed: a block that cannot be written then does not fail the others.  The first and the last
+// block of the run are tried first: if neither can be written, the whole disk is assumed to fail,
+// and the blocks between them fail without a try.
 void DiskShard::WriteApart(Writing* put, std::span<const size_t> run) {
   const auto write = [&](size_t i) {
     const bool written = WriteRun(*put, {&i, 1});
@@ -444,8 +446,8 @@ absl::Status DiskShard::EraseAgain(std::span<const Room> rooms) {
   MutexLock lock(mu_);
   for (size_t i = 0; i < rooms.size(); ++i) {
     bool& ours = held_back_.at(rooms[i]);
-    // `ours` stays true across retries: if this erasure removed the key although it reports a
-    // failure, the next retry does not find the key any more.
+    // `ours` stays true across retries: an erasure that reports a failure may have removed the key
+    // all the same, and the next retry then does not find the key.
     ours = ours || gone[i];
     if (!status.ok()) continue;
     if (ours) {
@@ -463,8 +465,8 @@ absl::Status DiskShard::EraseAgain(std::span<const Room> rooms) {
 
 std::vector<uint32_t> DiskShard::FindVictims(ByteCount payload_bytes, DiskTier::WorthOf worth,
                                              double* cost) {
-  // Assumes a header of one page, which fits at least 119 segments.  For a block of more segments
-  // the window may be a few pages too small.
+  // Assumes that the record's header takes one page.  For a block of many segments the space may be
+  // a few pages too small.
   const uint32_t pages = PagesFor(payload_bytes) + 1;
   MutexLock lock(mu_);
   if (!told_ || pages > options_.file_bytes.value() / kPageBytes ||
@@ -543,7 +545,8 @@ GetStatus DiskShard::Get(const DiskTier::Read& read, const Extent& extent) {
 
 void DiskShard::NoteFree() { free_bytes_ = allocator_.free_bytes().value(); }
 
-// While the disk refuses another data file (MayGrow), only the files that exist count.
+// While no further data file may be created (MayGrow), only the free space of the existing files
+// counts.
 ByteCount DiskShard::free_bytes() const {
   if (!told_) return ByteCount(0);
   const uint64_t missing =

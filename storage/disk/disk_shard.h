@@ -2,8 +2,8 @@
 // says what lies in them, and the allocator of their pages.
 //
 // A record lies in one extent of a data file: its header from the first page on, padded with zeros
-// to a page, then the payload.  These are the steps of a put, each of which a crash may follow
-// (FaultPoint):
+// to a page, then the payload.  These are the steps of a put, and what a crash after each of them
+// leaves (tests crash after the first four: FaultPoint::kPutAllocated to kPutCommitted):
 //
 //   step         on disk                                     after a crash here
 //   allocated    nothing                                     the extent is free again
@@ -13,11 +13,11 @@
 //   reported     as in the step before                       the block is on disk
 //
 // An erasure has two steps: erased (the key is removed from the catalog) and freed (the extent may
-// be used again).  The catalog's log keeps the order of writes, so a new key names an extent only
-// after the extent's former key was removed.
+// be used again).  The catalog's log keeps the order of writes, so after a crash no two keys name
+// the same extent.
 //
-// An extent that a key may still name is never reused.  If a write to the catalog that adds or
-// removes a key fails, the key's extent is held back, that is, not reused, until the key is erased
+// An extent that a key may still name is never reused.  If Put or Erase fails to write to the
+// catalog, the extents of its keys are held back, that is, not reused, until the keys are erased
 // successfully.
 //
 // Ownership: made by FileDiskTier.  Thread-safety: all methods from any thread; Recover from one
@@ -80,17 +80,17 @@ class DiskShard {
   // entry; it counts them as damaged and tries to erase them.
   [[nodiscard]] absl::StatusOr<std::vector<Entry>> Recover();
   void SetOwner(const Extent& extent, uint32_t owner) LARDER_EXCLUDES(mu_);
-  // Reports the unplaced blocks of this shard (DiskTier::kUnplaced) to `owner_of`, which returns
-  // the new owner word of the block: kUnplaced if the block stays unplaced, 0 to have it erased.
-  // Ends early if `stop` returns true, usually with Cancelled.  Returns the error of the catalog if
-  // it cannot be read.
+  // Reports again the blocks of this shard that are unplaced, that is, that the caller could not
+  // take before (DiskTier::kUnplaced).  `owner_of` returns the new owner word of the block:
+  // kUnplaced if it stays unplaced, 0 to have it erased.  Ends early if `stop` returns true,
+  // usually with Cancelled.  Returns the catalog's error if the catalog cannot be read.
   [[nodiscard]] absl::Status TellUnplaced(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                           absl::FunctionRef<bool()> stop)
       LARDER_EXCLUDES(placing_mu_, mu_);
   [[nodiscard]] uint64_t unplaced() const { return unplaced_; }
-  // Returns the description of this shard's block of that key, if Recover's caller could not take
-  // it (kUnplaced) or SetTold was not called; nullopt if there is none or it is damaged.  Returns
-  // an error if the catalog cannot be read.
+  // Returns the description of this shard's block of that key, if the block is unplaced
+  // (DiskTier::kUnplaced) or SetTold was not called yet; nullopt if there is no such block or its
+  // description is damaged.  Returns an error if the catalog cannot be read.
   [[nodiscard]] absl::StatusOr<std::optional<DiskTier::Description>> FindUntold(const BlockKey& key)
       LARDER_EXCLUDES(mu_);
 
@@ -102,38 +102,40 @@ class DiskShard {
   // extent of the record, kNoRoom, kTooLarge or kFailed; all are kNoRoom before SetTold.
   void Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutResult> results)
       LARDER_EXCLUDES(mu_);
-  // Sets the results of those blocks whose key an unplaced block of this shard has: to kOk with the
-  // extent of the unplaced block, which is not unplaced any more, if its segment table is the same;
-  // otherwise to kTaken.  Leaves the other results unchanged.  Returns an error, and changes
-  // nothing, if the catalog cannot be read.
+  // Sets the results of those blocks whose key an unplaced block of this shard has
+  // (DiskTier::kUnplaced): if its segment table is the same, to kOk with the extent of the unplaced
+  // block, which is not unplaced any more; otherwise to kTaken.  Leaves the other results
+  // unchanged.  Returns an error, and changes nothing, if the catalog cannot be read.
   [[nodiscard]] absl::Status PutUnplaced(std::span<const DiskTier::NewBlock> blocks,
                                          std::span<PutResult> results)
       LARDER_EXCLUDES(placing_mu_, mu_);
-  // Which record this shard has of a key that is about to be put into this shard or another one.
+  // Which record this shard has of a key, when a block of this key is about to be put into this
+  // shard or another one.
   enum class Former : uint8_t {
     kNone,
     kErased,  // an erased record, which a loss of power may bring back until the catalog is synced
     kThere,   // there is or may be a record
   };
-  // Returns the Former of each block.  A record at instead_of[i] (none if the extent has no pages),
-  // which block i is to replace, does not count, and before SetTold neither does a record with the
-  // same segment table; but a key of a held-back extent counts as kThere.  If BlockCatalog::Places
-  // fails, returns kThere for every block after SetTold, and kNone before it, because the shard may
-  // never report its blocks in this process.
+  // Returns the Former of each block.  instead_of[i] is the extent of the record in this shard that
+  // block i is to replace, which does not count; an extent without pages means that there is none.
+  // Before SetTold, a record with the same segment table does not count either.  The key of a
+  // held-back extent (HoldBack) counts as kThere.  If the catalog cannot be read, returns kThere
+  // for every block after SetTold, and kNone before it, because the shard may never report its
+  // blocks in this process.
   [[nodiscard]] std::vector<Former> FormersOf(std::span<const DiskTier::NewBlock> blocks,
                                               std::span<const Extent> instead_of)
       LARDER_EXCLUDES(mu_);
   using Room = BlockCatalog::Room;
-  // Removes the keys of these Rooms from the catalog and frees their extents; ignores Rooms that
-  // are unknown.  May also retry erasures that failed before.  After an error the extents of
-  // `asked` that are known are held back.
+  // Erases these records (a Room is a key and an extent) from the catalog and frees their extents;
+  // ignores Rooms that are unknown.  May also retry erasures that failed before.  After an error,
+  // extents that are not freed stay allocated until a retry succeeds.
   [[nodiscard]] absl::Status Erase(std::span<const Room> asked) LARDER_EXCLUDES(mu_);
   // Sets out[i] to header and tokens of keys[i], or to nullopt if the catalog has no entry or the
   // entry is damaged.  Returns an error if the disk failed; a nullopt then says nothing.
   [[nodiscard]] absl::Status Describe(std::span<const BlockKey> keys,
                                       std::span<std::optional<DiskTier::Description>> out);
-  // Reads the range of the record at `extent` into read.to and checks its hashes, and for a whole
-  // record its header.
+  // Reads the range of the record at `extent` into read.to and checks the hashes of its segments.
+  // If the range is the whole payload, reads and checks the record's header too.
   [[nodiscard]] DiskTier::GetStatus Get(const DiskTier::Read& read, const Extent& extent);
   // For a block of `payload_bytes` that found no space: returns the owner words of blocks of this
   // shard that lie side by side, so that erasing them makes contiguous space for about that block,
@@ -148,7 +150,7 @@ class DiskShard {
   // catalog is full and `what` is kNew.  A caller all of whose facts are deletions passes
   // kForgotten: they are written even to a full catalog.
   [[nodiscard]] absl::Status PutFacts(std::span<const DiskTier::Fact> facts, Facts what);
-  // Sets how many bytes of this shard's catalog all facts take.
+  // Sets how many bytes facts take in this shard's catalog (BlockCatalog::PutFacts).
   void SetFactBytes(ByteCount bytes) { share_.SetFacts(bytes); }
   // Returns false for a while after a failed Put (DiskBreaker).
   [[nodiscard]] bool healthy() const { return !breaker_.open(SteadyNow()); }
@@ -158,7 +160,7 @@ class DiskShard {
   [[nodiscard]] bool recovered() const { return recovered_; }
   // Called when all entries of Recover were reported to the caller of the tier, and Erase was
   // called for those that the caller did not want.  Before that, no block is put into this shard:
-  // its record could take over the key of a record that is yet to be reported.
+  // the new record could take over the key of one that is yet to be reported.
   void SetTold() { told_ = true; }
   [[nodiscard]] bool told() const { return told_; }
   // The bytes that unplaced blocks take.
@@ -183,7 +185,7 @@ class DiskShard {
 
   [[nodiscard]] bool IsUnplaced(const Extent& extent) const LARDER_EXCLUDES(mu_);
   // Returns true if the catalog has a record of the block's key with the same segment table; false
-  // also if it cannot be read.
+  // also if the catalog cannot be read.
   [[nodiscard]] bool HasBytesOf(const DiskTier::NewBlock& block);
   void SetOwnerLocked(const Extent& extent, uint32_t owner) LARDER_REQUIRES(mu_);
   // Makes the catalog writable again if a write to it has failed.  Warns and returns false if that
@@ -192,8 +194,8 @@ class DiskShard {
   // Returns true if another data file may be created: the limit allows it, and no attempt has
   // failed within the last second.
   [[nodiscard]] bool MayGrow() const;
-  // Creates a data file, unless another thread has created one since the caller read `files` as
-  // their number.  Returns false if there are still no more than `files`.
+  // Creates a data file, unless there are already more than `files` data files.  Returns true if
+  // there are more than `files` then.
   [[nodiscard]] bool Grow(uint32_t files) LARDER_EXCLUDES(grow_mu_, mu_);
   // Allocates extents for the blocks whose status is kNoRoom; those that get one become kOk.
   // Returns false if some of them get none.
@@ -212,11 +214,11 @@ class DiskShard {
   // i, so it is free as soon as its key is gone; if it is false, the catalog has yet to say whether
   // another record owns it.
   void HoldBack(std::span<const Room> rooms, const std::vector<bool>& ours) LARDER_EXCLUDES(mu_);
-  // Retries the erasures of held-back extents.  Returns OK if none is left; Unavailable, without a
-  // retry, if another thread is retrying or a retry has failed within the last second.
+  // Retries the erasures of held-back extents (HoldBack).  Returns OK if none is left; Unavailable,
+  // without a retry, if another thread is retrying or a retry has failed within the last second.
   absl::Status EraseHeldBack() LARDER_EXCLUDES(mu_);
-  // Returns true if the caller of this function must retry the erasures of held-back extents.
-  // Otherwise sets *why to Unavailable if some are held back.
+  // Returns true if the caller must retry the erasures of held-back extents (HoldBack).  Otherwise
+  // sets *why to Unavailable if there are such extents.
   [[nodiscard]] bool MayEraseHeldBack(absl::Status* why) LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::vector<Room> SomeHeldBack() const LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status EraseAgain(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);

@@ -1,5 +1,5 @@
-// DiskShard: recovery at a start, unplaced blocks (which the caller of Recover could not take), and
-// which record the shard has of a key that is to be put.
+// The methods of DiskShard for recovery at a start, for unplaced blocks (which the caller of
+// Recover could not take), and for finding the record that the shard already has of a key.
 #include <algorithm>
 #include <utility>
 
@@ -14,9 +14,9 @@ using PutStatus = DiskTier::PutStatus;
 
 namespace {
 
-// Returns true if `record` has the stored bytes that `header` describes.  Comparing the segment
-// tables suffices, since they contain the hashes of all segments; other fields of the header may be
-// missing in records that an older daemon wrote.  Returns false if the record's header is damaged.
+// Returns true if `record` has the same segment table as `header`, and so the same payload: the
+// tables contain the hashes of all segments.  Other fields of the header may be missing in records
+// that an older daemon wrote.  Returns false if the record's header is damaged.
 bool IsOf(const RecordHeader& header, const BlockCatalog::Description& record) {
   const auto decoded = DecodeRecordHeaderOf(header.key, std::as_bytes(std::span(record.header)));
   return decoded.ok() && decoded->header.table == header.table;
@@ -95,8 +95,8 @@ absl::StatusOr<std::optional<DiskTier::Description>> DiskShard::FindUntold(const
   return found;
 }
 
-// The allocator's owner words say which blocks are unplaced, so no list of unplaced blocks is kept
-// between two calls.
+// The owner words in `allocator_` say which blocks are unplaced, so no list of unplaced blocks is
+// kept between two calls.
 absl::Status DiskShard::TellUnplaced(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                      absl::FunctionRef<bool()> stop) {
   std::vector<Entry> entries;
@@ -139,9 +139,8 @@ absl::Status DiskShard::PutUnplaced(std::span<const DiskTier::NewBlock> blocks,
   return absl::OkStatus();
 }
 
-// The three checks (catalog, held-back extents, MayComeBack) follow the order in which an erasure
-// moves a key, so that they do not miss a key that another thread erases meanwhile, unless its
-// erasure is already durable.
+// The three checks (catalog, held_back_, MayComeBack) are made in this order so that they do not
+// miss a key that another thread erases meanwhile, unless its erasure is already durable.
 std::vector<DiskShard::Former> DiskShard::FormersOf(std::span<const DiskTier::NewBlock> blocks,
                                                     std::span<const Extent> instead_of) {
   const bool told = told_;

@@ -1,29 +1,27 @@
 // The interface of the disk tier, which stores whole blocks under their keys, within a limit.  What
 // a FileDiskTier stores outlives the process.
 //
-// The tier decides where bytes lie and guarantees them: Get returns what was put under the key, or
-// a status that is not kOk.  It does not decide which blocks stay: if there is no space, Put says
-// so, and the caller erases blocks.  The tier has no queue and no thread of its own for puts and
-// gets; they run on the caller's threads.
+// The tier decides where bytes lie, and Get returns what was put under the key, or a status that is
+// not kOk.  The tier does not decide which blocks stay: if there is no space, Put says so, and the
+// caller erases blocks.  Puts and gets run on the caller's threads.
 //
-// An unplaced block is one that a former process left on disk and that the caller of Recover could
-// not take when Recover reported it (kUnplaced).  It stays on disk, and the next Recover reports it
-// again, unless it is put or erased before.
+// A block is called unplaced if a former process left it on disk and the caller of Recover could
+// not take it when Recover reported it (kUnplaced), for example because the index was full.  The
+// block stays on disk, and the next Recover reports it again, unless it is put or erased before.
 //
-// There are two implementations: MemoryDiskTier (the reference) and FileDiskTier.  A part of the
-// disk is a shard of a FileDiskTier; a MemoryDiskTier has one part.  tests/contract checks both
-// implementations against this text.
+// There are two implementations: MemoryDiskTier (the reference) and FileDiskTier.  "A part of the
+// disk" below is a shard of a FileDiskTier; a MemoryDiskTier has one part.  tests/contract checks
+// both implementations against this text.
 // Lifecycle: constructed -> Recover, which the caller repeats while it returns Unavailable or there
-// are unplaced blocks.  Facts, FindUntold and stats work before Recover.  Until a part of the disk
-// has reported all its blocks, Put writes nothing to that part; Get, Describe and Erase work for
-// the blocks that Recover has reported.
+// are unplaced blocks.  PutFacts, ForEachFact, FindUntold and stats work before Recover.  Put
+// writes nothing to a part of the disk whose blocks Recover has not all reported; Get, Describe and
+// Erase work for the blocks that Recover has reported.
 // Ownership: by server/main or a test; outlives the spiller and the promoter.
 // Thread-safety: all methods from any thread, except that only one thread at a time calls Recover.
-// REQUIRES: no thread erases a block that another thread is reading.
+// REQUIRES: no thread erases a block while another thread reads it.
 // Blocking: all methods may wait for the disk, except SetOwner, FindVictims, block_bytes_max,
 // free_bytes and batch_bytes.
-// Limits: no block is stored that does not fit in the limit.  A payload of at most
-// block_bytes_max() bytes is never too large.
+// Limits: PutStatus::kTooLarge is not returned for a payload of at most block_bytes_max() bytes.
 #pragma once
 
 #include <array>
@@ -62,26 +60,26 @@ class DiskTier {
     const RecordHeader* header = nullptr;  // its table has the hashes of all segments
     std::span<const uint32_t> tokens;      // at most kBlockTokensMax
     // The bytes that header->table describes.  The span begins at a page boundary, and the memory
-    // behind it is readable to the end of its last page.  No thread changes any of these bytes
-    // during the call.
+    // behind it is readable to the end of its last page.  No thread may change any of these bytes
+    // during Put.
     std::span<const std::byte> payload;
-    // The record that this block is to replace: a record of the same key that has, once decoded,
-    // the same bytes.  kNone if the block replaces none.
+    // The location of the record that this block is to replace; both have the same key and, once
+    // decoded, the same bytes.  kNone if the block replaces no record.
     DiskLocation instead_of = DiskLocation::kNone;
   };
   enum class PutStatus : uint8_t {
     kOk,        // the block is durable
     kNoRoom,    // there is no space for it now
     kTooLarge,  // the block is too large to be stored at all
-    // The block is not stored, for example because the disk failed or has not reported its blocks
-    // yet.  A later start may nevertheless find the block.
+    // The block is not stored, for example because the disk failed or Recover has not reported its
+    // blocks yet.  A later start may nevertheless find the block.
     kFailed,
-    // The block is not stored: an unplaced record of the same key has another segment table or is
-    // damaged, so its bytes may differ.  That record is older and keeps the key, and the caller
-    // must drop the block that it wanted to put.
+    // The block is not stored: an unplaced block of the same key has another segment table or a
+    // damaged header, so its bytes may differ.  The unplaced block is older and keeps the key, so
+    // the caller must drop the block that it wanted to put.
     kTaken,
-    // The block is not stored: records of the same key may exist in parts of the disk where this
-    // block cannot replace them.  A later Put may succeed.
+    // The block is not stored, because a later start might take another record of the same key
+    // instead.  A later Put may succeed.
     kNotNow,
   };
   struct PutResult {
@@ -103,18 +101,18 @@ class DiskTier {
   // process does not bring the blocks back, but before SyncErasures a loss of power may.  After an
   // error the blocks count as erased, but some of the space may be freed only later, and a later
   // start may find some of the blocks again.
-  // A call without blocks only frees the space that earlier calls could not free.  It returns OK if
-  // at least one part of the disk that has reported all its blocks has no such space left, so that
-  // evicting blocks may help.
+  // A call without blocks only retries to free space that earlier calls could not free.  It returns
+  // OK if at least one part of the disk whose blocks Recover has all reported has no such space any
+  // more; evicting blocks may then make space.
   [[nodiscard]] virtual absl::Status Erase(std::span<const DiskAddress> blocks) = 0;
   // Removes the keys of blocks that readers still read: the space of the blocks stays allocated
   // until Erase is called for them.  Unknown addresses are ignored.  On OK a crash of the process
   // does not bring the blocks back, but before SyncErasures a loss of power may.  After an error a
   // later start may find some of the blocks again.
   [[nodiscard]] virtual absl::Status Forget(std::span<const DiskAddress> blocks) = 0;
-  // On OK neither a crash nor a loss of power can bring back a block for which Erase was called, or
-  // Forget returned OK, before the call.  After an error a later start may find some of these
-  // blocks again.
+  // On OK neither a crash nor a loss of power can bring back a record for which Erase was called,
+  // or Forget returned OK, before this call.  After an error a later start may find some of these
+  // records again.
   [[nodiscard]] virtual absl::Status SyncErasures() = 0;
 
   // ---- reading
@@ -129,9 +127,9 @@ class DiskTier {
                                               std::span<std::optional<Description>> out) = 0;
 
   // Returns the description of a block of this key that the caller may not know yet, because
-  // Recover has not finished reporting its part of the disk or because it is unplaced.  If it finds
-  // none, returns nullopt, or an error if a part of the disk cannot be read, except one that is
-  // closed or that Recover has tried to read, always without success.
+  // Recover has not finished reporting the block's part of the disk or because the block is
+  // unplaced.  If it finds none, returns nullopt, or an error if a part of the disk cannot be read.
+  // Parts that could not be opened, or that Recover has failed to read so far, are left out.
   // Thread-safety: from any thread, also before and during Recover.
   [[nodiscard]] virtual absl::StatusOr<std::optional<Description>> FindUntold(
       const BlockKey& key) = 0;
@@ -172,14 +170,13 @@ class DiskTier {
   static constexpr uint32_t kUnplaced = UINT32_MAX;
   // Reports the blocks on disk that no call of Recover has reported before, and all unplaced
   // blocks, to `owner_of`, which returns the caller's owner word for the block (SetOwner).  If
-  // `owner_of` returns 0, because the caller has another record of the key, the tier erases the
-  // reported record.  If `owner_of` returns kUnplaced, because the caller cannot take the block
+  // `owner_of` returns 0, because the caller has another record of the key, the tier tries to erase
+  // the reported record.  If `owner_of` returns kUnplaced, because the caller cannot take the block
   // now, the block stays on disk, and the next call of Recover reports it again.
   // Ends early if `stop` returns true, usually with Cancelled; after Cancelled Recover must not be
   // called again.  Returns Unavailable if some blocks may not have been reported; another call may
   // report them.
-  // REQUIRES: one call at a time; `owner_of` does not call Put, which waits while an unplaced block
-  // is reported again.
+  // REQUIRES: one call at a time; `owner_of` does not call Put, which could deadlock.
   [[nodiscard]] virtual absl::Status Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                              absl::FunctionRef<bool()> stop) = 0;
 
@@ -188,13 +185,14 @@ class DiskTier {
   // FindVictims names the block; 0 excludes the block from FindVictims.  Does nothing if no block
   // lies there.
   virtual void SetOwner(DiskLocation location, uint32_t owner) = 0;
-  // Returns the worth of one byte of an owner's block, or nullopt if the block must stay.  It must
-  // not call the tier.
+  // Returns the worth of one byte of the block with this owner word, or nullopt if the block must
+  // stay.  The function must not call the tier.
   using WorthOf = absl::FunctionRef<std::optional<double>(uint32_t owner)>;
   // For a caller whose Put of a block of `payload_bytes` found no space: returns the owner words of
   // blocks that lie side by side, so that erasing them makes contiguous space for about that block.
   // Among the sets of blocks that it examines, it chooses the one that is worth least, by `worth`.
-  // Returns an empty vector if it found no set; a later call may find one.
+  // Returns an empty vector if it found no such set or sees no need to evict; a later call may find
+  // one.
   [[nodiscard]] virtual std::vector<uint32_t> FindVictims(ByteCount payload_bytes,
                                                           WorthOf worth) = 0;
 
@@ -219,7 +217,7 @@ class DiskTier {
   using FactUses = std::array<FactUse, kFactKinds>;  // indexed by FactKind
   // Writes facts, and deletes those with an empty value.  On OK all of them are durable; after an
   // error each fact may or may not be, but none is torn.  Returns ResourceExhausted if a kind would
-  // grow beyond its share, or another error.  A call that only deletes facts needs no share.
+  // grow beyond its share, or another error.  Deletions never exceed a share.
   // REQUIRES: keys of 1 to 512 bytes that differ, values up to 1 MiB.
   [[nodiscard]] virtual absl::Status PutFacts(std::span<const Fact> facts) = 0;
   [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value) {
@@ -231,11 +229,11 @@ class DiskTier {
 
   [[nodiscard]] virtual ByteCount block_bytes_max() const = 0;  // of a payload
   // An estimate of how many bytes, headers included, the next Put can store in one part of the
-  // disk.  0 while no part has reported all its blocks.  May be the whole limit while writes fail,
-  // so that the caller does not evict blocks, which would not help.
+  // disk.  0 until Recover has reported all blocks of at least one part.  May be the whole limit
+  // while writes fail, so that the caller does not evict blocks, which would not help.
   [[nodiscard]] virtual ByteCount free_bytes() const = 0;
-  // The size of the largest Put, in bytes, for which the caller should evict blocks until one part
-  // of the disk has space for all of it: a small share of the limit.
+  // About how many bytes the caller should put in one call at most, if it evicts blocks to make
+  // space: a small share of the limit.
   [[nodiscard]] virtual ByteCount batch_bytes() const = 0;
 
   struct Stats {
@@ -250,8 +248,9 @@ class DiskTier {
     ByteCount written_bytes;                  // to the disk, by puts and the catalog
     uint64_t damaged = 0;                     // records and descriptions found damaged
     uint64_t write_failures = 0, read_failures = 0, sync_failures = 0, catalog_failures = 0;
-    // shards: all shards, open or not.  shards_failed: about how many of them cannot be opened,
-    // read or written.  shards_set_aside: how often this process has set a catalog aside.
+    // Of a FileDiskTier.  shards: all shards, open or not.  shards_failed: about how many of them
+    // cannot be opened, read or written.  shards_set_aside: how often this process has moved a
+    // catalog away because it could not be used.
     uint32_t shards = 0, shards_failed = 0, shards_set_aside = 0;
     FactUses facts;
     // About how often a block found no space in the catalog of a shard.  Another shard may have

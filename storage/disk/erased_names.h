@@ -1,7 +1,7 @@
 // Keys that a catalog has erased, but not durably: a loss of power may bring them back.
 //
-// Keys are kept as hashes of 64 bits.  So Contain may also, very rarely, return true for a key that
-// was not noted.
+// Keys are kept as hashes of 64 bits, so Contain may also, very rarely, return true for a key that
+// was not noted; Put then syncs the catalog needlessly.
 // Ownership: by BlockCatalog.  Thread-safety: all methods from any thread, except that Clear must
 // not be called between Note and the end of the write that erases the noted keys.
 // Memory: about 16 B per key.

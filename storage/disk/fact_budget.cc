@@ -13,10 +13,11 @@ using Kind = DiskTier::FactKind;
 
 // Assumed bytes of a fact besides key and value: a sequence number and RocksDB's data.
 constexpr uint64_t kBytesBeside = 64;
-// The share of kind i is 1/kShares[i] of a catalog, at most kMost[i].  Pins have the largest share,
-// because a pin is a promise to a client.
+// The share of kind i (DiskTier::FactKind) is 1/kShares[i] of what a catalog may take, at most
+// kMost[i].  Pins have the largest share, because a pin is a promise to a client.
 constexpr std::array<uint64_t, DiskTier::kFactKinds> kShares = {4, 8, 16};
-// The largest share of a kind, however large the disk is, since all facts are read at a start.
+// The most bytes that the share of each kind may have, however large the disk is, since all facts
+// are read at a start.
 constexpr std::array<ByteCount, DiskTier::kFactKinds> kMost = {GiB(4), MiB(64), MiB(64)};
 
 uint64_t HashOf(std::string_view key) { return absl::HashOf(key); }

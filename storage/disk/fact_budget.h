@@ -1,9 +1,10 @@
-// How much of a catalog facts may take: each kind of fact has its own share, and Admit refuses
-// facts that would make a kind grow beyond its share.  So facts do not use up the space of blocks.
+// How much of a catalog of the disk tier may be taken by facts, the small values that are stored
+// besides blocks (DiskTier::Fact).  Each kind of fact has its own share, and Admit refuses facts
+// that would make a kind grow beyond its share, so that facts do not use up the space of blocks.
 //
 // A fact counts with its key, its value and the catalog's overhead of 64 bytes.  A deleted fact
-// counts with its key and the overhead until Remove.  The budget counts only what its caller
-// reports to it; it writes and deletes nothing itself.
+// counts with its key and the overhead until Remove is called for it.  The budget counts only what
+// its caller reports to it; it writes and deletes nothing itself.
 // Ownership: by TierFacts or MemoryDiskTier, which call it under a lock.  Thread-safety: none.
 // Memory: about 20 to 40 bytes per fact.
 #pragma once

@@ -16,7 +16,7 @@
 namespace larder {
 namespace {
 
-// The most data files in all shards together, since a location has 16 bits for {file, shard}.
+// The most data files in all shards together, since a DiskLocation has 16 bits for file and shard.
 constexpr uint64_t kFilesMax = 65'528;
 constexpr uint32_t kFilesPerShardMin = 2;
 constexpr ByteCount kCatalogBytesMin = MiB(32);
@@ -109,11 +109,11 @@ FileDiskTier::Geometry FileDiskTier::GeometryFor(ByteCount limit) {
 }
 
 DiskShard::Options FileDiskTier::ShardOptions(uint32_t number) const {
-  // Half of the share of catalogs is reserved for what a compaction writes before it deletes its
-  // input, and for the catalog that is set aside.
+  // Half of what the limit reserves for catalogs is for what a compaction writes before it deletes
+  // its input, and for the catalog that is set aside.
   const ByteCount catalogs = CatalogBytes(options_.limit);
-  // The most data files in all shards.  If the limit is lower than when the directory was created,
-  // some shards may get none.
+  // How many data files all shards may have.  If the limit is lower than when the directory was
+  // created, some shards may get none.
   const uint64_t files = std::min<uint64_t>(
       kFilesMax, (options_.limit - catalogs).value() / geometry_.file_bytes.value());
   const uint64_t mine = files / geometry_.shards + (number < files % geometry_.shards ? 1 : 0);
@@ -141,8 +141,8 @@ absl::Status FileDiskTier::OpenShard(uint32_t number) {
   return absl::OkStatus();
 }
 
-// A crash between the writes of identity and FORMAT does no harm: the next start writes what is
-// missing.
+// A crash between the writes of the identity and of FORMAT does no harm: the next start writes what
+// is missing.
 absl::Status FileDiskTier::IdentifyShard(uint32_t number) {
   const std::string mine = directory_->IdentityOf(number);
   absl::StatusOr<std::string> identity = At(number)->catalog().Identity();
@@ -197,8 +197,8 @@ void FileDiskTier::CloseShard(uint32_t number) {
   while (last.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// The catalog is kept, if possible and not too large, so that the operator can find out why it was
-// damaged; the data files are used again.
+// Keeps the catalog, if possible and not too large, so that the operator can find out why it was
+// damaged; the shard's data files are used again.
 absl::Status FileDiskTier::SetAside(uint32_t number, const absl::Status& why) {
   MutexLock lock(set_aside_mu_);
   Warn(absl::StrCat(directory_->ShardPath(number),
@@ -339,8 +339,8 @@ void FileDiskTier::ByShard(std::span<const DiskAddress> blocks, Visit visit) con
 
 // ---- erasing
 
-// If a shard fails to erase, only its own space stays allocated, so one shard without held-back
-// extents is enough for OK.
+// If a shard fails to erase, only space in that shard stays allocated, so one shard without
+// held-back extents (DiskShard) is enough for OK.
 absl::Status FileDiskTier::EraseHeldBack() {
   absl::Status result = absl::UnavailableError("no shard of the disk has reported its blocks yet");
   for (const ShardRef& shard : All()) {
@@ -410,7 +410,7 @@ absl::StatusOr<std::optional<DiskTier::Description>> FileDiskTier::FindUntold(co
   for (const ShardRef& shard : All()) {
     absl::StatusOr<std::optional<Description>> found = shard->FindUntold(key);
     if (found.ok() && *found) return found;
-    // A shard that Recover already failed to read, and reported so, is ignored.
+    // An error of a shard that Recover has so far failed to read is ignored.
     if (!found.ok() && (shard->told() || !all_asked)) failed.Update(found.status());
   }
   LARDER_RETURN_IF_ERROR(failed);
@@ -452,8 +452,8 @@ ByteCount FileDiskTier::block_bytes_max() const {
   return geometry_.file_bytes - ByteCount(kRecordHeaderBytesMax);
 }
 
-// ShardsByRoom puts healthy shards first, so if the first shard is not healthy, no shard is.
-// Evictions would not help then.
+// ShardsByRoom puts healthy shards first, so if the first one is not healthy, none is; evictions
+// would not help then.
 ByteCount FileDiskTier::free_bytes() const {
   const std::vector<uint32_t> order = ShardsByRoom();
   const ShardRef first = order.empty() ? nullptr : At(order.front());
@@ -461,7 +461,8 @@ ByteCount FileDiskTier::free_bytes() const {
   return first->healthy() ? first->free_bytes() : options_.limit;
 }
 
-// A small share of the limit, because evictions may free about this much in every shard.
+// A small share of the limit, because evictions may have to free this much in every shard before
+// one shard has it.
 ByteCount FileDiskTier::batch_bytes() const {
   constexpr uint64_t kShare = 8;
   return ByteCount(options_.limit.value() / (kShare * geometry_.shards));

@@ -1,20 +1,19 @@
 // The disk tier in files.  It consists of shards, each of which can be damaged without the others.
 // In each shard records lie in preallocated data files, which are read and written past the page
-// cache where possible, with payloads straight into and from the caller's memory; a RocksDB catalog
-// describes the records.
+// cache where possible; a RocksDB catalog describes the records.
 //
 //   DIR/LOCK            locked while a daemon uses DIR
 //   DIR/shard-00/       FORMAT, 00000000.kv ..., catalog/
 //   DIR/set-aside/      the catalog that was last set aside, if any; may be deleted
 //
-// A batch of blocks usually goes to one shard, preferably one into which no other thread puts, so
-// that a damaged shard costs some chains as a whole and not a piece of every chain.  A key of which
-// a shard has or may have a record usually goes to that shard again (file_disk_tier_put.cc).
+// The blocks of one Put usually go to one shard, preferably one into which no other thread puts, so
+// that damage to a shard costs fewer chains.  A key of which a shard has or may have a record is
+// usually put into that shard again or not at all (file_disk_tier_put.cc).
 //
 // Open succeeds if at least one shard can be opened, unless an operator must decide, for example
-// because another daemon uses the directory.  A shard with a damaged catalog starts empty, and so
-// does a shard that has the catalog of another shard, as after a restore to the wrong place; the
-// other shards keep their blocks.
+// because a newer version wrote the directory.  A shard with a damaged catalog starts empty, and so
+// does a shard that has the catalog of another shard, as after a backup was restored to the wrong
+// place; the other shards keep their blocks.
 //
 // Ownership, thread-safety and lifecycle are those of DiskTier.
 // Limits: 1 to 8 shards; data files of 16 to 256 MiB, and blocks a little smaller; 1/16 of the
@@ -22,8 +21,8 @@
 // start with a lower limit may remove some.
 // A key may be put although a closed or unreadable shard has an older record of it.  A later start
 // that can read that shard may take the older record as the block.
-// Memory: `memory` for RocksDB, and mainly 4.25 B per page of 4 KiB of data files (1.1 GiB per
-// TiB).
+// Memory: Options::memory for RocksDB, and mainly 4.25 B per page of 4 KiB of data files (1.1 GiB
+// per TiB).
 #pragma once
 
 #include <atomic>
@@ -88,12 +87,12 @@ class FileDiskTier final : public DiskTier {
   [[nodiscard]] static Geometry GeometryFor(ByteCount limit);
   [[nodiscard]] absl::Status OpenShards();
   void ChooseId() LARDER_EXCLUDES(shards_mu_);
-  // Opens a shard without checking its identity.  If its catalog is damaged, sets the catalog aside
-  // and opens an empty shard.
+  // Opens a shard, without checking the identity in its catalog.  If the catalog is damaged, sets
+  // it aside and opens an empty shard.
   [[nodiscard]] absl::Status OpenShard(uint32_t number) LARDER_EXCLUDES(shards_mu_);
-  // Checks the identity of an open shard, and writes its FORMAT.  If its catalog belongs to another
-  // shard or its identity is damaged, sets the catalog aside and opens an empty shard; a catalog
-  // without an identity gets one.
+  // Checks the identity in the catalog of an open shard, and writes the shard's FORMAT file.  If
+  // the catalog belongs to another shard or the identity is damaged, sets the catalog aside and
+  // opens an empty shard; a catalog without an identity gets one.
   [[nodiscard]] absl::Status IdentifyShard(uint32_t number) LARDER_EXCLUDES(shards_mu_);
   [[nodiscard]] absl::Status OpenAndIdentify(uint32_t number) LARDER_EXCLUDES(shards_mu_);
   // Returns the shard with that number, or nullptr if it is closed or being replaced.
@@ -115,25 +114,27 @@ class FileDiskTier final : public DiskTier {
                                           absl::FunctionRef<bool()> stop);
   void NoteUnplaced();
   [[nodiscard]] Entry EntryOf(uint32_t number, const DiskShard::Entry& found) const;
-  // Sets the results of those blocks whose key an unplaced block has, to kOk or kTaken.  Returns
-  // false if the catalog of a shard with unplaced blocks cannot be read; then no further block may
-  // be put.
+  // Sets the results of those blocks whose key an unplaced block has (DiskTier::kUnplaced), to kOk
+  // or kTaken.  Returns false if the catalog of a shard with unplaced blocks cannot be read; then
+  // no further block may be put.
   [[nodiscard]] bool PutUnplaced(std::span<const NewBlock> blocks, std::span<PutResult> results);
-  // Returns the shards that have reported all their blocks, in the order in which a put tries them.
+  // Returns the numbers of the shards that have reported all their blocks, in the order in which
+  // Put tries them.
   [[nodiscard]] std::vector<uint32_t> ShardsByRoom() const;
-  // Returns, for each block, the number of the one shard that may take it, kAnywhere if any shard
-  // may, or kNowhere if no shard may take it now.
+  // Returns, for each block, the number of the one shard that may take the block, kAnywhere if any
+  // shard may, or kNowhere if no shard may take it now.
   [[nodiscard]] std::vector<uint32_t> HomesOf(std::span<const NewBlock> blocks) const;
   void PutTo(uint32_t number, std::span<const NewBlock> blocks, std::span<const uint32_t> homes,
              std::span<PutResult> results);
   [[nodiscard]] std::vector<DiskShard::Room> RoomsOf(std::span<const DiskAddress> blocks,
                                                      std::span<const size_t> which) const;
-  // Retries the erasures of held-back extents in the shards that have reported all their blocks.
-  // Returns OK if at least one of these shards has no held-back extents any more.
+  // Retries the erasures of held-back extents (DiskShard) in the shards that have reported all
+  // their blocks, but in no shard within 1 s of a failed retry.  Returns OK if at least one of
+  // these shards has no held-back extents any more.
   [[nodiscard]] absl::Status EraseHeldBack();
 
   // The bits of a location are {shard and file 16 | page 24 | pages 24}, as in a PackedExtent.
-  // Never 0.
+  // LocationOf never returns 0.
   [[nodiscard]] DiskLocation LocationOf(uint32_t shard, const Extent& extent) const;
   [[nodiscard]] Extent ExtentOf(DiskLocation location, uint32_t* shard) const;
   // Calls visit(shard, places) for each open shard that has some of the blocks; `places` are their
@@ -153,7 +154,8 @@ class FileDiskTier final : public DiskTier {
   Mutex set_aside_mu_;
   std::atomic<uint32_t> set_aside_{0}, failed_{0};
   std::atomic<bool> recovered_once_{false};  // a call of Recover has tried all shards
-  // Whether the operator was warned of unplaced blocks.  Used by Recover only.
+  // Whether the last Recover left unplaced blocks: the next then does not warn of them again.  Used
+  // by Recover only.
   bool said_unplaced_ = false;
   // Whether a shard was opened since the facts were loaded.  Used by Recover only.
   bool opened_late_ = false;

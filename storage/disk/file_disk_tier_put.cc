@@ -1,14 +1,15 @@
 // FileDiskTier: which shard takes a block.
 //
-// A start takes the first record of a key that it finds, in the order of the shards, even if
-// another shard has a newer one.  So if one shard has or may have a record of a key, the key is put
-// into that shard again, whose catalog then names only the newer record; if two shards do, or one
-// that has not reported its blocks, the key is put into none for now (kNotNow).  If a shard has
-// erased the key and a loss of power may bring it back, the erasure is made durable first.
+// A start takes the first record of a key that it finds, even if another shard has a newer one.  So
+// if one shard has or may have a record of a key, the key may be put only into that shard, whose
+// catalog then names only the newer record.  If two shards have or may have a record, or one that
+// has not reported its blocks, the key is put into no shard for now (kNotNow).  If a shard has
+// erased the key and a loss of power may bring it back, Put first tries to make the erasure
+// durable.
 //
-// Not counted: a record with the bytes of the block, if the block replaces it (instead_of) or its
-// shard has not reported its blocks; and a shard that is closed, or that has not reported its
-// blocks and cannot be read.
+// These do not count: a record with the bytes of the block, if the block replaces that record
+// (instead_of) or the shard has not reported its blocks; and a shard that is closed, or that has
+// not reported its blocks and cannot be read.
 #include <algorithm>
 #include <tuple>
 
@@ -20,7 +21,7 @@ namespace {
 
 constexpr uint32_t kAnywhere = UINT32_MAX, kNowhere = UINT32_MAX - 1;  // in place of a shard number
 
-// Returns true if no shard has taken the block yet and a shard may still take it.
+// Returns true for kNoRoom and kFailed, after which another shard may be asked to take the block.
 bool FoundNoSpace(const DiskTier::PutResult& result) {
   return result.status == DiskTier::PutStatus::kNoRoom ||
          result.status == DiskTier::PutStatus::kFailed;
@@ -45,8 +46,8 @@ std::vector<uint32_t> FileDiskTier::ShardsByRoom() const {
 void FileDiskTier::Put(std::span<const NewBlock> blocks, std::span<PutResult> results) {
   LARDER_CHECK(blocks.size() == results.size());
   std::vector<uint32_t> order = ShardsByRoom();
-  // The status of blocks that no shard is asked to take: kNoRoom if shards have reported their
-  // blocks but all of them are full, otherwise kFailed.  Full shards are not asked.
+  // Full shards are not asked to take blocks.  The status of blocks that no shard is asked to take
+  // is kNoRoom if shards have reported their blocks but all of these are full, otherwise kFailed.
   const bool some_work = !order.empty();
   std::erase_if(order, [&](uint32_t number) {
     const ShardRef shard = At(number);
@@ -140,7 +141,7 @@ void FileDiskTier::PutTo(uint32_t number, std::span<const NewBlock> blocks,
   shard->Put(now, put);
   --putting_[number];
   for (size_t i = 0; i < now.size(); ++i) {
-    // kNoRoom of a shard that works takes precedence over the failure of another shard.
+    // If one shard fails to take the block and another has no space for it, the status is kNoRoom.
     if (results[places[i]].status == PutStatus::kFailed || put[i].status != PutStatus::kFailed)
       results[places[i]].status = put[i].status;
     if (put[i].status == PutStatus::kOk)

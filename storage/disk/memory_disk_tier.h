@@ -1,8 +1,8 @@
 // A DiskTier over a map in memory: the reference implementation of the interface, on which tests of
 // the store run.
 //
-// Its blocks do not outlive the process; the "former process" of the interface is another
-// MemoryDiskTier over the same Medium.
+// Its blocks do not outlive the process.  The "former process" that DiskTier speaks of is another
+// MemoryDiskTier over the same Medium, which has the map.
 #pragma once
 
 #include <map>
@@ -71,8 +71,8 @@ class MemoryDiskTier : public DiskTier {
   const ByteCount limit_;
   Medium& medium_;
   bool recovered_ LARDER_GUARDED_BY(medium_.mu) = false;
-  // Records that were erased, but whose space is not yet freed, because the medium kept them
-  // (Medium::keeps_all).
+  // Locations of records that were erased, but whose space is not yet freed, because of
+  // Medium::keeps_all.
   absl::btree_set<uint64_t> held_back_ LARDER_GUARDED_BY(medium_.mu);
   absl::btree_set<uint64_t> unplaced_ LARDER_GUARDED_BY(medium_.mu);
   Stats counted_ LARDER_GUARDED_BY(medium_.mu);

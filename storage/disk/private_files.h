@@ -2,11 +2,12 @@
 // is a symbolic link, and so does MakePrivateDirectory with Links::kRefused.
 //
 // A directory that its group or others can write to may contain anything, so MakePrivateDirectory
-// refuses it.  Other access of other users to a directory of this process's user is removed.
+// refuses it.  It removes other access of other users to a directory that belongs to this process's
+// user.
 // Thread-safety: functions without state.  Blocking: all functions may wait for the disk, except
 // FileError.
-// Errors: FailedPrecondition, with a text that says what to do, if a symbolic link, an owner, a
-// mode or the type of a file is refused; or another error, as from FileError.
+// Errors: FailedPrecondition, with a text that says what to do, for example if a symbolic link, an
+// owner or a mode is refused; or another error, as from FileError.
 #pragma once
 
 #include <string>
@@ -24,9 +25,9 @@ namespace larder {
 enum class Links : uint8_t { kRefused, kFollowed };
 // Creates a directory or checks the existing one, which must belong to this process's user or root
 // and must not be writable by its group or others.  If other users have access to an existing one
-// of this process's user, its mode becomes 0700.  kRefused: it must not be a symbolic link.  On OK
-// its name is durable, except if the directory existed and its parent cannot be synced.  REQUIRES:
-// its parent exists.
+// of this process's user, its mode becomes 0700.  Links::kRefused: `path` must not be a symbolic
+// link.  On OK the directory's name is durable, except if it existed and its parent cannot be
+// synced.  REQUIRES: the parent exists.
 [[nodiscard]] absl::Status MakePrivateDirectory(const std::string& path,
                                                 Links links = Links::kRefused);
 // On OK every creation, renaming and removal of a file in the directory before the call survives a
@@ -43,8 +44,8 @@ enum class Links : uint8_t { kRefused, kFollowed };
 // user other than this process's or root.  The caller closes the descriptor.
 [[nodiscard]] absl::StatusOr<int> OpenPrivateFile(const std::string& path, int flags,
                                                   int* error = nullptr);
-// Returns the first 4 KiB of the file, or less if it is shorter; an empty string if it cannot be
-// read.
+// Returns the first 4 KiB of the file, or all of a shorter file; an empty string if the file cannot
+// be read.
 [[nodiscard]] std::string ReadSmallFile(const std::string& path);
 // Replaces the file at `path`, or creates it.  On OK content and name are durable; after an error
 // or a crash the file is as before or has the new content.

@@ -1,13 +1,14 @@
-// The directory of a FileDiskTier: its lock, its FORMAT files, the identity of each shard, and the
-// place where a damaged catalog is set aside.
+// The directory of a FileDiskTier: its lock; its FORMAT files (the number of shards and the size of
+// data files); the identity of each shard; and the place where a damaged catalog is set aside.
 //
 // A directory has a random id.  FORMAT and the catalog of each shard contain this id and the number
 // of the shard (docs/format.md), so that a catalog that was copied into the wrong directory or
 // shard is recognized.  A directory that an older daemon created without an id gets one when it is
 // opened.
 // Ownership: by FileDiskTier.  Thread-safety: Open and ReadFormats first; ChooseId before
-// IdentityOf and WriteFormat, and while no other thread calls either; SetAside and RemoveSetAside
-// on one thread at a time; otherwise any thread, but one at a time for each shard.
+// IdentityOf and WriteFormat, and while no other thread calls either of them; SetAside and
+// RemoveSetAside on one thread at a time; the other methods from any thread, but for one shard from
+// one thread at a time.
 // Lifecycle: Open (locks) -> ReadFormats -> ChooseId -> destroyed (unlocks).
 #pragma once
 
@@ -30,7 +31,7 @@ class TierDirectory {
   static constexpr ByteCount kFileBytesMin = MiB(16);
   static constexpr ByteCount kFileBytesMax = MiB(256);
 
-  // The layout of the directory, chosen when it is created and then read from FORMAT.
+  // How the directory is divided, chosen when it is created and then read from FORMAT.
   struct Geometry {
     uint32_t shards = 0;
     ByteCount file_bytes;
@@ -43,7 +44,7 @@ class TierDirectory {
   TierDirectory(const TierDirectory&) = delete;
   TierDirectory& operator=(const TierDirectory&) = delete;
 
-  // Reads the geometry from the FORMAT files of all shards.  One valid FORMAT suffices; if they
+  // Reads the geometry from the FORMAT files of all shards.  One valid FORMAT suffices; if several
   // differ, the most frequent geometry is returned.  Returns nullopt if no FORMAT is valid, as in a
   // new directory; FailedPrecondition if a newer version wrote one of them.
   [[nodiscard]] absl::StatusOr<std::optional<Geometry>> ReadFormats();

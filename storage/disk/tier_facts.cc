@@ -131,8 +131,8 @@ void TierFacts::CopyToAll(const Shards& whole, const std::map<std::string, Newes
   }
 }
 
-// Returns the facts to delete.  Pins may use up the shares of the other kinds, because engines send
-// their registrations again.
+// Returns those facts for which the budget has no space.  Pins may use up the shares of the other
+// kinds, because engines send their registrations again.
 std::vector<Fact> TierFacts::BeyondBudget(std::vector<Known> known) const {
   std::sort(known.begin(), known.end(),
             [](const Known& a, const Known& b) { return a.sequence > b.sequence; });

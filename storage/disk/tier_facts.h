@@ -1,6 +1,7 @@
-// The facts of a FileDiskTier.  Each fact is written to every open shard, and the newest version of
-// a fact is the valid one, so that facts survive the loss of single shards; Load copies facts to
-// readable shards that lack them.  Each kind of fact has a share of its own (fact_budget.h).
+// The facts of a FileDiskTier, small values that are stored besides the blocks (DiskTier::Fact).
+// Each fact is written to every open shard, so that facts survive the loss of single shards.  The
+// newest version of a fact is the valid one.  Load copies facts to readable shards that lack them.
+// Each kind of fact has a share of its own (fact_budget.h).
 //
 // A fact is deleted by writing it without a value to the open shards, and its key is removed when
 // every shard has the version without a value: otherwise a shard that was closed during the
@@ -69,11 +70,12 @@ class TierFacts {
     size_t value_bytes = 0;
     size_t shards = 0;  // the number of shards that have this version
   };
-  // Visits the facts of one shard of `open` after the other, unfinished deletions included, so it
-  // may visit a key several times.  Returns the shards that could be read to the end.
+  // Visits the facts of each shard of `open`, one shard after the other, so it may visit a key
+  // several times.  Deleted facts that a shard still has are visited with an empty value.  Returns
+  // the shards that could be read to the end.
   Shards Read(const Shards& open, Visit visit) LARDER_REQUIRES(mu_);
-  // Copies the newest versions of the facts in `lacking` to the shards in `whole` that do not have
-  // them.  `whole`: the shards that could be read to the end.
+  // Tries to copy the newest versions of the facts in `lacking` to the shards in `whole` that do
+  // not have them.  `whole`: the shards that could be read to the end.
   void CopyToAll(const Shards& whole, const std::map<std::string, Newest>& lacking)
       LARDER_REQUIRES(mu_);
   [[nodiscard]] absl::Status Write(const Shards& open, std::span<const DiskTier::Fact> facts)

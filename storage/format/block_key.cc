@@ -1,5 +1,5 @@
 // Computes SHA-256 through OpenSSL's low-level calls.  They are deprecated in favour of EVP, but
-// one step of the chain took 320 ns with EVP_Digest and takes 79 ns as in ChainStep.
+// one step of the digest chain took 320 ns with EVP_Digest and takes 79 ns as in ChainStep.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "storage/format/block_key.h"
 
@@ -20,10 +20,10 @@ using namespace std::string_view_literals;
 
 static_assert(std::endian::native == std::endian::little, "names are hashed in memory order");
 
-// Each tag ends with its NUL, so no tag is a prefix of another.
+// Each tag ends with a NUL, so no tag is a prefix of another.
 constexpr std::string_view kContentTag = "larder/content/v1\0"sv;
 constexpr std::string_view kVariantTag = "larder/variant/v1\0"sv;
-// 16 bytes long, so that the digest that follows it in the message of a step lies at a multiple of
+// 16 bytes long, so that the digest behind it in the hashed bytes of a step lies at a multiple of
 // 16 bytes.
 constexpr std::string_view kChainTag = "larder/chain/v1\0"sv;
 
@@ -33,10 +33,10 @@ constexpr size_t kStepMessageBytes = kChainTag.size() + kDigestBytes + kStepByte
 static_assert(kChainTag.size() == 16);
 static_assert(kStepMessageBytes + 1 + 8 <= 2 * kBlockBytes, "a step is two compressions");
 
-// The message of one step, followed by SHA-256's own padding: two whole blocks of SHA-256.
-// SHA256_Update compresses whole blocks directly, so neither the context's buffer nor SHA256_Final
-// is needed.  The tag and the padding are written once for a whole chain, and each digest is
-// written straight into the next message.
+// The bytes that one step of the digest chain hashes, followed by SHA-256's own padding: two whole
+// 64-byte blocks of SHA-256.  SHA256_Update compresses whole blocks directly, so neither the
+// context's buffer nor SHA256_Final is needed.  The tag and the padding are written once for a
+// whole chain, and each digest is written straight into the bytes of the next step.
 class ChainStep {
  public:
   explicit ChainStep(const Digest& seed) {
@@ -67,8 +67,8 @@ class ChainStep {
   alignas(64) std::byte message_[2 * kBlockBytes] = {};
 };
 
-// Hashes a tagged, length-prefixed spec (docs/format.md).  `domain` is the tag.  Fields are
-// numbered from 1 in the order of the calls of Field.
+// Hashes a ContentSpec or a VariantSpec (docs/format.md, "Specs"): the tag `domain`, then each
+// field with its number and length.  The first call of Field adds field 1, the next one field 2.
 class SpecHash {
  public:
   explicit SpecHash(std::string_view domain) {

@@ -2,10 +2,10 @@
 // bytes, so that any language can compute them.
 //
 // The content id, the variant id and each digest of the chain are the first 16 bytes of a SHA-256.
-// The two ids hash a canonical, tagged, length-prefixed spec.  The chain has one digest per step of
-// 16 tokens, h(i) = H(tag, h(i-1), 16 x u32 little endian), and its seed h(0) is the content id, so
-// a digest names its tokens and all tokens before them.  The key of a block is its variant id and
-// the digest of its last step.
+// The two ids are hashes of a ContentSpec and of a VariantSpec.  The chain has one digest per step
+// of 16 tokens, h(i) = H(tag, h(i-1), 16 x u32 little endian), and its seed h(0) is the content id,
+// so a digest names its tokens and all tokens before them.  The key of a block is its variant id
+// and the digest of its last step.
 //
 // Thread-safety: values and pure functions.
 // Limits: those of docs/format.md; Validate checks the limits of a spec.

@@ -5,7 +5,7 @@
 // segments as zeros, and readers ignore them.  Offsets follow from the lengths, so a SegmentTable
 // has none.
 // Thread-safety: values and pure functions.
-// Limits: 1 to 1,024 segments and 1 to 1,024 layers per block, 1 byte to 1 GiB - 1 per segment.
+// Limits: 1 to 1,024 segments and 1 to 1,024 layers per block, 1 to 2^30 - 1 bytes per segment.
 #pragma once
 
 #include <cstdint>
@@ -45,9 +45,9 @@ struct SegmentTable {
   bool hashed = false;
 
   // Returns InvalidArgument, with a message for the client, unless all of this holds: the block has
-  // 1 to 1,024 layers and 1 to 1,024 segments; each segment has at least 1 layer, 1 byte to 1 GiB -
-  // 1, and a known codec; only an encoded segment has a raw length, of at most 1 GiB - 1; the
-  // segments have `layers` layers in all.
+  // 1 to 1,024 layers and 1 to 1,024 segments; each segment has at least 1 layer, 1 to 2^30 - 1
+  // bytes, and a known codec; only an encoded segment has a raw length, of at most 2^30 - 1 bytes;
+  // the segments have `layers` layers in all.
   [[nodiscard]] absl::Status Validate(uint32_t layers) const;
   // Returns the length of the payload in its extent: the segments, each except the last one padded
   // to a multiple of 64 B.
@@ -69,8 +69,8 @@ struct SegmentTable {
   friend bool operator==(const SegmentTable&, const SegmentTable&) = default;
 };
 
-// Returns `payload_bytes` rounded up to a multiple of 64 bytes: the distance to the beginning of a
-// payload that lies directly after one of this length, where such payloads are aligned to 64 bytes.
+// Returns `payload_bytes` rounded up to a multiple of 64 bytes.  If payloads of this length lie one
+// after the other, each at a multiple of 64 bytes, this is the distance between their beginnings.
 [[nodiscard]] constexpr uint64_t PayloadStride(uint64_t payload_bytes) {
   return RoundUp(payload_bytes, kSegmentAlign);
 }

@@ -1,5 +1,5 @@
 // Steps through the segments of a payload, to read it (SegmentCursor) or to write it
-// (PayloadWriter).  Other code should not compute where a segment begins (layout.h).
+// (PayloadWriter).  Other code should not compute where a segment begins; layout.h has the rule.
 // Thread-safety: none.
 #pragma once
 
@@ -26,8 +26,8 @@ class SegmentCursor {
     next_ = PayloadStride(end_);
     return begin;
   }
-  // Steps over the next segment, which has `bytes` bytes, and returns these bytes.  `payload`
-  // begins at offset 0 of this cursor.
+  // Steps over the next segment, which has `bytes` bytes, and returns these bytes.  The cursor's
+  // offsets count from the beginning of `payload`.
   // REQUIRES: the segment lies inside `payload` (not checked).
   template <class Byte>
   constexpr std::span<Byte> Next(std::span<Byte> payload, uint64_t bytes) {

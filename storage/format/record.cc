@@ -107,7 +107,7 @@ uint32_t Layers(const SegmentTable& table) {
 }
 
 // Checks the rules that every header must obey, whether it is to be encoded or was read.  `layers`
-// is the number of layers that the header states.
+// is the number of layers of the block.
 absl::Status Check(const RecordHeader& header, uint32_t layers) {
   if (header.layout.empty() || header.layout.size() > kLayoutBytesMax)
     return Damage("the layout name must have 1 to 128 bytes");
@@ -147,8 +147,8 @@ void WriteTable(const SegmentTable& table, Writer* out) {
   }
 }
 
-// The first layer and the offset of an entry follow from the entries before it, so any other value
-// in these fields means that the table is damaged.
+// The first layer and the offset of an entry of the table follow from the entries before it, so any
+// other value in these fields means that the table is damaged.
 absl::Status ReadTable(size_t segments, uint32_t version, Reader* in, SegmentTable* table) {
   table->hashed = true;
   table->segments.reserve(segments);

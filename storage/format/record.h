@@ -46,9 +46,9 @@ struct RecordHeader {
   [[nodiscard]] uint32_t version() const;
 };
 
-// Returns the encoded header: its fields and names, the segment table, zeros up to the last 8
-// bytes, and there the checksum.  The length is a multiple of 64 B, so that a payload that follows
-// directly is aligned.
+// Returns the encoded header: its fields, the segment table, zeros up to the last 8 bytes, and the
+// checksum in these 8.  The length is a multiple of 64 B, so that a payload that follows directly
+// is aligned.
 // REQUIRES: `header` obeys the limits of docs/format.md, and header.table is hashed (CHECKed).
 [[nodiscard]] std::string EncodeRecordHeader(const RecordHeader& header);
 

@@ -82,8 +82,8 @@ IndexShard::Raised BlockIndex::RaiseParent(VariantIndex variant, const Digest& c
   return RaiseParent(variant, child, IndexHash(variant, metadata->parent()));
 }
 
-// Marks the parent and the blocks before it in the chain as shared, up to the first that is marked
-// already or is not in the index, and at most kSteps of them.
+// Marks the parent and then blocks before it in the chain as shared (ChildCounts::MarkShared), at
+// most kSteps of them.
 void BlockIndex::MarkShared(VariantIndex variant, uint64_t parent) {
   constexpr int kSteps = 4096;  // a bound, since a client may invent parents, even cycles
   std::optional<uint64_t> next = parent;
@@ -171,8 +171,8 @@ void BlockIndex::ForGroups(VariantIndex variant, std::span<const Digest> digests
 template <class Visit>
 void BlockIndex::ForSlots(std::span<const EntryRef> refs, Visit visit) const {
   std::array<uint32_t, kWindow> slots;
-  // The last window comes first, and Unhold begins with the last slot, so that the tails of chains
-  // tend to be evicted first.
+  // Visits the last refs first, and IndexShard::Unhold begins with the last slot, so that the tails
+  // of chains tend to be evicted first.
   for (size_t end = refs.size(); end > 0;) {
     const size_t n = std::min(kWindow, end);
     end -= n;
@@ -279,8 +279,9 @@ ClearedBlock BlockIndex::Clear(VariantIndex variant, const Digest& digest, TierS
   return clearance.block;
 }
 
-// Looks at a few shards, some in turn and some that had the least worth when an eviction looked at
-// them before.  Returns one of these, the one with the least worth if any has a candidate.
+// Looks at a few shards: some in turn, and some whose block to evict was worth least when an
+// eviction last looked at them.  Of the shards that it looked at, returns the one whose block to
+// evict is worth least, or any shard if none of them has such a block.
 template <class LeastOf>
 uint32_t BlockIndex::ShardToEvictFrom(LeastSeen& seen, LeastOf least_of) const {
   constexpr uint32_t kInTurn = 2, kSeemLeast = 2;
@@ -299,8 +300,8 @@ uint32_t BlockIndex::ShardToEvictFrom(LeastSeen& seen, LeastOf least_of) const {
   bool copies = false;
   for (uint32_t i = 0; i < kShards; ++i) {
     const uint32_t shard = (turn + i * kOddStep) % kShards;
-    // After the first kInTurn shards, looks only at the first shard that has blocks that are also
-    // on disk, and only if none of the earlier ones has.
+    // After the first kInTurn shards, looks only at the first shard that has blocks in both tiers
+    // (has_copies), and only if none of the shards before it has such blocks.
     const bool has_copies = shards_[shard]->has_copies();
     if (i >= kInTurn && (copies || !has_copies)) continue;
     copies = copies || has_copies;
@@ -551,8 +552,8 @@ void BlockIndex::CheckInvariants() const {
     LARDER_CHECK(totals.blocks == sums[v].blocks && totals.bytes == sums[v].bytes);
     LARDER_CHECK(totals.disk_only == sums[v].disk_only);
   }
-  // `children` may be less: when a parent leaves, its count is lost, but its children are still
-  // marked as counted.
+  // The sum of `children` may be less than the number of entries that are counted in a parent: when
+  // a parent leaves, its count is lost, but its children are still marked as counted.
   uint64_t children = 0, counted = 0;
   ForEach([&](const View& view) {
     children += view.children;

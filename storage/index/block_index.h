@@ -2,8 +2,8 @@
 // One index per tenant.
 //
 // An entry is one cache line (IndexEntry).  Entries are spread over shards by the hash of their
-// key; each shard has an open-addressing table of {tag, slot}.  A batch is grouped by shard and
-// prefetched, so that its cache misses overlap.
+// key; each shard has a hash table over its entries (SlotTable).  The keys of one call are grouped
+// by shard, and their places in the tables prefetched, so that cache misses overlap.
 //
 // The index does no I/O, has no threads and no clock (callers pass `now_s`, in seconds), does not
 // touch payload bytes, and does not free extents: an extent that an operation releases is then the
@@ -11,17 +11,17 @@
 //
 // The name of a block is its variant and digest.  If a block is removed from all tiers while it is
 // held, it loses its name at once, so that no lookup finds it; its entry is doomed, and the Unhold
-// that ends the last hold returns what the entry has.
+// that ends the last hold returns its extent and its disk location.
 //
 // Ownership: made by BlockStore.  Owns the metadata of its blocks.
 // Thread-safety: all methods from any thread.
 // Locks: one per shard; no operation holds two.  So the results for several keys of one call are
 // not a snapshot of one instant, although each key's result is.
-// Limits: 16.7 M entries per shard (268 M in all), 65,534 variants, and holds as in index_values.h;
-// more than 65,535 children of an entry are not counted.
+// Limits: 16.7 M entries per shard (268 M in all), 65,534 variants, and kHoldsMax holds of an
+// entry; more than 65,535 children of an entry are not counted.
 // Memory without metadata: 64 B per entry and 4.6 to 9.1 B of table; 10 M blocks: 74 B each.  Once
-// blocks have left, ghost entries take up to about 16 B more.  The index does not shrink: freed
-// entries are used again.
+// blocks have left, ghost entries take up to about 16 B more per entry.  The index does not shrink:
+// freed entries are used again.
 #pragma once
 
 #include <array>
@@ -60,8 +60,8 @@ class BlockIndex {
   BlockIndex& operator=(const BlockIndex&) = delete;
 
   // ---- variants
-  // Returns the variant's number, and gives it one if it has none.  Returns ResourceExhausted if
-  // that would be more than VariantTable::kVariantsMax.
+  // Returns the variant's number, and gives the variant one if it has none.  Returns
+  // ResourceExhausted if VariantTable::kVariantsMax variants have one already.
   [[nodiscard]] absl::StatusOr<VariantIndex> InternVariant(const Digest& variant_id);
   [[nodiscard]] std::optional<VariantIndex> FindVariant(const Digest& variant_id) const;
   [[nodiscard]] Digest VariantId(VariantIndex variant) const;
@@ -97,7 +97,7 @@ class BlockIndex {
   void Hold(VariantIndex variant, std::span<const Digest> digests, uint32_t now_s,
             std::span<Held> out, HoldWhat what = HoldWhat::kHost);
   // Adds a hold to each of these entries, which the caller already holds.  Returns false, and adds
-  // no hold, if one of them already has kClientHoldsMax.
+  // no hold, if one of the entries already has kClientHoldsMax holds.
   [[nodiscard]] bool HoldAgain(std::span<const EntryRef> refs);
   // Ends a hold of each entry.  If it was the last hold of a doomed entry, appends the entry's
   // extent, if any, to `freed`, and its disk location, if any, to `on_disk`, which may be null if
@@ -120,21 +120,21 @@ class BlockIndex {
             FreedExtent* on_disk = nullptr);
   // Removes the block of this entry, like Drop of a name.  The caller holds `ref`, or has it from
   // the owner word of an extent; a `ref` that is not held may stand for another block by now.
-  // Returns false if the slot is empty, or if the entry has lost its name or is only claimed.
+  // Returns false if there is no such entry, or if it has lost its name or is only claimed.
   bool Drop(EntryRef ref, std::optional<Extent>* freed, FreedExtent* on_disk = nullptr);
-  // Removes a held block from HOST, because its bytes there are wrong.  If it is in HOST only, it
-  // loses its name.  If it is also on disk, its name and disk copy move to a second entry, which
-  // has no holds, and the disk tier's owner word for the copy still names the old entry; only if
-  // the shard has no entry left does the block lose its name.  The last Unhold of `held` returns
-  // what the old entry has, so *freed becomes nullopt.  Returns false, and changes nothing, if the
+  // Removes a held block from HOST, because its bytes there are wrong.  If the block is in HOST
+  // only, it loses its name.  If it is also on disk, its name and disk copy move to a second entry,
+  // which has no holds, and the disk tier's owner word for the copy still names the old entry; only
+  // if the shard has no free entry does the block lose its name.  The last Unhold of `held` returns
+  // what the old entry has, so *freed becomes nullopt.  Returns false, and drops nothing, if the
   // block has left HOST, or if a rewrite of its disk copy is under way.
   bool DropHostCopy(EntryRef held, std::optional<Extent>* freed, FreedExtent* on_disk);
   // Removes a block from `tiers`; with kKeepLastCopy only if it stays in another tier, and with
   // kDryRun only returns what kAll would do.  A block that is then in no tier leaves the index,
-  // even while it is held: it loses its name at once.  Clear does not remove a block that a pin
-  // keeps, nor a held block that is to stay in another tier.  If the block is not held, *freed and
-  // *on_disk are set to what the caller must free, the extent in HOST and the record on disk;
-  // otherwise the last Unhold returns them.
+  // even while it is held: it loses its name at once.  Clear removes nothing if a pin or a hold
+  // prevents it (ClearedBlock::Status).  If the block is not held, *freed and *on_disk are set to
+  // what the caller must free, the extent in HOST and the record on disk; otherwise the last Unhold
+  // returns them.
   [[nodiscard]] ClearedBlock Clear(VariantIndex variant, const Digest& digest, TierSet tiers,
                                    ClearHow how, std::optional<Extent>* freed,
                                    FreedExtent* on_disk);
@@ -164,20 +164,20 @@ class BlockIndex {
   // ---- disk (a location is a DiskLocation of the disk tier; 0 is none)
   // absent -> disk, for a block that an earlier run of the daemon left on disk; or host ->
   // host+disk of `same`, if the block was published meanwhile and the caller has checked that its
-  // bytes are the record's.  Returns kDuplicate if the name already has a disk copy, kFull if the
-  // index is full, and kBusy if the name is claimed now, or its block is in HOST only and is not
-  // `same`; the caller should then try again.  REQUIRES: the variant is interned, location != 0;
-  // `same` is held or {}.
+  // bytes are the record's.  Returns kDuplicate if the name already has a disk copy, kFull if its
+  // shard of the index is full, and kBusy if the name is claimed now, or its block is in HOST only
+  // and is not `same`; after kBusy the caller should try again.  REQUIRES: the variant is interned,
+  // location != 0; `same` is held or {}.
   using BlockOnDisk = larder::BlockOnDisk;
   [[nodiscard]] InsertResult InsertOnDisk(const BlockOnDisk& block, EntryRef same, uint32_t now_s,
                                           EntryRef* ref);
   // Counts blocks in the `children` of their parents, if they are not counted yet, for example
-  // because they entered first.  The caller calls this after blocks that were found on disk have
-  // entered.  Returns early if stop() returns true.
+  // because they entered before their parents.  The caller calls this after blocks that were found
+  // on disk have entered.  Returns early if stop() returns true.
   void CountChildren(absl::FunctionRef<bool()> stop);
   // host -> host+disk of a held entry, or a change of its disk location.  Returns the former
-  // location (0: none), which the caller must erase; or nullopt if the block has left HOST
-  // meanwhile, so that the caller must erase the new location.
+  // location (0: none), whose record the caller must erase; or nullopt if the block has left HOST
+  // meanwhile, so that the caller must erase the record at the new location.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(EntryRef held, uint64_t location);
   // Begins a rewrite of an entry's disk copy, which lies at `location`.  On success the caller must
   // call FinishRewrite exactly once; until then a block that is on disk only cannot be promoted.
@@ -248,9 +248,9 @@ class BlockIndex {
   [[nodiscard]] ByteCount metadata_bytes() const;
 
   // ---- walking
-  // A walk visits copies of the named entries, which are taken under the lock a bounded number at a
-  // time.  Blocks that enter, leave or move to another entry (DropHostCopy) meanwhile may be missed
-  // or visited twice.
+  // A walk visits copies of the named entries.  A bounded number of copies at a time is taken under
+  // the lock of a shard.  Blocks that enter, leave or move to another entry (DropHostCopy)
+  // meanwhile may be missed or visited twice.
   using View = BlockView;
   // The position of a walk; a default-constructed one is at the beginning.
   struct Cursor {
@@ -260,7 +260,8 @@ class BlockIndex {
   // Writes the next entries to `out` and returns their number.  Fewer than out.size(), even 0, does
   // not mean that the walk is done (Cursor::done).
   [[nodiscard]] size_t Views(Cursor* cursor, std::span<View> out) const;
-  // Calls visit(const View&) for each named entry, without a lock, so that it may call the index.
+  // Calls visit(const View&) for each named entry, without a lock, so that `visit` may call the
+  // index.
   template <class Visit>
   void ForEach(Visit visit) const {
     ForEachCopy<View>(&IndexShard::Views, visit);
@@ -301,12 +302,14 @@ class BlockIndex {
       }
     }
   }
-  // Divides `digests` into windows, and for each window calls visit(shard, group, at) for each
-  // shard that has keys in it.  `at` is the index in `digests` at which the window begins.
+  // Divides `digests` into windows of at most IndexShard::kKeysMax, and for each window calls
+  // visit(shard, group, at) for each shard that has keys in the window, which begins at
+  // digests[at].
   template <class Visit>
   void ForGroups(VariantIndex variant, std::span<const Digest> digests, Visit visit) const;
-  // Divides `refs` into windows, and for each window, the last one first, calls visit(shard, slots)
-  // for each shard that has refs in it.  `slots` are in the order of the refs.
+  // Divides `refs` into windows of at most IndexShard::kKeysMax, and for each window, the last one
+  // first, calls visit(shard, slots) for each shard that has refs in the window.  `slots` are in
+  // the order of the refs.
   template <class Visit>
   void ForSlots(std::span<const EntryRef> refs, Visit visit) const;
 
@@ -322,19 +325,20 @@ class BlockIndex {
                    std::optional<uint32_t> child_last_use_s);
   using ShardSet = std::bitset<kShards>;
   static constexpr uint32_t kOddStep = 7;  // odd, so that a rotation reaches every shard
-  // The least worth in each shard when an eviction last looked at it; 0 before the first look.  A
-  // hint for evictions, since looking at all shards would take too long.
+  // For each shard, the least worth of a block to evict when an eviction last looked at that shard;
+  // 0 before the first look.  A hint, since looking at all shards would take too long.
   struct LeastSeen {
     std::array<std::atomic<double>, kShards> worth{};
     std::atomic<uint32_t> turn{0};
-    // Returns the shard outside `but` with the least worth, or `from` if none of them has a block
-    // to evict; of equals the first from `from` on, so that evictions do not all choose the same.
+    // Returns the shard outside `but` whose `worth` is least; of several, the first one at or after
+    // `from`, so that evictions do not all choose the same shard.  Returns shard `from` (modulo
+    // kShards) if no shard outside `but` seems to have a block to evict.
     [[nodiscard]] uint32_t Least(uint32_t from, const ShardSet& but) const;
   };
   template <class LeastOf>
   [[nodiscard]] uint32_t ShardToEvictFrom(LeastSeen& seen, LeastOf least_of) const;
-  // Completes the departure of a block: lowers its parent's count, which may be in another shard,
-  // and so is not done under the lock of the block's shard.
+  // Completes the departure of a block: lowers the `children` of its parent.  The parent may be in
+  // another shard, so this is not done under the lock of the block's shard.
   [[nodiscard]] Evicted Finish(IndexShard::Departure gone);
   bool FinishDrop(std::optional<IndexShard::Departure> gone, std::optional<Extent>* freed,
                   FreedExtent* on_disk);

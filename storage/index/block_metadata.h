@@ -30,7 +30,7 @@ class BlockMetadata {
                                                                  const BlockWriter& writer = {});
   BlockMetadata(const BlockMetadata&) = delete;
   BlockMetadata& operator=(const BlockMetadata&) = delete;
-  // A custom operator, since the allocation is longer than the type.
+  // A custom operator, since the allocation is longer than the object.
   static void operator delete(void* memory) { ::operator delete(memory); }
 
   // The digest of the previous block of the chain; the content id for the first block.
@@ -63,7 +63,7 @@ class BlockMetadata {
     return hash_state_.load(std::memory_order_acquire) == kHashed;
   }
   // Sets the hashes of all segments unless they are set already.  If several threads call it at
-  // once, one writes and the others wait for it, so that hashed() is true on every return.
+  // once, one writes them and the other threads wait, so that hashed() is true on every return.
   // REQUIRES: hashes.size() == segment_count().
   void SetHashes(std::span<const uint64_t> hashes) const;
 

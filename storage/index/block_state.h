@@ -30,7 +30,8 @@ namespace larder {
 //             -> absent, doomed
 //   doomed    -> absent     the last hold ended; a doomed entry has no name, so no lookup finds it
 // A publish does not lead out of `disk`: the name of a block that is on disk only is taken, since
-// the published bytes might differ from the record's.  Only a promotion moves such a block to HOST.
+// the published bytes might differ from the record's.  Such a block enters HOST only through
+// `promoting`.
 enum class BlockState : uint8_t {
   kAbsent,
   kReserved,
@@ -64,7 +65,7 @@ enum class VariantIndex : uint16_t { kNone = 0xFFFF };
 
 // Refers to an entry of a BlockIndex: {shard, slot} + 1, so that 0 refers to none.  Valid while the
 // entry is held or claimed.  The owner words of extents (ExtentAllocator) are EntryRefs without a
-// hold and may be stale: the slot may be empty by then, or have another block.
+// hold and may be stale: the slot may have become empty, or have another block.
 struct EntryRef {
   uint32_t value = 0;
   friend bool operator==(EntryRef, EntryRef) = default;

@@ -47,8 +47,8 @@ std::optional<uint64_t> ChildCounts::MarkShared(VariantIndex variant, uint64_t p
 void ChildCounts::Lower(VariantIndex variant, uint64_t parent,
                         std::optional<uint32_t> child_last_use_s) {
   const uint32_t slot = entries_.FindParent(variant, parent);
-  // The count may be 0 already: the parent may have left and entered again since it counted the
-  // child.
+  // The count may be 0 already: the parent may have left and entered again since the child was
+  // counted.
   if (slot == kNone || entries_[slot].children == 0) return;
   IndexEntry& entry = entries_[slot];
   --entry.children;

@@ -1,7 +1,7 @@
-// Counts how many stored blocks (children) continue each block of a shard.  Eviction uses the
-// counts to prefer blocks without children, so that a chain usually leaves from its end.  A block
-// that enters may also take over the reuse history of its parent, if no other block has followed
-// the parent.
+// Counts how many stored blocks (children) continue each block of an index shard.  Eviction uses
+// the counts to prefer blocks without children, so that a chain usually leaves from its end.  A
+// block that enters may also take over the reuse history of its parent, if no other block has
+// followed the parent.
 //
 // Invariants: while an entry has `counted_in_parent`, the `children` of a parent was raised for it
 // and has not been lowered again.  The `children` of an entry is only a hint: it saturates at
@@ -9,7 +9,7 @@
 // itself has left and entered again.
 // Parent and child may lie in different shards, so BlockIndex raises and lowers the parent's count
 // in separate calls, without the lock of the child's shard.
-// Ownership: changes entries of a ShardEntries and their lists; both outlive it.
+// Ownership: changes the entries of a ShardEntries and an EvictionLists, which outlive it.
 // Thread-safety: none; the shard's lock guards it.
 #pragma once
 
@@ -35,7 +35,7 @@ class ChildCounts {
   }
 
   // The result of Raise.  The call that then enters or counts the child may change `counted_by`.
-  // In the end the caller lowers the count of the parent that `counted_by` names, if any.
+  // In the end the caller calls Lower for the parent that `counted_by` names, if any.
   struct Raised {
     std::optional<uint64_t> counted_by;  // IndexHash of the parent whose `children` was raised
     ReuseHistory history;                // what the child may take over from the parent
@@ -44,13 +44,13 @@ class ChildCounts {
   // Raises the `children` of the block whose IndexHash is `parent`, because `child` continues it.
   // Returns an empty Raised if the shard has no such block or its count is saturated.
   [[nodiscard]] Raised Raise(VariantIndex variant, uint64_t parent, const Digest& child);
-  // Marks the block whose IndexHash is `parent` as shared, because several blocks have followed it
-  // or a block after it.  Returns the IndexHash of that block's own parent, for the caller to mark
-  // next; nullopt or 0 if the caller need not go on.
+  // Marks the block whose IndexHash is `parent` as shared (ReuseHistory), because several blocks
+  // have followed it or a block after it.  Returns the IndexHash of the parent of the block that it
+  // has marked, for the caller to mark next; nullopt or 0 if the caller need not go on.
   [[nodiscard]] std::optional<uint64_t> MarkShared(VariantIndex variant, uint64_t parent);
-  // Lowers the `children` of the block whose IndexHash is `parent`, if this shard has it.  If they
-  // become 0, and the block is listed and was not used after `child_last_use_s`, it becomes the
-  // coldest of its list.  With nullopt it keeps its place.
+  // Lowers the `children` of the block whose IndexHash is `parent`, if this shard has that block.
+  // If the count becomes 0, and the block is on a list of EvictionLists and was not used after
+  // `child_last_use_s`, the block becomes the coldest of its list; with nullopt it does not.
   void Lower(VariantIndex variant, uint64_t parent, std::optional<uint32_t> child_last_use_s);
 
   // A stored block that is not counted in the `children` of its known parent.

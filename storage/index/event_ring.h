@@ -55,7 +55,7 @@ class EventRing {
   [[nodiscard]] uint64_t newest() const { return newest_.load(std::memory_order_acquire); }
   struct Progress {
     size_t events = 0;     // written to `to`
-    uint64_t through = 0;  // no event of `tiers` after `after` and up to this number is left out
+    uint64_t through = 0;  // all events of `tiers` after `after` and up to this number are in `to`
   };
   // Writes to `to` the events of `tiers` with numbers greater than `after`, in order.  Looks at no
   // more than to.size() events, so it may return none although there are some; the next call passes

@@ -1,11 +1,12 @@
-// The order in which the entries of one shard may leave their tier, and how many pages pins keep in
-// each tier.
+// The order in which the entries of one index shard may leave their tier, and how many pages pins
+// keep in each tier.
 //
 // Invariants:
 //   An entry is on at most one list: that of its state (in HOST alone, in HOST and on disk, on disk
-//   alone) and of the class of its reuse history.  `listed` says whether it is on one.
+//   alone) and of the class of its reuse history (ReuseClassOf).  `listed` says whether it is on
+//   one.
 //   An entry in one of these states that is neither held nor pinned (PinnedHere) is listed.  A held
-//   entry may stay listed if it was held untouched (HoldWhat); evictions skip it.
+//   entry may stay listed, as with HoldWhat::kUntouched; evictions skip it.
 //   evictable_pages() is the number of pages of listed entries in HOST.  pinned_pages() counts the
 //   pages of pinned entries (PinnedPages).
 // Code that changes an entry's state, pages or pins must keep these invariants: it calls
@@ -35,7 +36,7 @@ class EvictionLists {
 
   explicit EvictionLists(ShardEntries& entries);
 
-  // Returns whether the entry is on a list and not held.  Evictions choose no other entry.
+  // Returns whether the entry is on a list and not held.  Evictions choose only such entries.
   [[nodiscard]] static bool MayLeave(const IndexEntry& entry) {
     return entry.listed && entry.holds == 0;
   }
@@ -48,7 +49,7 @@ class EvictionLists {
                                       uint32_t now_s);
 
   // Puts the entry on its list or takes it off, as its state, holds and pins require.  An entry
-  // that this puts on its list becomes the hottest there.
+  // that Relist puts on its list becomes the hottest there.
   void Relist(uint32_t slot);
   void Unlist(uint32_t slot);
   // Makes the entry the coldest of its list.  REQUIRES: the entry is listed.
@@ -56,9 +57,9 @@ class EvictionLists {
   // A hint that Relist will take this entry off its list.
   void PrefetchRemove(const IndexEntry& entry) const { host_[0].PrefetchRemove(entry); }
 
-  // Calls change(), which moves the entry to another state; updates the lists and sums itself.  An
-  // entry that was listed becomes the hottest of its new list, even if it is held.  REQUIRES: the
-  // new state has a list if the entry was listed.
+  // Calls change(), which moves the entry to another state, and updates the lists and sums around
+  // that call.  An entry that was listed becomes the hottest of its new list, even if it is held.
+  // REQUIRES: the new state has a list if the entry was listed.
   template <class Change>
   void ChangeState(uint32_t slot, Change change) {
     const bool listed = entries_[slot].listed;
@@ -74,9 +75,8 @@ class EvictionLists {
   }
   // Gives an entry in HOST another extent there.  The entry keeps its place on its list, if any.
   void Resize(uint32_t slot, const Extent& extent);
-  // Adds `more` times the entry's pages to those sums of pinned_pages() in which its pins and state
-  // count.  Callers pass -1 before they change the entry's pins, pages or tiers, and 1 after the
-  // change.
+  // Adds `more` times the entry's pages to the sums of pinned_pages() that include the entry as it
+  // is now.  Callers pass -1 before they change its pins, pages or tiers, and 1 after the change.
   void CountPinned(const IndexEntry& entry, int64_t more);
 
   // An entry that an eviction may choose.
@@ -85,8 +85,8 @@ class EvictionLists {
     uint32_t slot = EntrySlots::kNone;
     double worth = kNothing;
     uint32_t among = 0;  // the number of entries on its list
-    // If two are worth the same, as blocks published within one second may be, the one on the
-    // longer list is less: a short list would otherwise lose even its newest entry.
+    // If two candidates are worth the same, as blocks published within one second may be, the one
+    // on the longer list is less: a short list would otherwise lose even its newest entry.
     friend bool operator<(const Candidate& a, const Candidate& b) {
       return a.worth < b.worth || (a.worth == b.worth && a.among > b.among);
     }
@@ -95,9 +95,9 @@ class EvictionLists {
   // most one of the kEvictionLook coldest of each list, and return the one of those chosen that is
   // worth least, or a Candidate without slot if there is none.  Held entries are never chosen.
   // Entries with children that are in one tier only are chosen only if `parents_too`; such entries
-  // that are skipped may move to the hot end, so that they do not hide the others forever.  An
-  // entry with children that is in both tiers may always be chosen: it stays in the index, so its
-  // children keep their prefix.
+  // that are skipped may become the hottest, so that they do not hide other entries forever.  An
+  // entry with children that is in both tiers may be chosen in any case: it stays in the index, so
+  // its children keep their prefix.
   [[nodiscard]] Candidate LeastInHost(const EvictionPolicy& policy, bool parents_too,
                                       uint32_t now_s);
   [[nodiscard]] Candidate LeastOnDiskAlone(const EvictionPolicy& policy, bool parents_too,
@@ -147,22 +147,21 @@ class EvictionLists {
   }
 
   // Returns the coldest entry that is not held and, unless `parents_too`, has no children; kNone if
-  // the kEvictionLook coldest include no such entry.  Moves the entries that it skips to the hot
-  // end.
+  // the kEvictionLook coldest include no such entry.  Makes the entries that it skips the hottest.
   [[nodiscard]] uint32_t Coldest(RecencyList& list, bool parents_too);
   // Returns the coldest entry that is not held and whose copy on disk is not pinned; kNone if the
-  // kEvictionLook coldest include no such entry.  Moves the entries that it skips to the hot end.
+  // kEvictionLook coldest include no such entry.  Makes the entries that it skips the hottest.
   [[nodiscard]] uint32_t ColdestUnpinnedCopy(RecencyList& list);
   // Of the kEvictionLook coldest entries, returns the coldest that is not held and has no children,
   // or otherwise the coldest that is not held; kNone if all are held.  Moves no entry.
   [[nodiscard]] uint32_t ColdestOfCopied(const RecencyList& list) const;
-  // Returns the least (operator<) of the entries that choose(list) returns for each class.
+  // Returns the least (operator<) of the entries that choose(list) returns for the lists.
   template <class Choose>
   [[nodiscard]] Candidate LeastWorthy(Lists& lists, const EvictionPolicy& policy, uint32_t now_s,
                                       Choose choose);
 
   ShardEntries& entries_;
-  // By class of reuse history: blocks in HOST alone, in HOST and on disk, on disk alone.
+  // Lists by ReuseClassOf, of blocks in HOST alone, in HOST and on disk, and on disk alone.
   Lists host_, copied_, disk_;
   std::atomic<uint32_t> copies_{0};        // number of entries on the lists of copied_
   std::atomic<uint64_t> listed_pages_{0};  // pages of the listed entries in HOST

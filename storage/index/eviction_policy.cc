@@ -54,8 +54,8 @@ uint16_t SpanCode(uint32_t seconds) {
 double UsesPerSecond(double uses, double span_s, uint32_t idle_s, bool may_end) {
   const double rate = uses / (span_s + idle_s);
   if (!may_end) return rate;
-  // The probability that a client that uses the block at this rate, and will use it again, is idle
-  // for this long.
+  // The probability that a client that uses the block at this rate, and will use it again, has not
+  // used it for `idle_s` seconds.
   const double away = std::exp(-uses * std::log1p(idle_s / span_s));
   const double here = (1 - kLastUseShare) * away;
   return rate * here / (kLastUseShare + here);

@@ -3,8 +3,8 @@
 //
 //   worth = expected uses per second x tokens / bytes
 //
-// A block in both HOST and DISK is worth a quarter of this, since it would be loaded and not
-// computed; one that may wait for its spill is worth much more (SetSpilling).
+// A block in both HOST and DISK is worth a quarter of this, since it would be loaded again and not
+// computed; a block that may wait for its spill is worth much more (SetSpilling).
 //
 // The expected rate treats a block as a customer who buys at an individual rate and eventually
 // stays away for good (Fader, Hardie and Lee, "Counting Your Customers the Easy Way", Marketing
@@ -30,9 +30,9 @@ namespace larder {
 
 // What the index records about the uses of a block, except the time of the last one, in two bytes.
 struct ReuseHistory {
-  uint16_t span : 11 = 0;   // code of the seconds from the first use to the last (SpanSeconds)
-  uint16_t uses : 4 = 0;    // not counting the first; if it overflows, uses and span are halved
-  uint16_t shared : 1 = 0;  // several blocks have followed it, or have followed a later block
+  uint16_t span : 11 = 0;   // code of about the seconds from first to last use (SpanSeconds)
+  uint16_t uses : 4 = 0;    // after the first use; if it overflows, uses and span are halved
+  uint16_t shared : 1 = 0;  // several blocks have followed the block, or one after it
   friend bool operator==(const ReuseHistory&, const ReuseHistory&) = default;
 };
 static_assert(sizeof(ReuseHistory) == 2);

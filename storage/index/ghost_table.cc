@@ -8,7 +8,8 @@ namespace {
 
 constexpr size_t kCellsMin = 256;
 
-// The highest bits of a hash choose the shard, the lowest the set; the tag has bits between them.
+// The highest bits of a hash choose the shard, the lowest bits the set of cells; the tag has bits
+// between these.
 uint16_t TagOf(uint64_t hash) { return static_cast<uint16_t>(hash >> 32 | 1); }
 
 }  // namespace

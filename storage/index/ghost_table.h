@@ -4,8 +4,8 @@
 // The table is a hint: a new ghost entry may overwrite another one, a key is now and then taken for
 // another (about one in eight thousand), and all ghost entries are dropped when the table grows.
 // Ownership: part of an IndexShard.  Thread-safety: none; the shard's lock guards it.
-// Memory: none until a block leaves; then at least 2 KiB, and otherwise at most 16 bytes for each
-// entry that the shard had at its largest.
+// Memory: none until a block leaves; then 2 KiB, or at most 16 bytes for each entry that the shard
+// had at its largest if that is more.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ class GhostTable {
   // Adds a ghost entry.  `blocks`: how many entries the shard has now; the table may grow to twice
   // as many cells (or to 256, its least size) and never shrinks.
   void Remember(uint64_t hash, const Departed& departed, uint32_t blocks);
-  // Removes and returns the ghost entry of this hash, or rarely that of another with the same tag.
-  // Returns nullopt if there is none.
+  // Removes and returns the ghost entry of this hash, or rarely that of another hash.  Returns
+  // nullopt if it finds none.
   [[nodiscard]] std::optional<Departed> Take(uint64_t hash);
   [[nodiscard]] uint64_t memory_bytes() const { return cells_.capacity() * sizeof(Cell); }
 

@@ -1,9 +1,9 @@
 // IndexEntry, the entry of one block, which is one cache line; and EntrySlots, the memory of the
-// entries of a shard, in slots with stable addresses.
+// entries of an index shard, in slots with stable addresses.
 //
 // A free entry is all zeros, except `newer`.
 // Ownership: EntrySlots owns the memory, but not what entries point to.
-// Thread-safety: none; the shard's lock guards both.
+// Thread-safety: none; the shard's lock guards entries and slots.
 // Limits: slots 1 .. 2^24 - 1; slab numbers of 16 bits, pages of 24 bits (slabs below 64 GiB).
 #pragma once
 
@@ -51,14 +51,16 @@ struct alignas(64) IndexEntry {
   };
   uint64_t disk_location = 0;  // a DiskLocation of the disk tier; 0: none
   PackedExtent extent;
-  uint32_t newer = 0;  // the next newer entry on its list; in a free entry the next free slot
+  uint32_t newer = 0;  // the next hotter slot on its RecencyList; if free, the next free slot
   uint32_t older = 0;
   uint32_t last_use_s = 0;
   uint16_t holds = 0;
   uint16_t children = 0;  // in any tier; saturates, so it is a hint
   VariantIndex variant{};
   ReuseHistory history;
-  uint8_t follower = 0;  // 0: none is known; a tag of the block that followed; or kManyFollowers
+  // A hash of the block that has followed this one in its chain; 0: none is known; or
+  // kManyFollowers.
+  uint8_t follower = 0;
   BlockState state : 4 = BlockState::kAbsent;
   bool counted_in_parent : 1 = false;  // when it leaves, the parent's `children` is lowered
   bool listed : 1 = false;
@@ -75,9 +77,9 @@ struct alignas(64) IndexEntry {
 static_assert(sizeof(IndexEntry) == 64);
 
 // Returns the hash of a block's name.  The hash includes the variant, since equal digests in many
-// variants, as of an engine's ranks, would otherwise share one run of cells.  The multiplication
-// spreads invented digests that differ in few bits.  Bits 60 to 63 choose the shard, bits 52 to 59
-// are the tag, and the lowest bits choose the cell.
+// variants, as of an engine's ranks, would otherwise collide.  The multiplication spreads digests
+// that a client has made up and that differ in few bits.  Bits 60 to 63 of the hash choose the
+// shard, the lowest bits the cell of its SlotTable; bits 52 to 59 are the tag in the cell.
 [[nodiscard]] inline uint64_t IndexHash(VariantIndex variant, const Digest& digest) {
   constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
   uint64_t h = digest.Hash64();
@@ -102,7 +104,7 @@ class EntrySlots {
   }
   // Returns the slot of an entry of zeros; kNone if all slots are used.
   [[nodiscard]] uint32_t Allocate();
-  // Zeroes the entry and makes its slot free.  REQUIRES: `slot` is from Allocate and not free.
+  // Makes the slot free for a later Allocate.  REQUIRES: `slot` is from Allocate and not free.
   void Free(uint32_t slot);
 
   // Slots [1, end) have an entry or had one.
@@ -114,8 +116,8 @@ class EntrySlots {
 
  private:
   static constexpr uint32_t kChunkSlots = ZeroedMemory::kHugePageBytes / sizeof(IndexEntry);
-  // From this index on, chunks ask for huge pages: the unused part of the last chunk is then at
-  // most a quarter of the memory of the chunks before it.
+  // From this index of chunks_ on, chunks (of 2 MiB) ask for huge pages: the unused part of the
+  // last chunk is then at most a quarter of the memory of the chunks before it.
   static constexpr uint32_t kSmallPageChunks = 4;
 
   const uint32_t entries_max_;

@@ -269,7 +269,7 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, const BlockOnDis
   *slot = entries_.Find(hash, block.variant, block.digest);
   if (*slot != kNone && entries_[*slot].state == BlockState::kHost) {
     if (*slot != same) return EnterResult::kBusy;
-    // The record on disk has the block's bytes, as if it had just been spilled.
+    // The record on disk has the block's bytes, as after a spill.
     ChangeState(*slot, BlockState::kHostDisk);
     entries_[*slot].disk_location = block.location;
     return EnterResult::kEntered;
@@ -286,9 +286,9 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, const BlockOnDis
   return result;
 }
 
-// Takes over `raised.history`, so that a chain mostly stays in one class and its end is not evicted
-// after its beginning.  If the block has a ghost entry with at least as many uses, it continues the
-// history of that entry instead.
+// Takes over `raised.history`, so that the blocks of a chain mostly are in one class (ReuseClassOf)
+// and its end tends to be evicted before its beginning.  If the block has a ghost entry with at
+// least as many uses, it continues the history of that entry instead.
 void IndexShard::Remember(IndexEntry& entry, const Raised& raised, uint32_t now_s) {
   const std::optional<GhostTable::Departed> past = ghosts_.Take(ShardEntries::HashOf(entry));
   entry.history = raised.history;
@@ -305,8 +305,8 @@ std::optional<uint64_t> IndexShard::SetOnDisk(uint32_t slot, uint64_t location) 
   IndexEntry& entry = entries_[slot];
   LARDER_CHECK(entries_.InUse(slot) && entry.holds > 0);
   if (!InHost(entry.state)) return std::nullopt;
-  // An entry in both tiers may be one that was found on disk after the caller had held it
-  // (InsertOnDisk): the newer copy replaces the older one.
+  // The block may be in both tiers already, for example because an older record of it was found on
+  // disk after the caller had held it (InsertOnDisk): the new location replaces the older one.
   if (entry.state == BlockState::kHost) ChangeState(slot, BlockState::kHostDisk);
   return std::exchange(entry.disk_location, location);
 }
@@ -458,8 +458,8 @@ IndexShard::DiskDeparture IndexShard::LeaveDisk(uint32_t slot) {
           .last_use_s = gone.block.last_use_s};
 }
 
-// If the entry is listed, it becomes the hottest of its new list, so that list is only roughly in
-// the order of use.
+// If the entry is listed, it becomes the hottest of its new list, so the new list is only roughly
+// in the order of use.
 FreedExtent IndexShard::DropCopy(uint32_t slot) {
   ChangeState(slot, BlockState::kHost);
   IndexEntry& entry = entries_[slot];

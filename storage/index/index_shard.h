@@ -1,10 +1,10 @@
 // A sixteenth of a BlockIndex: the entries whose hash begins with the shard's number, and the lock
 // that guards them.
 //
-// A part of BlockIndex, whose comments say what the operations mean; those in this file only add to
-// them.  A shard moves entries from state to state (block_state.h) and updates four parts with
-// them, all under its lock: ShardEntries finds entries by name, EvictionLists has the order in
-// which they may be evicted, ChildCounts counts the blocks that continue each block, GhostTable has
+// A part of BlockIndex, whose comments say what the operations mean; the comments in this file only
+// add to them.  A shard moves entries from state to state (block_state.h), and keeps four parts
+// under the same lock: ShardEntries finds entries by name, EvictionLists has the order in which
+// entries may be evicted, ChildCounts counts the blocks that continue each block, GhostTable has
 // the ghost entries of blocks that left.
 // A change of an entry's tiers, pages or pins keeps the invariants of EvictionLists.  An entry that
 // leaves the index loses its name; its slot is freed once it has no hold.
@@ -67,8 +67,8 @@ class IndexShard {
   void Hold(const Group& group, HoldWhat what, uint32_t now_s, std::span<HeldBlock> out)
       LARDER_EXCLUDES(mu_);
   // Adds holds in order.  Returns slots.size(), or the index of the first slot that already has
-  // kClientHoldsMax; that slot and those after it get no hold.  REQUIRES: the caller holds each
-  // slot (CHECKed as far as that is detectable).
+  // kClientHoldsMax holds; that slot and the slots after it get no hold.  REQUIRES: the caller
+  // holds each slot (CHECKed as far as that is detectable).
   [[nodiscard]] size_t HoldAgain(std::span<const uint32_t> slots) LARDER_EXCLUDES(mu_);
   void Unhold(std::span<const uint32_t> slots, std::vector<Extent>* freed,
               std::vector<FreedExtent>* on_disk) LARDER_EXCLUDES(mu_);
@@ -97,8 +97,9 @@ class IndexShard {
             Raised& raised, uint32_t now_s) LARDER_EXCLUDES(mu_);
   // reserved -> absent
   void Abandon(uint32_t slot) LARDER_EXCLUDES(mu_);
-  // absent -> disk; or host -> host+disk, if the block's slot is `same` and the caller has found
-  // its bytes to be those of the record.  REQUIRES: the caller holds `same`, or `same` is kNone.
+  // absent -> disk; or host -> host+disk, if the block's slot is `same`: the caller has found the
+  // bytes of `same` to be those of the record.  REQUIRES: the caller holds `same`, or `same` is
+  // kNone.
   [[nodiscard]] EnterResult InsertOnDisk(uint64_t hash, const BlockOnDisk& block, uint32_t same,
                                          Raised& raised, uint32_t now_s, uint32_t* slot)
       LARDER_EXCLUDES(mu_);
@@ -109,8 +110,8 @@ class IndexShard {
   // (0: the block was not on disk), or nullopt if the entry has left HOST meanwhile.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(uint32_t slot, uint64_t location)
       LARDER_EXCLUDES(mu_);
-  // BeginRewrite and FinishRewrite enclose a rewrite of the entry's disk copy; ReplaceInHost
-  // changes its extent and metadata in HOST.  BlockIndex says when they return false.  From
+  // BeginRewrite and FinishRewrite enclose a rewrite of an entry's disk copy; ReplaceInHost changes
+  // an entry's extent and metadata in HOST.  BlockIndex says when they return false.  From
   // BeginRewrite to FinishRewrite, DropHostCopy does not change the entry.
   [[nodiscard]] bool BeginRewrite(uint32_t slot, uint64_t location) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool FinishRewrite(uint32_t slot, uint64_t location) LARDER_EXCLUDES(mu_);
@@ -159,7 +160,7 @@ class IndexShard {
     uint32_t last_use_s = 0;
   };
   // Least returns a candidate for EvictColdest with `parents_too` false, LeastOnDisk one for
-  // EvictColdestFromDisk.  A Candidate without slot means none.
+  // EvictColdestFromDisk.  Both return a Candidate without slot if they find none.
   [[nodiscard]] Candidate Least(const EvictionPolicy& policy, uint32_t now_s) LARDER_EXCLUDES(mu_);
   [[nodiscard]] Candidate LeastOnDisk(const EvictionPolicy& policy, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
@@ -230,8 +231,8 @@ class IndexShard {
   // As Views, but writes the ChainLinks of blocks that are in a tier.
   [[nodiscard]] uint32_t Links(uint32_t from, std::span<ChainLink> out, size_t* count) const
       LARDER_EXCLUDES(mu_);
-  // Checks the shard, and adds its blocks to sums[variant].  REQUIRES: sums.size() covers every
-  // variant.
+  // Checks the shard, and adds each of its blocks to the element of `sums` for the block's variant.
+  // REQUIRES: sums.size() covers every variant.
   void CheckInvariants(std::span<VariantTotals> sums) const LARDER_EXCLUDES(mu_);
 
  private:

@@ -29,15 +29,15 @@ struct BlockOnDisk {
   uint32_t pages = 0;  // that the block needs in HOST
 };
 
-// Which blocks Hold may return.  kHost: blocks in HOST.  kAnyTier: blocks in HOST or on disk.
-// kUntouched: blocks in HOST or on disk, for a thread of the daemon; the hold does not count as a
-// use, and may exceed kClientHoldsMax.
+// Which blocks BlockIndex::Hold may hold.  kHost: blocks in HOST.  kAnyTier: blocks in HOST or on
+// disk.  kUntouched: as kAnyTier, for a thread of the daemon: the hold does not count as a use, and
+// is not refused at kClientHoldsMax.
 enum class HoldWhat : uint8_t { kHost, kAnyTier, kUntouched };
 
 // An entry has at most kHoldsMax holds, and a hold for a client is refused at kClientHoldsMax.  The
 // holds in between are left to threads of the daemon (HoldWhat::kUntouched).  A hold with which a
-// block has more than kCrowdedHolds is marked `crowded`, so that the caller can keep one client
-// from taking all remaining ones (BlockStore::Acquire).
+// block has more than kCrowdedHolds is marked HeldBlock::crowded, so that the caller can keep one
+// client from taking all remaining holds (BlockStore::Acquire).
 inline constexpr uint16_t kHoldsMax = 65'535, kClientHoldsMax = 60'000, kCrowdedHolds = 16'384;
 
 struct HeldBlock {
@@ -46,7 +46,7 @@ struct HeldBlock {
   // The block was found but is not held: it has too many holds, or BlockStore::Acquire refused it.
   bool full = false;
   bool crowded = false;   // with this hold the block has more than kCrowdedHolds
-  bool repeated = false;  // set by BlockStore::Acquire: an earlier key names the same block
+  bool repeated = false;  // set by BlockStore::Acquire: held for an earlier key of the call
   Extent extent;          // of a block that is on disk only, just the number of pages is valid
   // May be null, as for a block on disk only.  Valid while held, except after ReplaceInHost.
   const BlockMetadata* metadata = nullptr;
@@ -76,7 +76,7 @@ struct EvictedBlock {
   Digest digest;
   Extent extent;
   bool kept_on_disk = false;  // the block has left HOST, but not the index
-  // The record that the caller must erase in the disk tier; 0 if there is none to erase.
+  // The location of the record that the caller must erase in the disk tier; 0 if there is none.
   uint64_t disk_location = 0;
   // The block's metadata and last use before the eviction, for BlockIndex::PutBack.  The metadata
   // may be null.
@@ -86,7 +86,7 @@ struct EvictedBlock {
 
 enum class ClearHow : uint8_t {
   kAll,           // clears a block in the given tiers, even its last copy
-  kKeepLastCopy,  // clears only a block that stays in another tier, decided when it is cleared
+  kKeepLastCopy,  // clears only a block that, when it is cleared, is also in another tier
   kDryRun,        // only returns what kAll would do
 };
 
@@ -98,7 +98,7 @@ struct ClearedBlock {
     // in no other tier.
     kMissing,
     kPinned,  // a pin keeps the block from being cleared
-    kInUse,   // the block is held, and stays in another tier or has kHoldsMax holds
+    kInUse,   // the block is held, and would stay in another tier or has kHoldsMax holds
   };
   Status status = Status::kMissing;
   TierSet tiers = 0;    // the tiers of the call that the block was in

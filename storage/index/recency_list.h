@@ -1,5 +1,5 @@
-// A list of entries of one shard from the coldest, which evictions look at first, to the hottest;
-// roughly the order of their last use.  Doubly linked through the entries.
+// A list of entries of one index shard from the coldest, which evictions look at first, to the
+// hottest; roughly the order of their last use.  Doubly linked through the entries.
 //
 // Ownership: none; EntrySlots owns the entries.
 // Thread-safety: none; the shard's lock guards it.

@@ -60,13 +60,13 @@ class ShardEntries {
   // wrong block: what the index keeps about parents is only a hint.
   [[nodiscard]] uint32_t FindParent(VariantIndex variant, uint64_t hash) const;
 
-  // Adds an entry that has this name and is otherwise all zeros, and returns its slot, or kNone if
-  // no slot is free.
+  // Adds an entry that has this name and is otherwise all zeros, and returns its slot; kNone if all
+  // slots are used.
   // REQUIRES: Find returns kNone for the name.
   [[nodiscard]] uint32_t Add(uint64_t hash, VariantIndex variant, const Digest& digest);
   // Removes the entry's name from the hash table; the entry remains in its slot.
   void Unname(uint32_t slot);
-  // Zeroes the entry and makes its slot free.  REQUIRES: Unname was called for the slot.
+  // Makes the slot free for a later Add.  REQUIRES: Unname was called for the slot.
   void Free(uint32_t slot) { slots_.Free(slot); }
 
   [[nodiscard]] EntrySlots& slots() { return slots_; }

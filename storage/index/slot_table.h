@@ -1,4 +1,5 @@
-// The hash table of a shard, from the hash of a key to the slots whose entries may have that key.
+// The hash table of an index shard, from the hash of a key to the slots whose entries may have that
+// key.
 //
 // A cell has 4 bytes, {8-bit tag | 24-bit slot}.  The tag consists of hash bits that choose neither
 // shard nor cell, so that most cells of other keys are skipped without touching an entry.
@@ -28,15 +29,16 @@ class SlotTable {
   SlotTable();
 
   // Prefetches the cell where a probe for `hash` begins; while the table grows, maybe another
-  // address.  A prefetch reads no value, so a batch can start its cache misses before it takes a
-  // lock.  It prefetches into L2 (500 cold keys: 14 us into L2, 18 us into L1).
+  // address.  A prefetch reads no value, so a caller with many keys can start their cache misses
+  // before it takes a lock.  The cell goes into L2 (500 cold keys: 14 us into L2, 18 us into L1).
   void PrefetchUnlocked(uint64_t hash) const {
     const uintptr_t home = hash & hint_mask_.load(std::memory_order_relaxed);
     const uintptr_t cells = hint_cells_.load(std::memory_order_relaxed);
     __builtin_prefetch(reinterpret_cast<const void*>(cells + home * sizeof(uint32_t)), 0, 1);
   }
 
-  // First and Next walk the slots that have the tag of `hash`, until slot is kNone.
+  // First and Next walk slots, among them all that were inserted under `hash`, until `slot` is
+  // kNone.
   struct Probe {
     uint32_t cell = 0;
     uint32_t slot = kNone;
@@ -56,7 +58,7 @@ class SlotTable {
     ++size_;
   }
 
-  // Removes `slot`; hash_of(slot) and prefetch(slot) are those of Insert.
+  // Removes `slot`; hash_of and prefetch mean what they mean for Insert.
   // REQUIRES: `slot` is in the table under `hash` (CHECKed).
   template <class HashOf, class PrefetchSlot>
   void Erase(uint64_t hash, uint32_t slot, HashOf hash_of, PrefetchSlot prefetch) {

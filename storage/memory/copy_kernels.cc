@@ -23,13 +23,13 @@
 namespace larder {
 namespace {
 
-// Copies of fewer bytes use libc's memcpy, whose stores stay in the cache.
+// Copies of fewer bytes use libc's memcpy, whose stores go through the cache.
 constexpr size_t kSmallBytes = 4096;
 
-// CopyAndHash copies this many bytes at a time, both to the destination and to a buffer that stays
-// in L1, and then hashes the buffer.  1 KiB is one block of XXH3.  Measured (1 MiB segments in
-// order, GB/s): 24.0 with pieces of 1 KiB, 21.7 with 2 and 4 KiB, 20.8 with 8 KiB; hashing the
-// source first and then copying it, 21.6.
+// With a kernel that has a tee, CopyAndHash copies this many bytes at a time, both to the
+// destination and to a buffer that stays in L1, and then hashes the buffer.  1 KiB is one block of
+// XXH3.  Measured (1 MiB segments in order, GB/s): 24.0 with pieces of 1 KiB, 21.7 with 2 and 4
+// KiB, 20.8 with 8 KiB; hashing the source first and then copying it, 21.6.
 constexpr size_t kPieceBytes = 1024;
 constexpr size_t kPieceBytesWithoutTee = 4096;  // the fastest size for a kernel without a tee
 
@@ -59,8 +59,8 @@ void CopyEdge(std::byte* to, std::byte* also, const std::byte* from, size_t byte
   std::memcpy(to, kTwice ? also : from, bytes);
 }
 
-// Copies to `to`, with stores that bypass the cache except at the edges.  If kTwice, also writes
-// the same registers to `also` with ordinary stores.
+// Copies to `to`, with stores that bypass the cache, except for the first and the last bytes
+// (CopyEdge).  If kTwice, also writes the bytes to `also` with ordinary stores.
 template <bool kTwice>
 __attribute__((target("avx2"))) void Nt256(std::byte* to, std::byte* also, const std::byte* from,
                                            size_t bytes) {
@@ -158,7 +158,7 @@ void Flush(std::span<const std::byte> bytes) {
 #endif
 }
 
-// Copies `from` in pieces of 1 MiB, and appends to *seconds the time that each piece took.
+// Copies the whole pieces of 1 MiB in `from`, and appends to *seconds the time that each took.
 void TimePieces(const CopyKernel& kernel, std::span<std::byte> to, std::span<const std::byte> from,
                 std::vector<double>* seconds) {
   constexpr size_t kPiece = 1 << 20;
@@ -171,8 +171,8 @@ void TimePieces(const CopyKernel& kernel, std::span<std::byte> to, std::span<con
   }
 }
 
-// Reorders `values`, which must not be empty.  A mean would include the time in which other
-// processes had the core.
+// Returns the median, and reorders `values`, which must not be empty.  A mean would include the
+// time in which other processes had the core.
 double Median(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -241,8 +241,7 @@ std::vector<CopyKernel> AllKernels() {
 
 CopyKernel ChooseKernel() {
   // Measures copies from memory to memory, and so flushes the caches: for bytes in a cache another
-  // kernel may be the fastest.  The arena asks for huge pages because touching small ones takes
-  // long.
+  // kernel may be the fastest.  Arena asks for huge pages because touching small pages takes long.
   constexpr size_t kBytes = 8 << 20;
   constexpr int kRounds = 6;
   const std::vector<CopyKernel> kernels = AllKernels();

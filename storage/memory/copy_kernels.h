@@ -19,7 +19,7 @@ class CopyKernel {
  public:
   using Function = void (*)(std::byte* to, const std::byte* from, size_t bytes);
   // Copies `from` both to `to` and to `also`, and reads each byte of `from` only once.  The stores
-  // to `also` go through the cache, so a short `also` can then be read from it.
+  // to `also` go through the cache, so a short `also` can then be read from the cache.
   using Tee = void (*)(std::byte* to, std::byte* also, const std::byte* from, size_t bytes);
   // `tee` may be null; CopyAndHash then copies through a buffer.
   constexpr CopyKernel(const char* name, Function function, Tee tee = nullptr)
@@ -33,7 +33,7 @@ class CopyKernel {
   // Copies all of `from`, and returns the XXH3-64 (seed 0) of the bytes that it has written to
   // `to`.  They may differ from what `from` has later, if another process changes `from`.  The
   // caller calls StoreFence() before it tells another thread that the copy is complete.
-  // REQUIRES: to.size() >= from.size(), and no other process writes `to` during the call.
+  // REQUIRES: to.size() >= from.size(), and no other thread or process writes `to` meanwhile.
   [[nodiscard]] uint64_t CopyAndHash(std::span<std::byte> to,
                                      std::span<const std::byte> from) const;
 
@@ -43,8 +43,8 @@ class CopyKernel {
   Tee tee_;
 };
 
-// Orders stores, including non-temporal ones: no other core sees a store after the fence before it
-// sees all stores before the fence.
+// Orders the stores of the calling thread, including non-temporal ones: no other core sees a store
+// after the fence before it sees all stores before the fence.
 void StoreFence();
 
 // Returns libc's memcpy, the baseline for every other kernel.

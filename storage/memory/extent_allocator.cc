@@ -32,8 +32,8 @@ uint32_t SlabPages(ByteCount slab_bytes) {
 }  // namespace
 
 // A window that slides over adjacent runs: it grows at its end, and drops runs from its beginning
-// that it does not need to have `wanted` pages.  It remembers its bounds when it had `wanted` pages
-// and the least total worth.
+// that it does not need to have `wanted` pages.  Of the windows that had `wanted` pages it
+// remembers the one with the least total worth.
 class ExtentAllocator::Window {
  public:
   explicit Window(uint32_t wanted) : wanted_(wanted) {}
@@ -60,8 +60,8 @@ class ExtentAllocator::Window {
   [[nodiscard]] Page begin_or(Page next) const {
     return runs_.empty() ? next : runs_.front().run.begin;
   }
-  // Returns where the cheapest window began.  best_begin() and best_end() are both 0 if no window
-  // was large enough.
+  // Returns where the window with the least total worth began.  best_begin() and best_end() are
+  // both 0 if no window was large enough.
   [[nodiscard]] Page best_begin() const { return best_begin_; }
   [[nodiscard]] Page best_end() const { return best_end_; }
   [[nodiscard]] double best_cost() const { return best_cost_; }
@@ -143,7 +143,7 @@ void ExtentAllocator::Free(const Extent& extent) {
   free_pages_ += extent.pages;
   --live_;
 
-  // Adjacent page numbers on the two sides of a slab's border are not adjacent memory.
+  // Consecutive page numbers on the two sides of a slab's border are not adjacent bytes.
   Page begin = PageOf(extent);
   uint32_t pages = extent.pages;
   auto next = free_by_place_.lower_bound(begin);

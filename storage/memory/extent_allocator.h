@@ -2,16 +2,16 @@
 // which counts as a slab.  Does not touch their bytes.
 //
 // Allocate is best fit over free runs (ranges of free pages in one slab that are as long as
-// possible).  Free runs that become adjacent merge at once, so only live extents and the borders of
-// slabs divide the free pages.  Each live extent has an owner word, a number by which FindWindow
-// names blocks whose eviction makes contiguous space.
+// possible).  Free runs that become adjacent merge at once, so only live (allocated) extents and
+// the borders of slabs divide the free pages.  Each live extent has an owner word, a number by
+// which FindWindow names blocks whose eviction makes contiguous space.
 //
 // Ownership: made by BlockStore (host memory) and DiskShard (data files).
-// Thread-safety: none; its owner calls it under a lock.
+// Thread-safety: none; the class that made it calls it under a lock.
 // Lifecycle: AddSlab (as slabs come online) -> Allocate or AllocateAt -> SetOwner -> Free.
 // Limits: an extent lies in one slab.
 // Cost: Allocate, AllocateAt and Free: O(log free runs).  Free, IsLive, SetOwner and owner also
-// read one bit for each page of the extent, and Free one for each page of a free run behind it.
+// read one bit for each page of the extent, and Free also for each page of a free run after it.
 // Memory: 4.25 B per page (owner word and two bits) and about 40 B per free run.
 #pragma once
 
@@ -29,9 +29,9 @@ namespace larder {
 
 class ExtentAllocator {
  public:
-  // The owner word of an extent: a number that the user of the allocator chooses, by which it finds
-  // the block that lies in the extent.  FindWindow never names an extent with kNoOwner, which a new
-  // extent has until SetOwner.
+  // The owner word of an extent: a number that the user of the allocator chooses, by which the user
+  // finds the block that lies in the extent.  FindWindow never names an extent with kNoOwner, which
+  // a new extent has until SetOwner.
   using Owner = uint32_t;
   static constexpr Owner kNoOwner = 0;
 
@@ -62,17 +62,17 @@ class ExtentAllocator {
   // Returns the owner that SetOwner set, or kNoOwner.  REQUIRES: the extent is live (CHECKed).
   [[nodiscard]] Owner owner(const Extent& extent) const;
 
-  // Returns the worth of one byte of an owner's extent, or nullopt if that owner must not be
-  // evicted.  FindWindow calls it under the lock of the allocator's user.
+  // Returns the worth of one byte of an owner's extent, or nullopt if the block in that extent must
+  // not be evicted.  FindWindow calls it under the lock of the allocator's user.
   using WorthOf = absl::FunctionRef<std::optional<double>(Owner)>;
   // Finds a window, that is, adjacent runs that have at least `pages` pages in all, and returns the
   // owners of its live extents, in the order in which the extents lie.  Examines a bounded number
-  // of runs (kWindowTries) from page `*cursor` on, wrapping around at the end, and chooses the
-  // window whose live pages have the least total worth.  Any value of *cursor is allowed; the call
-  // sets it to where the next search is to begin.  Skips windows that contain an extent with
-  // kNoOwner or one whose owner has no worth (nullopt).  Returns an empty vector if it finds no
-  // window; a call with the new cursor may find one.  If it finds one and `cost` is not null, *cost
-  // is set to the sum over the live extents of worth times pages.
+  // of runs (kWindowTries) from about page `*cursor` on, wrapping around at the end, and chooses
+  // the window whose live pages have the least total worth.  Any value of *cursor is allowed; the
+  // call sets *cursor to where the next search is to begin.  Skips windows that contain an extent
+  // with kNoOwner or an extent whose owner has no worth (nullopt).  Returns an empty vector if it
+  // finds no window; a call with the new cursor may find one.  If it finds one and `cost` is not
+  // null, *cost is set to the sum over the live extents of worth times pages.
   // REQUIRES: 0 < pages <= pages of a slab; Allocate(pages) would fail.
   [[nodiscard]] std::vector<Owner> FindWindow(uint32_t pages, uint64_t* cursor, WorthOf worth,
                                               double* cost = nullptr) const;

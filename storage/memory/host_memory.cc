@@ -59,7 +59,7 @@ std::string ReadText(const std::string& path) {
 
 std::optional<uint64_t> ReadNumber(const std::string& path) {
   uint64_t value = 0;
-  // "max", which cgroup v2 writes for no limit, is not a number either.
+  // The result is nullopt for "max" too, which cgroup v2 writes for no limit.
   if (!absl::SimpleAtoi(ReadText(path), &value)) return std::nullopt;
   return value;
 }
@@ -99,7 +99,7 @@ uint64_t Room(const std::string& group, const Limit::Files& files, bool counts_c
 
 // Returns the least that the limits of `group` and of the groups above it leave available, or
 // kUnknown if none of them has a limit.  In a container the path that /proc/self/cgroup names may
-// not exist below the mount.  Then only the limit at the mount itself applies, usually that of the
+// not exist below the mount.  The limit at the mount itself still applies then, usually that of the
 // container's own group.
 uint64_t RoomUpwards(const std::string& root, std::string group, const Limit::Files& files,
                      bool counts_cache) {

@@ -1,4 +1,4 @@
-// How much memory of this host is available to the daemon.  The daemon's pool must fit in it.
+// How much memory of this host is available to the daemon, mainly for its pool.
 //
 // The values are a snapshot: another process may take the memory a moment later.
 // Thread-safety: only reads /proc and /sys; no state.

@@ -124,7 +124,7 @@ absl::StatusOr<std::unique_ptr<SlabPool>> SlabPool::Create(const Options& option
   const HostMemory memory = options.host_memory();
   if (options.huge_pages && memory.huge_pages_free >= total) {
     // The mapping of a slab reserves its huge pages.  If making the slabs fails, for example
-    // because another process took huge pages first, the pool uses small pages.
+    // because another process took huge pages first, Create tries small pages.
     auto pool = Make(options, slab, /*huge=*/true);
     if (pool.ok()) return pool;
   }
@@ -161,7 +161,7 @@ absl::Status SlabPool::MakeSlab(uint32_t index, bool huge, Slab* slab) const {
       madvise(base, slab_bytes_.value(), MADV_DONTDUMP) != 0) {
     return absl::ErrnoToStatus(errno, "madvise of a slab");
   }
-  // F_SEAL_FUTURE_WRITE does not affect mappings that exist, so ours must exist by now.
+  // F_SEAL_FUTURE_WRITE does not affect mappings that exist, so the daemon maps the slab first.
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL |
                     (options_.seal_future_write ? F_SEAL_FUTURE_WRITE : 0);
   if (fcntl(fd, F_ADD_SEALS, seals) != 0) return absl::ErrnoToStatus(errno, "sealing a slab");
@@ -256,7 +256,7 @@ absl::Status SlabPool::PopulatePages(const Slab& slab) const {
   while (done < slab_bytes_.value()) {
     if (stop_) return absl::CancelledError("populating the pool was stopped");
     const uint64_t piece = std::min(kPopulatePiece.value(), slab_bytes_.value() - done);
-    // If there is no memory, madvise returns an error, whereas touching the pages would raise
+    // If there is no memory, madvise returns an error, whereas touching the pages could raise
     // SIGBUS.
     if (madvise(slab.base + done, piece, MADV_POPULATE_WRITE) == 0) {
       done += piece;

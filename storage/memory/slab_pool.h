@@ -2,13 +2,13 @@
 // from the time that they are online until the pool is destroyed.
 //
 // The pool knows neither which extents are allocated (ExtentAllocator does) nor blocks.  Nor does
-// it keep a process that maps a slab writable from writing bytes that others read.  Slabs never
-// change tenant, and never shrink or grow (they are sealed).  StartPopulating populates them one
-// after the other on a background thread, so that the daemon can serve with the slabs that are
-// already populated (online).  If the host does not provide the huge pages of a slab after all, the
-// slab is made again with small pages.  While the host has too little memory for the next slab, the
-// thread tries again every retry_period.  The mappings are neither inherited by forked children of
-// the daemon nor part of its core dumps.
+// it keep a process that maps a slab writable from writing bytes that other processes read.  Slabs
+// never change tenant, and never shrink or grow (they are sealed).  StartPopulating populates them
+// (makes the host provide their pages) one after the other on a background thread, so that the
+// daemon can serve with the slabs that are already populated (online).  If the host does not
+// provide the huge pages of a slab after all, the slab is made again with small pages.  While the
+// host has too little memory for the next slab, the thread tries again every retry_period.  The
+// mappings are neither inherited by forked children of the daemon nor part of its core dumps.
 //
 // Ownership: made by server/main (one per tenant), outlives every ExtentAllocator and BlockStore
 // that uses it.  A slab's memory continues to exist while a client still maps it.
@@ -44,7 +44,7 @@ class SlabPool {
     ByteCount bytes;              // total, rounded down to whole slabs; at least one slab
     ByteCount slab_bytes;         // 0: DefaultSlabBytes(bytes)
     std::string name = "larder";  // shown in /proc/PID/maps, followed by the slab's number
-    // True for a tenant without trusted writers: once a slab is made, no process can map it
+    // True if no client may map the pool writable: once a slab is made, no process can map it
     // writable, whatever descriptor the process obtains.  The daemon writes through the mapping
     // that it made before the seal.
     bool seal_future_write = false;
@@ -109,8 +109,8 @@ class SlabPool {
   // Returns the page sizes of the slabs: "4 KiB", "2 MiB hugetlb", or "2 MiB hugetlb and 4 KiB" if
   // the host did not provide the huge pages of some slabs.
   [[nodiscard]] const char* pages() const;
-  // Returns true if at least one slab is online and all slabs that are online are locked in memory,
-  // so that the host cannot swap them out.
+  // Returns true if Options::lock_memory is set, at least one slab is online, and all online slabs
+  // are locked in memory, so that the host cannot swap them out.
   [[nodiscard]] bool locked() const { return locked_; }
 
   // Returns the bytes of an extent in the daemon's own mapping.

@@ -14,8 +14,8 @@ bool IsIn(const BlockIndex::Presence& block, Tier tier) {
 
 }  // namespace
 
-// A pin of DISK also keeps a block in HOST until the block is on disk, so it may need bytes of both
-// tiers.
+// A pin of DISK also keeps a block in HOST until the block is on disk, so such a pin may need bytes
+// of both tiers.
 bool BlockPins::HasRoom(Tier tier, const BlockIndex::Presence& block) const {
   const ByteCount bytes(block.pages * kPageBytes);
   const auto has = [&](Tier of, ByteCount most) { return index_.PinnedBytes(of) + bytes <= most; };
@@ -110,8 +110,8 @@ void BlockPins::Mark(const PinKey& key) {
 }
 
 // Add and Restore change the table and size_ before they mark the index.  Entered reads size_ and
-// the table after the name has entered the index.  So if Entered and one of them run concurrently,
-// at least one of the two marks the entry, if the limits allow it.
+// the table after the name has entered the index.  So if Entered runs concurrently with Add or
+// Restore, at least one of the two calls marks the entry, if the limits allow it.
 void BlockPins::Entered(VariantIndex variant, const Digest& digest) {
   if (size() == 0) return;
   MutexLock lock(mu_);

@@ -1,18 +1,20 @@
 // The pins of a store: the table of all pins (PinTable), and the marks in the index by which
 // evictions know pinned blocks (BlockIndex::SetPinned).
 //
-// A pin belongs to the name of a block: if the block is lost, and a block of this name is then
-// published or found on disk again, the pin keeps the new block if the limits allow it (Entered).
-// A block keeps its mark until the last pin of its key ends, or its name does.
+// A pin belongs to the name of a block (variant and digest): if the block is lost, and a block of
+// this name is then published or found on disk again, the pin keeps the new block if the limits
+// allow it (Entered).  A block keeps its mark until the last pin of its PinKey ends, or the block
+// loses its name.
 //
 // Ownership: part of BlockStore; the index outlives it.
 // Thread-safety: all methods from any thread.
 // Locks: `mu_` is taken after BlockStore::mu_ and before that of an index shard.
 // Limits: `pins_max` pins and, in each tier, the bytes of the blocks that pins keep, so that other
-// blocks have capacity too.  If the bytes do not suffice when the block of a pin enters, the pin
-// does not keep it.  In Add, a user that has a pin already (PinTable) gets another only if it then
-// has at most three times as many pins as are still free; for the first pin of a key, the same
-// holds for the bytes.
+// blocks have capacity too.  If a limit of bytes is reached when the block of a pin enters the
+// index, the pin does not keep the block.  In Add, a user (PinTable) that has a pin already gets
+// another only if it then has at most three times as many pins as are still free; if no pin of the
+// key keeps the block yet, the same holds for the bytes.  Pins that are renewed are not compared
+// with these shares.
 #pragma once
 
 #include <atomic>
@@ -38,10 +40,11 @@ class BlockPins {
       : limits_(limits), index_(index), table_(limits.pins_max) {}
 
   // Adds a pin, or changes the deadline of an existing one.  kOk: the pin exists and the block is
-  // in its tier.  kPending: the pin exists, but the block is only in the other tier, from which it
+  // in key.tier.  kPending: the pin exists, but the block is only in the other tier, from which it
   // has yet to be copied.  kMissing: there is no such block; nothing has changed.  kFull: a limit
-  // is reached; nothing has changed.  The deadline of a pin without owner (a prefetch) never
-  // becomes earlier, since several callers share this pin.
+  // is reached; nothing has changed, except the deadline of a pin that the owner has already.  The
+  // deadline of a pin without owner (a prefetch) never becomes earlier, since several callers share
+  // this pin.
   // REQUIRES: key.tier is kHost or kDisk.
   [[nodiscard]] BlockStatus Add(std::string_view owner, const PinKey& key, uint64_t deadline_ms)
       LARDER_EXCLUDES(mu_);
@@ -76,8 +79,8 @@ class BlockPins {
  private:
   // Whether a pin of `tier` for this block would stay within the bytes that pins may keep.
   [[nodiscard]] bool HasRoom(Tier tier, const BlockIndex::Presence& block) const;
-  // Whether the owner's user may have one more pin and, if this is the block's `first` pin in
-  // `tier`, the block's bytes too.
+  // Whether the owner's user may have one more pin and, if this is the `first` pin that keeps the
+  // block in `tier`, the block's bytes too.
   [[nodiscard]] bool HasShare(std::string_view owner, Tier tier, const BlockIndex::Presence& block,
                               bool first) const LARDER_REQUIRES(mu_);
   // Marks the key's block as pinned, if it exists and the limits allow it.

@@ -10,10 +10,10 @@
 namespace larder {
 namespace {
 
-// How long a writer should wait before it asks again if the pool is full.
+// How long a writer should wait after kFull before it asks again.
 constexpr Duration kRetryAfterFull = std::chrono::milliseconds(20);
-// For an extent, an allocation first evicts at most this many of the least worthy blocks.  If that
-// is not enough, it evicts the blocks of one window, which bounds the time under the lock.
+// For an extent, AllocateEvicting first evicts at most this many blocks of little worth.  If that
+// is not enough, it evicts the blocks of one window (EvictWindow).  This bounds the time under mu_.
 constexpr int kEvictionsPerAllocation = 64;
 // After this many evictions EvictToWatermark unlocks mu_, so that other threads can lock it.
 constexpr size_t kEvictionBatch = 32;
@@ -328,9 +328,9 @@ BlockStatus BlockStore::Fill(ExtentReservation& reservation, size_t i, const New
   return BlockStatus::kOk;
 }
 
-// If the disk's block enters the index after this answer, either that or the publish finds the name
-// taken there.  The daemon hashes the bytes itself for the comparison: a writer could send the
-// hashes of the record with other bytes.
+// If the disk's block enters the index after this answer, it or the published block finds the name
+// taken, whichever comes second.  The daemon hashes the bytes itself for the comparison: a writer
+// could send the hashes of the record with other bytes.
 BlockStatus BlockStore::AskDisk(const NewBlock& block, const Extent& extent) {
   DiskTier* const disk = untold_.load(std::memory_order_acquire);
   if (disk == nullptr) return BlockStatus::kOk;
@@ -454,7 +454,7 @@ size_t BlockStore::EvictToWatermark(size_t blocks_max) {
   return evicted;
 }
 
-// A block that has left HOST without a copy on disk is lost, and is counted.
+// Counts in evicted_unspilled_ a block that has left HOST without a copy on disk, and so is lost.
 void BlockStore::CountEviction(const BlockIndex::Evicted& gone) {
   if (!gone.kept_on_disk) evicted_unspilled_.fetch_add(1, std::memory_order_relaxed);
 }

@@ -1,4 +1,4 @@
-// A tenant's blocks.  The server uses them through this class, which joins pool, extents, index,
+// A tenant's blocks.  The server uses them through BlockStore, which joins pool, extents, index,
 // eviction, pins and metadata.
 //
 // The store does not copy bytes: writers write them into the extents of an ExtentReservation, and
@@ -13,7 +13,7 @@
 // the caller passes.
 // Locks: `mu_` guards the allocator; the index has its own locks.  Order: mu_, then the lock of
 // pins(), then that of an index shard.  `disk_mu_` is a leaf.  Acquiring and releasing blocks takes
-// no lock of the store unless bytes become free.
+// neither mu_ nor disk_mu_ unless it frees bytes or a record.
 #pragma once
 
 #include <atomic>
@@ -79,8 +79,8 @@ class ExtentReservation {
   ByteCount held_;
 };
 
-// Blocks that are held for reading.  Until the lease is destroyed or Reset, they keep their bytes,
-// and those in HOST their metadata, even if their names are removed meanwhile.
+// Blocks that are held for reading.  Until the lease is destroyed or Reset, the blocks keep their
+// bytes, and blocks in HOST their metadata, even if their names are removed meanwhile.
 class BlockLease {
  public:
   BlockLease() = default;
@@ -104,7 +104,7 @@ class BlockStore {
  public:
   struct Options {
     double lease_share = 0.25;     // of the pool, per process
-    double free_watermark = 0.04;  // EvictToWatermark tries to free this share of the pool
+    double free_watermark = 0.04;  // EvictToWatermark tries to keep this share of the pool free
     double pin_share = 0.5;        // of the pool, and of the disk, that pins may keep
     ByteCount disk_limit;          // the size of the disk tier; 0: pins on disk have no byte limit
     size_t pins_max = 131'072;
@@ -177,8 +177,8 @@ class BlockStore {
   // exceed the budget is marked `full`.  HoldWhat::kAnyTier also holds blocks that are only on
   // disk.  They count with the bytes that they would need in HOST, and a promotion makes them
   // readable (Promoter).  A lease holds each block once: later keys of a held block are marked
-  // `repeated`.  A block that has more than kCrowdedHolds is also marked `full` if may_crowd(ref)
-  // returns false.
+  // `repeated`.  A block that would then have more than kCrowdedHolds holds is also marked `full`
+  // if may_crowd(ref) returns false.  A block that is marked `full` is not held.
   [[nodiscard]] AcquireResult Acquire(
       VariantIndex variant, std::span<const Digest> digests, ByteCount budget,
       HoldWhat what = HoldWhat::kHost,
@@ -194,12 +194,12 @@ class BlockStore {
   // HOST, and TakeFreedExtents returns a record that leaves the disk, each after the last hold.
   ClearedBlock Clear(VariantIndex variant, const Digest& digest, TierSet tiers, ClearHow how)
       LARDER_EXCLUDES(mu_);
-  // Evicts up to `blocks_max` blocks from HOST until free_watermark of the pool that is online is
-  // free, or it finds none to evict, so that later reservations need not evict.  Returns how many
-  // it evicted.
+  // Evicts up to `blocks_max` blocks from HOST until Options::free_watermark of the online part of
+  // the pool is free, or it finds no block to evict, so that later reservations need not evict.
+  // Returns how many blocks it evicted.
   size_t EvictToWatermark(size_t blocks_max) LARDER_EXCLUDES(mu_);
 
-  // ---- The disk: what the threads that move bytes between the tiers (Spiller, Promoter) report.
+  // ---- The disk: for the threads that move bytes between the tiers (Spiller, Promoter).
 
   // TierWorker calls this when `disk` may have blocks whose names the index does not know yet, and
   // later with nullptr.  In between, Publish and Fill ask the disk for the name, and may wait for
@@ -210,7 +210,7 @@ class BlockStore {
   [[nodiscard]] bool asks_disk() const {
     return untold_.load(std::memory_order_acquire) != nullptr;
   }
-  // Returns the variant's index, and keeps the spec that is registered first for it (SpecOf).
+  // Returns the variant's number, and keeps the spec that is registered first for it (SpecOf).
   // Returns ResourceExhausted if there are too many variants.
   [[nodiscard]] absl::StatusOr<VariantIndex> RegisterVariant(const VariantSpec& spec)
       LARDER_EXCLUDES(disk_mu_);
@@ -265,7 +265,7 @@ class BlockStore {
   // tier has the block or it has kHoldsMax holds; otherwise the caller must Unhold it.
   [[nodiscard]] BlockIndex::Held HoldUntouched(VariantIndex variant, const Digest& digest);
   // Adds a hold to each of these blocks, which the caller already holds.  Returns false, and adds
-  // no hold, if one of them already has kClientHoldsMax.
+  // no hold, if one of the blocks already has kClientHoldsMax holds.
   [[nodiscard]] bool HoldAgain(std::span<const EntryRef> held) { return index_.HoldAgain(held); }
   void Unhold(std::span<const EntryRef> held) { ReleaseHolds(held); }
 
@@ -306,8 +306,8 @@ class BlockStore {
 
   [[nodiscard]] uint32_t NowSeconds() const;
   // Allocates `pages` pages, and evicts blocks if necessary.  Appends the evicted blocks to *gone,
-  // and frees their extents.  Returns nullopt if it finds no extent even so; *gone then has what it
-  // evicted.
+  // and frees their extents.  Returns nullopt if it finds no extent even then; *gone still has what
+  // it evicted.
   [[nodiscard]] std::optional<Extent> AllocateEvicting(uint32_t pages,
                                                        std::vector<BlockIndex::Evicted>* gone)
       LARDER_REQUIRES(mu_);

@@ -1,9 +1,8 @@
 // Reads the blocks that are only on disk, slowly and again and again, to find damaged records
-// before an engine waits for them.  It drops a block that it finds damaged if the block is still
-// only on disk.
+// before an engine waits for them.  It drops a damaged block if the block is still only on disk.
 //
-// The verifier reads one block at a time, at a bounded rate, and holds it meanwhile.  After a
-// failure of the disk it pauses.
+// The verifier reads one block at a time, and holds the block meanwhile.  After a failure of the
+// disk the verifier pauses.
 // Ownership: the daemon or a test; store and tier outlive it.  Thread-safety: stats from any
 // thread.
 // Lifecycle: made (runs) -> destroyed (the thread ends after the block that it is reading).
@@ -34,8 +33,9 @@ class DiskVerifier {
   using Stats = VerifyLoop::Stats;
   [[nodiscard]] Stats stats() const { return loop_.stats(); }
 
-  // Reads and checks one block in pieces until one fails, and adds the size of each good piece to
-  // *bytes.  Returns kDamaged also if the tier has no description of the block.
+  // Reads and checks one block in pieces of whole segments until a piece fails, and adds the size
+  // of each good piece to *bytes.  Returns kDamaged also if the tier has no description of the
+  // block.
   [[nodiscard]] static DiskTier::GetStatus Check(DiskTier& tier, const DiskAddress& block,
                                                  ByteCount* bytes);
 

@@ -1,14 +1,14 @@
 // Reads the blocks of the pool, slowly and again and again, to find a flipped bit or a stray write
 // of a process that maps the pool.  For a damaged block it calls BlockStore::DropDamaged.
 //
-// The verifier holds one block at a time, while it hashes it; this does not count as a use.  A
-// block that has no hashes yet is hashed at the first look, which finds no damage.  Encoded
+// The verifier holds one block at a time, while it hashes that block; this does not count as a use.
+// A block that has no hashes yet is hashed at the first look, which finds no damage.  Encoded
 // segments are checked without decoding them.
 // Ownership: the daemon or a test; the store outlives it.  Thread-safety: stats from any thread.
 // Lifecycle: made (runs) -> destroyed (the thread ends after the block that it is checking).
 // Limits: about `bytes_per_s` of payloads at most, on average; a block that it hashes counts as at
 // least kChargedMin.
-// Cost: about 0.2 % of a core at 16 MiB/s.
+// Cost: about 0.2 % of a core at 16 MiB/s of large blocks.
 #pragma once
 
 #include <functional>

@@ -151,7 +151,7 @@ void Promoter::Run() {
   }
 }
 
-// Describes many blocks at once: one search in the catalog instead of many.
+// Looks up many blocks at once, since one call of DiskTier::Describe is cheaper than many.
 void Promoter::Describe(Running& running, size_t first) {
   const std::span<const Wanted> blocks = std::span(running.job.blocks).subspan(first);
   const Digest variant = store_.index().VariantId(running.job.variant);
@@ -162,7 +162,7 @@ void Promoter::Describe(Running& running, size_t first) {
   if (running.cancelled) return;
   if (worth_asking()) {
     if (tier_.Describe(addresses, known).ok()) return;
-    // If some blocks are known, only a part of the disk has failed, and blocks on other parts can
+    // If some blocks were found, only a part of the disk has failed, and blocks on other parts can
     // be read.
     if (std::ranges::none_of(known, [](const auto& one) { return one.has_value(); }))
       breaker_.Failed(clock_.Now());
@@ -236,7 +236,7 @@ std::optional<DiskTier::Description> Promoter::TakeDescription(Running& running,
   std::optional<DiskTier::Description> known = std::move(running.known[block]);
   running.known[block].reset();
   // If the record was rewritten at another place since the job was made, the description may be of
-  // the old record or of the new one, so it is looked up again.
+  // the old record or of the new one, so the description is looked up again.
   if (static_cast<uint64_t>(address.location) != running.job.blocks[block].location &&
       !tier_.Describe({&address, 1}, {&known, 1}).ok()) {
     running.readable = false;
@@ -293,7 +293,7 @@ BlockStatus Promoter::Read(Running& running, size_t block, PayloadCodec& codec,
   if (!store_.FinishPromote(wanted.ref, room.reservation, std::move(metadata)))
     return BlockStatus::kMissing;
   *held = store_.index().LookAt(wanted.ref);
-  // The owner word on disk may still be that of an earlier entry of this name
+  // The disk tier's owner word for the record may still name an earlier index entry of this block
   // (BlockIndex::DropHostCopy).
   tier_.SetOwner(address.location, wanted.ref.value);
   return BlockStatus::kOk;

@@ -4,16 +4,16 @@
 // A job has blocks that one lease, prefetch or call waits for.  Several threads may read blocks of
 // one job at the same time.  A free thread prefers the job with the fewest bytes left; the longer a
 // job has waited, the smaller it counts, so that no job starves.  Jobs that want the same block at
-// the same time usually share one read.  All jobs share a limit of waiting blocks; a session
-// gets at most half of what the other sessions leave then.
+// the same time usually share one read.  The number of waiting blocks is limited: when a job is
+// added, its session may have at most half of what the other sessions leave of the limit.
 //
 // A block that is encoded on disk is decoded by the thread that reads it: HOST gets raw bytes.
 // The promoter reports no error of the disk: a block that the disk fails to read is reported as
 // missing, or as damaged if that keeps happening.  For a while after a failure of the disk the
 // promoter begins no read, and reports blocks that it would have to read as missing (worth_asking).
 // Ownership: the daemon or a test; store, tier and clock outlive it.  Thread-safety: all methods
-// from any thread; `ready` is called without a lock, from the promoter's threads, from a thread
-// that calls Readmit, or from the destructor.
+// from any thread; Job::ready is called without a lock of the promoter, from the promoter's
+// threads, from a thread that calls Readmit, or from the destructor.
 // Lifecycle: made (runs) -> destroyed (waits for reads that are under way; blocks that no thread
 // has taken are answered kCancelled).
 #pragma once
@@ -50,8 +50,8 @@ class Promoter {
     VariantIndex variant = VariantIndex::kNone;
     std::vector<Wanted> blocks;  // in the order in which the caller wants them
     ByteCount remaining;         // what the request has to load besides these blocks
-    // Called once for each block of a job that was submitted.  kOk: the block's bytes are in HOST,
-    // at Held::extent, and stay there at least until this function returns.
+    // Called once for each block of a submitted job.  kOk: the block's bytes are in HOST, at
+    // Held::extent, and stay there at least until this function returns.
     std::function<void(const Wanted&, BlockStatus, const BlockIndex::Held&)> ready;
   };
 
@@ -60,7 +60,7 @@ class Promoter {
   class Running;
   using Prepared = std::shared_ptr<Running>;
   static constexpr size_t kWaitingMax = 262'144;  // blocks of all jobs that are not yet answered
-  // One search in the catalog describes up to this many blocks of a job.
+  // DiskTier::Describe is called for up to this many blocks of a job at once.
   static constexpr size_t kDescribedAtOnce = 256;
 
   Promoter(size_t threads, BlockStore& store, DiskTier& tier, const Clock& clock,
@@ -69,13 +69,13 @@ class Promoter {
   Promoter(const Promoter&) = delete;
   Promoter& operator=(const Promoter&) = delete;
 
-  // Adds holds on the job's blocks, which the caller must hold during the call, and counts the
-  // blocks in the share of the job's session.  Returns nullptr if too many blocks would then wait,
-  // or if a block has too many holds.
+  // Adds holds on the job's blocks, which the caller must hold during the call, and counts them
+  // among the waiting blocks of the job's session.  Returns nullptr if too many blocks would then
+  // wait, or if a block has too many holds.
   [[nodiscard]] Prepared Prepare(Job job) LARDER_EXCLUDES(mu_);
   // Queues the job, without waiting for the disk.
   void Submit(Prepared prepared) LARDER_EXCLUDES(mu_);
-  // After this, blocks of the job that no thread has taken yet are answered kCancelled.
+  // After this, blocks of the job on which no thread has begun to work are answered kCancelled.
   static void Cancel(const Prepared& prepared);
   // Returns for how many blocks the job still keeps header and tokens.  For tests.  REQUIRES: all
   // blocks of the job were answered.
@@ -114,13 +114,14 @@ class Promoter {
     size_t block = 0;
   };
 
-  // Counts the blocks that wait, by session.  The promoter shares ownership with its jobs, since a
-  // job that is never submitted may return its share after the promoter was destroyed.
+  // Counts the blocks that wait, by session.  The promoter shares ownership of this object with its
+  // jobs, since a job that is never submitted may subtract its blocks after the promoter was
+  // destroyed.
   class Shares {
    public:
     explicit Shares(size_t waiting_max) : waiting_max_(waiting_max) {}
-    // Returns false, and counts nothing, if that would give the session more than half of what the
-    // other sessions leave of waiting_max.
+    // Adds `blocks` blocks of the session.  Returns false, and adds none, if the session would then
+    // have more than half of what the other sessions leave of waiting_max.
     [[nodiscard]] bool Take(SessionId session, size_t blocks) LARDER_EXCLUDES(mu_);
     void GiveBack(SessionId session, size_t blocks) LARDER_EXCLUDES(mu_);
     [[nodiscard]] size_t waiting() const LARDER_EXCLUDES(mu_);
@@ -134,14 +135,15 @@ class Promoter {
   };
   void Run() LARDER_EXCLUDES(mu_);
   [[nodiscard]] RunningRef Next() LARDER_REQUIRES(mu_);
-  // Tries to look up headers and tokens of the next blocks of the job, from job.blocks[first] on.
+  // Tries to look up headers and tokens of up to kDescribedAtOnce blocks of the job, from
+  // job.blocks[first] on.
   void Describe(Running& running, size_t first);
   void PromoteOne(const RunningRef& running, size_t block, PayloadCodec& codec)
       LARDER_EXCLUDES(mu_);
   [[nodiscard]] BlockStatus Read(Running& running, size_t block, PayloadCodec& codec,
                                  BlockIndex::Held* held);
-  // Returns header and tokens of the block, and removes them from running.known; nullopt if they
-  // are not known.
+  // Returns header and tokens of the block, which it removes from running.known or looks up again;
+  // nullopt if they are not known.
   [[nodiscard]] std::optional<DiskTier::Description> TakeDescription(Running& running, size_t block,
                                                                      const DiskAddress& address);
   // Reads a whole payload and decodes it into `to`; on kOk, *table is the segment table of the
@@ -152,8 +154,8 @@ class Promoter {
   void Answer(const RunningRef& running, size_t block, BlockStatus status,
               const BlockIndex::Held& held) LARDER_EXCLUDES(mu_);
   void Count(BlockStatus status, ByteCount bytes) LARDER_EXCLUDES(mu_);
-  // Called if a read of the block failed.  Returns kMissing and opens the breaker; or returns
-  // kDamaged if this block keeps failing while other blocks can be read.
+  // Called if a read of the block failed.  Returns kMissing and opens breaker_, which stops reads
+  // for a while; or returns kDamaged if this block keeps failing while other blocks can be read.
   [[nodiscard]] BlockStatus Failed(const Wanted& wanted) LARDER_EXCLUDES(mu_);
 
   BlockStore& store_;
@@ -198,12 +200,14 @@ class Promoter::Running {
   const Job job;
   std::vector<EntryRef> held;  // the job's blocks; the destructor ends these holds
   std::atomic<bool> cancelled{false};
-  // Element i belongs first to the thread that describes block i, then to the thread that reads the
-  // block, then to the thread that answers it, which clears the element: a lease may keep this job
-  // alive long after its answers.
+  // Header and tokens of each block of the job, if they were found.  Element i belongs first to the
+  // thread that looks up block i, then to the thread that reads the block, then to the thread that
+  // calls job.ready for it, which clears the element: a lease may keep this job alive long after
+  // that.
   std::vector<std::optional<DiskTier::Description>> known;
-  // True while no search in the catalog has failed or was skipped because the disk had failed.  A
-  // block that was looked up and is not known is then not on disk, or its description is damaged.
+  // True while no DiskTier::Describe for this job has failed or was skipped because the disk had
+  // failed.  A block that was looked up and is not known is then not on disk, or its description is
+  // damaged.
   std::atomic<bool> readable{true};
   size_t next = 0;       // the next block of job.blocks to read
   size_t described = 0;  // the number of blocks that are described

@@ -20,10 +20,10 @@ constexpr size_t kErasuresAtOnce = 1024;
 // `wanted`.
 constexpr uint64_t kBytesMax = 8;
 constexpr uint64_t kSlices = 4;
-// A batch ends after so many puts in a row that found no space for any of its blocks.
+// A batch ends after this many puts in a row that found no space for any of its blocks.
 constexpr int kTries = 4;
-// A block is dropped when it has been postponed so often.  Another thread may take the space that
-// this thread has freed, so a first try may find none.
+// A block is dropped when it has been postponed this often.  It is not dropped at once, because
+// another thread may have taken the space that this thread had freed.
 constexpr uint8_t kPostponedMax = 8;
 constexpr uint8_t kFailedAloneMax = 8;
 
@@ -186,7 +186,7 @@ bool Spiller::Take(Batch* batch, Item* item) {
 }
 
 void Spiller::Fill(Batch* batch) {
-  // A batch is full at 1 / kShareOfPool of the pool, since held blocks cannot be evicted.
+  // A batch takes about 1 / kShareOfPool of the pool at most, since held blocks cannot be evicted.
   constexpr uint64_t kShareOfPool = 32;
   const ByteCount pool_share(store_.pool().total_bytes().value() / kShareOfPool);
   const ByteCount enough = std::min({options_.batch_bytes, tier_.batch_bytes(), pool_share});
@@ -207,8 +207,8 @@ void Spiller::EraseFreedExtents() {
   }
 }
 
-// If a part of the disk cannot erase, the space of the blocks in it stays allocated.  The disk
-// counts as failed only if no part could free all such space.
+// If a part of the disk cannot erase, only space in that part stays allocated.  So the disk counts
+// as failed only if the retry (Erase without blocks) succeeds in no part.
 void Spiller::Erase(std::span<const DiskAddress> blocks) {
   if (!tier_.Erase(blocks).ok() && !tier_.Erase({}).ok()) Failed();
 }
@@ -299,8 +299,8 @@ void Spiller::Release(const Batch& batch) {
   EndWriting(batch.names);
   stats_.dropped_failed += Requeue(batch.again);
   stats_.dropped_room += Requeue(batch.postponed);
-  // Wakes another thread for the queued items, since this thread has more to do before it looks at
-  // the queue.
+  // Wakes another thread for the items in the queue, since this thread has more to do before it
+  // takes any.
   if (!queue_.empty()) wake_.NotifyOne();
 }
 
@@ -336,7 +336,7 @@ void Spiller::PutWithRoom(Batch* batch) {
     ByteCount bytes;
     for (const Block& block : left) bytes += ByteCount(block.payload.size());
     MakeRoom(bytes);
-    // No block left the batch, perhaps because the free space is scattered.
+    // This put found no space for any block, perhaps because the free space is scattered.
     if (in_vain > 0) MakeWindows(left);
   }
   for (Block& block : left) Postpone(std::move(block.item), batch);
@@ -351,8 +351,8 @@ void Spiller::Postpone(Item item, Batch* batch) {
   ++stats_.dropped_room;
 }
 
-// Tries to make an eighth and 1 MiB more than `bytes`, for headers, and because part of the free
-// space is scattered.
+// Tries to make space for `bytes`, and for an eighth of `bytes` and 1 MiB more: for headers, and
+// because part of the free space is scattered.
 void Spiller::MakeRoom(ByteCount bytes) {
   const ByteCount wanted(bytes.value() + bytes.value() / 8 + MiB(1).value());
   const ByteCount slice(wanted.value() / kSlices);
@@ -407,7 +407,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
         TryAgain(blocks[i].item, written, batch);
         break;
       case DiskTier::PutStatus::kNotNow:
-        // This is no failure of the disk, so it does not open the breaker.
+        // kNotNow is no failure of the disk, so it does not open breaker_.
         Postpone(std::move(blocks[i].item), batch);
         break;
       case DiskTier::PutStatus::kTaken:
@@ -429,8 +429,8 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
   return without_space;
 }
 
-// A block that the disk can never write must not keep opening the breaker, which stops the writes
-// of all blocks; so it is dropped in the end.
+// A block that the disk can never write must not keep opening breaker_, which stops the writes of
+// all blocks; so such a block is dropped in the end.
 void Spiller::TryAgain(Item item, bool mates_written, Batch* batch) {
   const uint64_t puts = puts_;
   const uint64_t before = item.failed_after.value_or(puts);

@@ -1,15 +1,15 @@
 // Copies blocks from HOST to the disk tier in the background, evicts blocks from disk to make
 // space, and reports when a block is durable.
 //
-// The queue contains names of blocks.  The spiller holds a block only while it is in a batch, so
-// that blocks in the queue can be evicted from the pool.  Offer never waits: a name that finds the
-// queue full, or whose block has left all tiers before its turn, is dropped.  A block that the disk
-// failed to write is usually tried again.  A thread takes the names that wait, up to a batch, so
-// writes become larger the more names wait.
+// The queue contains names of blocks (variant and digest).  The spiller holds a block only while
+// the block is in a batch (the blocks that one thread writes together), so that blocks in the queue
+// can be evicted from the pool.  Offer never waits: a name that finds the queue full, or whose
+// block has left all tiers before its turn, is dropped.  A block that the disk failed to write is
+// usually tried again.  The more names wait, the larger the batches are, up to a limit.
 //
-// A name is in at most one batch at a time: two records of one name would race for its entry in the
-// catalog.  Before a block is written, its bytes are checked against its hashes, or hashed if its
-// writer sent none.
+// A name is in at most one batch at a time, since two records of one name would race for its entry
+// in the catalog.  Before a block is written, its bytes are checked against its hashes, or hashed
+// if its writer sent none.
 // Ownership: the daemon or a test; store, tier and clock outlive it.  Thread-safety: all methods
 // from any thread; `durable` is called from the spiller's threads, possibly from several at the
 // same time, and they wait until it returns.
@@ -57,13 +57,13 @@ class Spiller {
   Spiller& operator=(const Spiller&) = delete;
 
   // Queues a block that was published.  `who`: the session that `durable` receives.  Does not wait:
-  // if the queue is full, the block is counted and dropped.
+  // if the queue is full, the block is not queued (Stats::dropped_queue).
   void Offer(SessionId who, VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
   // Called once, when the spiller is done with the block, from any thread and possibly under the
   // spiller's lock, so it must not call the spiller.  `on_disk` is true if the spiller has found or
   // put the block on disk; the block may have left it since.
   using Done = std::function<void(bool on_disk)>;
-  // Queues a block and calls `done` with the outcome.  Does not wait.
+  // Queues a block; `done` is called with the outcome.  Does not wait.
   void Offer(VariantIndex variant, const Digest& digest, Done done) LARDER_EXCLUDES(mu_);
   void Resume() LARDER_EXCLUDES(mu_);
   // Requests an EraseFreedExtents on a thread of the spiller.
@@ -75,8 +75,8 @@ class Spiller {
   // Evicts blocks from the disk if necessary, so that the next put probably finds space for
   // `bytes`.  May wait for the disk.
   void MakeRoom(ByteCount bytes) LARDER_EXCLUDES(mu_, erase_mu_);
-  // Erases from disk the extents that blocks have left there (BlockStore::TakeFreedExtents).  Waits
-  // for the disk.
+  // Erases the records that blocks have left on disk (BlockStore::TakeFreedExtents).  Waits for the
+  // disk.
   void EraseFreedExtents() LARDER_EXCLUDES(erase_mu_);
 
   // Returns true while the block is in a batch of the spiller, or its name is claimed.  During that
@@ -96,9 +96,9 @@ class Spiller {
     uint64_t offered = 0, spilled = 0;
     uint64_t dropped_queue = 0;    // the queue was full
     uint64_t dropped_evicted = 0;  // found in no tier at its turn
-    // The disk did not take the block, without having failed: mostly because it had no space.
+    // Blocks that were given up although the disk had not failed, mostly for lack of space.
     uint64_t dropped_room = 0;
-    // The spiller gave the block up, mostly because the disk failed to write it.
+    // Blocks that were given up, mostly because the disk failed to write them.
     uint64_t dropped_failed = 0;
     uint64_t damaged = 0;  // blocks in HOST that do not match their hashes
     uint64_t queued = 0;   // names in the queue, in batches, and claimed
@@ -122,7 +122,7 @@ class Spiller {
     VariantIndex variant = VariantIndex::kNone;
     Digest digest;
     std::shared_ptr<Offered> offered = nullptr;  // null if the offer has no `done`
-    // How often the disk failed on this block while it wrote others.
+    // How often the disk failed to write this block while other blocks could be written.
     uint8_t failed_alone = 0;
     // `puts_` after the latest put in which this block failed; nullopt if it has not failed.
     std::optional<uint64_t> failed_after = std::nullopt;
@@ -150,16 +150,16 @@ class Spiller {
   [[nodiscard]] bool stopping() const LARDER_EXCLUDES(mu_);
   void Failed();  // the disk failed: opens the breaker, so that no batch begins for a while
   void PutWithRoom(Batch* batch) LARDER_EXCLUDES(mu_);
-  // Tries to free contiguous space on disk for each of these blocks, by evicting the blocks that
-  // lie there (DiskTier::FindVictims).
+  // Tries to free contiguous space on disk for each of these blocks, by evicting blocks that
+  // DiskTier::FindVictims names.
   void MakeWindows(std::span<const Block> blocks);
   [[nodiscard]] std::vector<Block> PutOnce(std::vector<Block> blocks, Batch* batch)
       LARDER_EXCLUDES(mu_);
-  // Called if the block found no space or the disk answered kNotNow.  Queues the block for a later
-  // batch, or drops it.
+  // Called if the block found no space, or DiskTier::Put returned kNotNow.  Adds the block to
+  // batch->postponed for a later batch, or drops it.
   void Postpone(Item item, Batch* batch) LARDER_EXCLUDES(mu_);
-  // Called if the disk failed to write the block.  Queues the block again, or drops it.
-  // `mates_written`: other blocks of the same put were written.
+  // Called if the disk failed to write the block.  Adds the block to batch->again for a later
+  // batch, or drops it.  `mates_written`: whether other blocks of the same put were written.
   void TryAgain(Item item, bool mates_written, Batch* batch) LARDER_EXCLUDES(mu_);
   void Settle(const Block& block, DiskLocation location, Batch* batch) LARDER_EXCLUDES(mu_);
   void Release(const Batch& batch) LARDER_EXCLUDES(mu_);
@@ -188,8 +188,8 @@ class Spiller {
   // ends.
   absl::flat_hash_map<Name, std::vector<Item>> writing_ LARDER_GUARDED_BY(mu_);
   Stats stats_ LARDER_GUARDED_BY(mu_);
-  // Held from TakeFreedExtents until the extents are erased, so that another thread that needs
-  // space waits for the erasure.
+  // Held from BlockStore::TakeFreedExtents until the extents are erased, so that another thread
+  // that needs space waits for the erasure.
   Mutex erase_mu_;
   std::vector<std::thread> threads_;
 };

@@ -54,7 +54,7 @@ bool TierWorker::Promote(VariantIndex variant, std::span<const Digest> digests, 
   Promoter::Job job;
   job.variant = variant;
   std::vector<EntryRef> held;
-  // For each block to read, by its ref: the first index in `digests` that names it.
+  // For each block to read, by EntryRef::value: the first index in `digests` that names the block.
   absl::flat_hash_map<uint32_t, size_t> reading;
   // The further indices in `digests` that name the same block, by the first index.
   auto others = std::make_shared<absl::flat_hash_map<size_t, std::vector<size_t>>>();
@@ -127,8 +127,8 @@ void TierWorker::Recover(const Done& done) {
   do {
     rest.Failed(clock_.Now());
     if (!SleepUntil(rest.until())) return;
-    // Asking starts again: a part of the disk that opens now may have blocks that cannot be placed
-    // at once, or may report them slowly.
+    // The store asks the disk again: a part of the disk that opens now may have blocks that the
+    // store cannot take at once, or may report them slowly.
     store_.AskBeforeNaming(&tier_);
     status = RecoverOnce();
     StopAskingWhereAllIsPlaced();
@@ -138,8 +138,8 @@ void TierWorker::Recover(const Done& done) {
   TellUnplaced();
 }
 
-// A block may stay unplaced for long, for example while the index is full or a block in the pool
-// has its name, so the pauses grow.
+// A block may stay unplaced for long, for example while the index is full or the pool has a block
+// of the same name, so the pauses grow.
 void TierWorker::TellUnplaced() {
   for (Duration pause = kRetryFirst; tier_.stats().unplaced > 0;
        pause = std::min(2 * pause, kRetryLongest)) {

@@ -1,6 +1,6 @@
 // Threads that the daemon runs for its disk tier: recovery, which finds at the start what is on
-// disk, the spiller and the promoter, which copy blocks to disk and back, and, if its rate is not
-// 0, the verifier.  A daemon without a disk has no TierWorker.
+// disk; Spiller and Promoter, which copy blocks to disk and back; and, if its rate is not 0,
+// DiskVerifier, which looks for damaged blocks.  A daemon without a disk has no TierWorker.
 //
 // Ownership: the daemon or a test; tier, store and clock outlive it.  Thread-safety: all methods
 // from any thread.
@@ -58,10 +58,11 @@ class TierWorker {
   [[nodiscard]] Spiller& spiller() { return spiller_; }
   [[nodiscard]] Promoter& promoter() { return promoter_; }
   [[nodiscard]] bool recovering() const { return recovering_; }
-  // Returns true once recovery has read the disk and no block that it found waits for the store.
+  // Returns true once recovery has read the whole disk and no block that it found there still has
+  // to be taken by the store.
   [[nodiscard]] bool all_known() const { return all_known_; }
-  // Receives the index of a block in the call's digests, and the outcome: kOk if the block is or
-  // was in HOST.
+  // Receives the index of a block in `digests`, and the outcome: kOk if the block was found in HOST
+  // or has been read into it.
   using Ready = std::function<void(size_t i, BlockStatus)>;
   // Asks the promoter to read those of the blocks that are only on disk, for no particular session.
   // Calls `ready` once for each element of `digests`, on this thread or on others, also
@@ -91,8 +92,8 @@ class TierWorker {
   // to erase the record, or kNotNow if the store cannot take the block now.
   [[nodiscard]] EntryRef Place(const DiskTier::Entry& entry);
   [[nodiscard]] EntryRef Enter(const DiskTier::Entry& entry, EntryRef same);
-  // Called if the block is in HOST too.  The record becomes that block's disk copy only if it is
-  // found to have the same bytes.
+  // Called by Place if a block of this key is in HOST, as `held` says.  The record becomes the disk
+  // copy of that block only if the record is found to have the same bytes.
   [[nodiscard]] EntryRef Join(const DiskTier::Entry& entry, const BlockIndex::Held& held);
   // Returns false if the worker is being destroyed.
   [[nodiscard]] bool SleepUntil(TimePoint until) LARDER_EXCLUDES(stop_mu_);

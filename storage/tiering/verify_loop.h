@@ -1,14 +1,15 @@
-// Visits the blocks of an index, one after the other and again and again, at a bounded rate: the
-// part that DiskVerifier and HostVerifier share.
+// Visits the blocks of an index, one after the other and again and again, at a bounded rate.
+// DiskVerifier and HostVerifier use it.
 //
-// It decides when the next block is examined, and counts the results; its owner's `examine` decides
-// whether and how to check the block.  The loop holds no block and no lock while it sleeps.
+// The loop decides when the next block is examined, and counts the results.  The function
+// `examine`, which its owner passes, decides whether and how to check the block.  The loop holds no
+// block and no lock while it sleeps.
 // Ownership: the last member of a verifier, since the loop calls `examine` until it is destroyed.
 // Thread-safety: stats from any thread; `examine` is called from the loop's thread.
 // Lifecycle: made (runs) -> destroyed (waits for the thread).
-// Limits: about `bytes_per_s` at most, on average; small blocks usually count as `charged_min`,
-// since each block costs processor time however small it is.  To keep the rate, the loop sleeps
-// only once it owes kOwedMax of sleep or more.
+// Limits: about `bytes_per_s` at most, on average; a block smaller than `charged_min` usually
+// counts as `charged_min`, since each block costs processor time however small it is.  The loop
+// adds up the sleep that keeps the rate, and sleeps only once that is kOwedMax or more.
 #pragma once
 
 #include <cstdint>

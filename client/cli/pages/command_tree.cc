@@ -20,8 +20,8 @@ namespace {
 
 constexpr char kVariablePrefix[] = "LARDERCTL_";
 
-// Returns InvalidArgument if there is a LARDERCTL_ variable that larderctl does not know: it is
-// taken for a misspelling.
+// Returns InvalidArgument if the environment has a LARDERCTL_ variable that larderctl does not
+// know, which is taken for a misspelling.
 absl::Status CheckEnvironment() {
   constexpr std::string_view kKnown[] = {"LARDERCTL_OUTPUT", "LARDERCTL_TENANT",
                                          "LARDERCTL_TIMEOUT"};
@@ -85,7 +85,7 @@ CommandTree::CommandTree() : app_("", "larderctl") {
               "Deadline of each call. Default: 30s; 10min for clear, a day for move, compress and "
               "verify, none for watch.")
       ->envname("LARDERCTL_TIMEOUT");
-  // For the build, not for users: without a group, --help does not list it.
+  // This option is for the build, not for users: without a group, --help does not list it.
   app_.add_flag("--print-man-page", print_man_page_)->group("");
 }
 

@@ -1,5 +1,5 @@
-// The verbs of larderctl, each declared once: the parser, --help, the manual page and the shells'
-// completions are all made from this tree.
+// The verbs (subcommands) of larderctl, each declared once: the parser, --help, the manual page and
+// the shells' completions are all made from this tree.
 //
 // Ownership: main owns it; a verb's App is valid as long as the tree.
 // Thread-safety: none.

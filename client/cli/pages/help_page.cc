@@ -24,7 +24,7 @@ std::vector<OptionText> OptionsOf(const CLI::App& app) {
   std::vector<OptionText> texts;
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_group().empty()) continue;
-    // A verb inherits --help, which is listed among the options of every verb.
+    // A verb inherits --help, which is listed once, among the options that every verb has.
     if (option == app.get_help_ptr() && app.get_parent() != nullptr) continue;
     OptionText text;
     if (option->get_positional()) {

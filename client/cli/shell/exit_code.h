@@ -1,4 +1,4 @@
-// The exit codes of larderctl.  --help and the manual page print this table.
+// The exit codes of larderctl.  --help and the manual page print the table kExitCodes.
 #pragma once
 
 #include <string_view>
@@ -38,7 +38,8 @@ inline constexpr ExitCodeText kExitCodes[] = {
      "interrupted by Ctrl-C; 143 after SIGTERM, 141 when the reader of standard output has gone"},
 };
 
-// The exit code for the error of a call or of a file operation.  REQUIRES: `status` is not OK.
+// Returns the exit code for the error of a call or of a file operation.  REQUIRES: `status` is not
+// OK.
 [[nodiscard]] inline ExitCode ExitCodeOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:

@@ -52,8 +52,8 @@ Interrupt::~Interrupt() {
 
 void Interrupt::Run() {
   for (;;) {
-    // The last entry asks for no events, so poll reports only that its readers have gone or that it
-    // has failed.  poll ignores an entry whose fd is -1.
+    // The last entry asks for no events, so poll reports only errors and hang-ups of read_by_, such
+    // as that its last reader has gone.  poll ignores an entry whose fd is -1.
     pollfd fds[] = {
         {stop_, POLLIN, 0}, {look_, POLLIN, 0}, {signals_, POLLIN, 0}, {read_by_.load(), 0, 0}};
     if (poll(fds, std::size(fds), -1) < 0) continue;

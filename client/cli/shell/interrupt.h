@@ -1,7 +1,7 @@
-// Ctrl-C (SIGINT) and SIGTERM: the first signal cancels the call under way and all later ones that
-// are given cancel(); the second ends the process at once.
+// Ctrl-C (SIGINT) and SIGTERM: the first signal cancels the calls that are given cancel(), the one
+// under way and later ones; the second ends the process at once.
 //
-// Ownership: main owns the only one, which outlives every call and every other thread.
+// Ownership: main owns the only one, which outlives every call.
 // Thread-safety: all methods may be called from any thread.
 // Lifecycle: main makes it before any other thread, so that every thread inherits the signal mask
 // that blocks both signals.
@@ -29,9 +29,10 @@ class Interrupt {
   // time had passed.
   [[nodiscard]] bool Sleep(std::chrono::milliseconds how_long);
   // From now on this process ends, as by SIGPIPE, when the last reader of `fd`, a pipe or socket,
-  // has gone.  Without this, a verb that waits for events would notice only when it writes.
+  // has gone.  Without this, a larderctl watch that waits for events would notice only when it
+  // writes.
   void EndWithReaderOf(int fd);
-  // Waits until `fd` is readable.  Returns false if a signal has arrived.
+  // Waits until `fd` is readable or a signal has arrived.  Returns false after a signal.
   [[nodiscard]] bool AwaitInput(int fd);
 
  private:

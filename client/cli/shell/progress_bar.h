@@ -1,8 +1,8 @@
 // Shows on standard error how far a long operation is.  Prints nothing if standard error is no
 // terminal.
 //
-// It redraws one line at most ten times per second (but always after a Hide), and erases it when it
-// is destroyed.
+// Show redraws one line, at most ten times per second (but always after a Hide); the destructor
+// erases the line.
 // Thread-safety: none.
 #pragma once
 

@@ -1,5 +1,5 @@
-// What a verb works with: stubs to call the daemon, the streams that it writes to, and the terminal
-// at which it asks the user to confirm.
+// What a verb (subcommand) of larderctl works with: stubs to call the daemon, the streams that it
+// writes to, and the terminal at which it asks the user to confirm.
 //
 // Data goes to standard output, everything else to standard error.  An error is one sentence and
 // the next command to run.
@@ -43,16 +43,17 @@ class Shell {
   [[nodiscard]] Interrupt& interrupt() { return interrupt_; }
   // The name of the verb that runs, for messages.
   void SetVerb(std::string verb) { verb_ = std::move(verb); }
-  // Returns the folder of --socket if that names one, otherwise that of --socket-dir or its
-  // default.
+  // Returns the folder of --socket if that names one, otherwise --socket-dir or its default.
   [[nodiscard]] std::string SocketFolder() const;
 
-  // Connects to the daemon's Cache unless it is connected.  Returns Unavailable if no daemon
-  // listens, DeadlineExceeded if one listens but does not answer within Limits(), or another error.
+  // Connects to the daemon's Cache service unless it is connected.  Returns Unavailable if no
+  // daemon listens, DeadlineExceeded if one listens but does not answer within Limits(), or another
+  // error.
   [[nodiscard]] absl::StatusOr<RpcStub*> Cache();
-  // Connects to the daemon's Admin unless it is connected.  Fails as Cache does.
+  // Connects to the daemon's Admin service unless it is connected.  Fails as Cache does.
   [[nodiscard]] absl::StatusOr<AdminStub*> Admin();
-  // Returns OK if a process listens at the socket file of Admin, even if it does not answer.
+  // Returns OK if a process listens at the socket file of the Admin service, even if it does not
+  // answer.
   [[nodiscard]] absl::Status ProbeAdmin();
   // Returns the limits of a call: its deadline is --timeout if that is given, otherwise `usual`,
   // and a signal cancels it.
@@ -72,14 +73,14 @@ class Shell {
   // Returns OK if the user confirms, or has done so with --yes (`yes`); otherwise an error, also if
   // there is no terminal to ask at.
   [[nodiscard]] absl::Status Confirm(const std::string& question, bool yes);
-  // Columns of the terminal at standard output; 0 if it is no terminal.
+  // Columns of the terminal at standard output; 0 if standard output is no terminal.
   [[nodiscard]] size_t width() const;
 
  private:
   [[nodiscard]] std::string ControlSocket() const;
   [[nodiscard]] std::string AdminSocket() const;
   [[nodiscard]] absl::Status Probe(const std::string& path, const std::string& who);
-  // Waits for an answer of the daemon.  Probe has found only that it listens, which a suspended
+  // Waits until the daemon answers.  Probe has found only that a process listens, which a suspended
   // daemon does too.
   template <class Stub>
   [[nodiscard]] absl::StatusOr<Stub*> Connect(std::unique_ptr<Stub>* stub, const std::string& path);

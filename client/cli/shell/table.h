@@ -1,5 +1,5 @@
 // Rows under headings, no wider than a given width: the widest columns that may be cut are
-// shortened, to 8 characters at least, until a row fits.  If it still does not fit, each line is
+// shortened, to 8 characters at least, until the rows fit.  If they still do not fit, each line is
 // cut.
 //
 // Ownership: values.  Thread-safety: none.  Limits: cells are printable ASCII (storage/text.h).

@@ -1,4 +1,4 @@
-// bench: puts and gets blocks of its own through the client library, as an engine does.
+// larderctl bench: puts and gets blocks of its own through the client library, as an engine does.
 #include <chrono>
 #include <csignal>
 

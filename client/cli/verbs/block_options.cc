@@ -65,7 +65,7 @@ absl::Status AppendKeys(const std::string& from, Interrupt& interrupt,
   return absl::OkStatus();
 }
 
-// "hex:00ff" gives the bytes, anything else is taken as text.
+// "hex:00ff" gives two bytes, and a text without "hex:" is taken as it is.
 absl::StatusOr<std::string> ParseBytesOption(const char* name, const std::string& text) {
   if (!text.starts_with("hex:")) return text;
   const std::string digits = text.substr(4);

@@ -11,8 +11,7 @@
 namespace larder::cli {
 namespace {
 
-// The value of an option is one of several words, a path, or something that a shell cannot
-// complete.
+// The value of an option is one of several words, a path, or something that is not completed.
 bool IsWords(const OptionText& option) { return absl::StrContains(option.value, "|"); }
 bool IsPath(const OptionText& option) { return option.value == "FILE" || option.value == "DIR"; }
 std::string WordsOf(const OptionText& option) {
@@ -37,8 +36,8 @@ bool TakesFiles(const CommandTree::Verb& verb) {
   return false;
 }
 
-// The first sentence, for a menu.  The result fits within single quotes, and has none of the
-// characters that separate the parts of a zsh specification.
+// Returns the first sentence, for a menu, without the characters that would end it in the scripts:
+// single quotes, square brackets and colons.
 std::string Brief(std::string_view help) {
   std::string brief(help.substr(0, help.find(". ")));
   while (brief.ends_with('.')) brief.pop_back();
@@ -67,7 +66,7 @@ std::string BashCompletion(const CommandTree& tree) {
     std::string values;
     for (const OptionText& option : AllOptions(tree, verb)) {
       if (option.is_argument()) {
-        // An argument that is one of several words is offered like an option.
+        // An argument that is one of several words is completed like the name of an option.
         if (absl::StrContains(option.names, "|"))
           names.push_back(absl::StrReplaceAll(option.names, {{"|", " "}}));
         continue;

@@ -1,4 +1,4 @@
-// compress: encodes blocks in place, or decodes them, and shows its progress.
+// larderctl compress: encodes blocks in place, or decodes them, and shows its progress.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

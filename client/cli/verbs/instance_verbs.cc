@@ -1,4 +1,4 @@
-// instances, lookup: which engines there are, and what is stored of a prompt.
+// larderctl instances, lookup: which engines there are, and what is stored of a prompt.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -82,7 +82,7 @@ std::string WriteModes(const wire::InstanceInfo& instance) {
   });
 }
 
-// An asterisk means that the engine asked for another device; -o json has the reason.
+// An asterisk means that the engine gave a reason for its choice of device, which -o json has.
 std::string Devices(const wire::InstanceInfo& instance) {
   return OfSessions(instance, [](const wire::InstanceSession& session) {
     return absl::StrCat(Printable(session.device.kind), session.device.reason.empty() ? "" : "*");

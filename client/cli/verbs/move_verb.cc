@@ -1,4 +1,4 @@
-// move: moves or copies blocks between host memory and disk, and shows its progress.
+// larderctl move: moves or copies blocks between host memory and disk, and shows its progress.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "client/cli/shell/progress_bar.h"

@@ -40,8 +40,8 @@ struct DrainOptions {
   bool wait = false, yes = false;
 };
 
-// Waits until the daemon no longer listens at its socket file.  Returns DeadlineExceeded if it
-// still does 10 s after `limit`, Cancelled after a signal.
+// Waits until the daemon no longer listens at its socket file.  Returns DeadlineExceeded if the
+// daemon still listens 10 s after `limit` has passed, Cancelled after a signal.
 absl::Status AwaitEnd(Shell& shell, std::chrono::milliseconds limit) {
   const auto until = SteadyNow() + limit + std::chrono::seconds(10);
   while (shell.ProbeAdmin().ok()) {

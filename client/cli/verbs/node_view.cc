@@ -75,7 +75,7 @@ std::string ConnectionText(const wire::NodeStats& s) {
       Count(MetricOf(s, "larder_descriptors{what=\"limit\"}")), " files open");
 }
 
-// "12 of 1,024; uid 1000 12, uid 1000 pid 77 8; 3 refused"
+// Returns a text such as "12 of 1,024; uid 1000 12, uid 1000 pid 77 8; 3 refused".
 std::string ShareText(const wire::ShareUse& share) {
   const bool bytes = share.kind.ends_with("_bytes");
   const auto amount = [bytes](uint64_t n) {

@@ -1,4 +1,4 @@
-// prefetch, pin, unpin: which blocks a tier keeps, and for how long.
+// larderctl prefetch, pin, unpin: which blocks a tier keeps, and for how long.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,7 +25,8 @@ Pending PendingOf(Tier tier) {
   return tier == Tier::kDevice ? Pending::kUnanswered : Pending::kComes;
 }
 
-// Calls `ask` for one part after the other, and gathers the answers.  Returns the first error.
+// Calls `ask` for one BlockOptions::Part after the other, and gathers the answers.  Returns the
+// first error.
 template <class Ask>
 absl::StatusOr<std::vector<wire::BlockAnswer>> AskParts(const PinOptions& options, Shell& shell,
                                                         const Ask& ask) {

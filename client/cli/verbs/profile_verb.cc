@@ -1,5 +1,5 @@
-// profile: puts and gets blocks of its own to measure what loading from this daemon costs, and
-// makes the profile (a file) with which restores begin.
+// larderctl profile: puts and gets blocks of its own to measure what loading from this daemon
+// costs, and can write the profile (a file) with which restores begin.
 #include <algorithm>
 #include <csignal>
 #include <optional>
@@ -23,7 +23,8 @@ struct ProfileOptions {
   std::string engine, write;  // files
 };
 
-// The median over the batches, so that a pause of the machine does not count against the channel.
+// The median over the batches, in bytes per second, so that a pause of the machine during one batch
+// does not count.
 double MedianRate(const std::vector<ScratchBlocks::Batch>& batches, uint64_t block_bytes) {
   std::vector<double> rates;
   for (const ScratchBlocks::Batch& batch : batches) {
@@ -83,8 +84,9 @@ absl::Status Measure(const ProfileOptions& options, Shell& shell, RpcStub& cache
   return AddChannel("disk", options, blocks, channels);
 }
 
-// A measured channel replaces the channel of the same name in its place, because the place is the
-// ChannelId.  A profile has one doubt, that of its worst part.
+// A measured channel replaces the channel of the same name at the same index, because the index
+// determines the ChannelId.  A profile has one doubt (a relative standard deviation), that of its
+// worst part.
 Profile Merge(Profile profile, const std::vector<ChannelCost>& measured) {
   for (const ChannelCost& channel : measured) {
     const auto same = std::find_if(profile.channels.begin(), profile.channels.end(),

@@ -164,9 +164,9 @@ absl::Status CheckSegments(const RecordFile& file, const Form& form, RecordRepor
   return absl::OkStatus();
 }
 
-// In a file without gaps, the list ends at a damaged header, because it is unknown where the next
-// record begins.  In a file with gaps a record may begin at any page, also within the space of an
-// erased record, so only a whole record is skipped in one step.
+// In a file without gaps (Form::gaps), the list ends at a damaged header, because it is unknown
+// where the next record begins.  In a file with gaps a record may begin at any page, also within
+// the space of an erased record, so only a whole record is skipped in one step.
 absl::StatusOr<std::vector<RecordReport>> ReadRecords(const RecordFile& file, const Form& form) {
   std::vector<RecordReport> reports;
   uint64_t offset = 0;

@@ -1,6 +1,6 @@
 // Lists the records of a record file (docs/format.md), and whether the bytes of each are whole.  In
-// a data file of the disk tier (.kv) records begin at pages, and the free pages between them may
-// hold what is left of erased records.
+// a data file of the disk tier (.kv) records begin at multiples of 4,096 bytes (pages), and the
+// free pages between them may hold what is left of erased records.
 //
 // Only the catalog knows which records of a .kv file are in use.  So a record of a .kv file that is
 // not whole may be damaged, or erased and partly overwritten; a whole record may be erased, too;

@@ -122,7 +122,7 @@ absl::Status ScratchBlocks::Get(const std::string& what, std::vector<Batch>* bat
       if ((*statuses)[i] != BlockStatus::kOk) continue;
       ++batch.blocks;
       // Comparing one layer of each block, a different one for each block of a batch, is enough to
-      // check the path.
+      // check the path of the bytes.
       const auto layer = static_cast<uint32_t>(i % kLayers);
       const bool right = layers[i * kLayers + layer] == LayerOf(blocks_[first + i], layer);
       batch.wrong += right ? 0 : 1;
@@ -146,7 +146,7 @@ absl::Status ScratchBlocks::Clear() {
   query.tenant = shell_.options().tenant;
   query.scope = wire::SelectionScope::kContent;
   query.blocks.content = content_;
-  // The first Ctrl-C does not end the call, so that no block stays behind.
+  // The first Ctrl-C must not end this call, so that no block stays behind: it gets no CallCancel.
   return cache_.Clear(query, {std::chrono::minutes(1)}).status();
 }
 

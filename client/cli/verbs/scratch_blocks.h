@@ -28,7 +28,7 @@ class ScratchBlocks {
   // `verb` becomes part of the name of the blocks' model, "larderctl-VERB".
   ScratchBlocks(const std::string& verb, const ScratchSize& size, Shell& shell, RpcStub& cache);
 
-  // Connects, attaches, registers the content, and computes the names of the blocks.
+  // Connects, attaches, registers the content, and computes the digests of the blocks.
   [[nodiscard]] absl::Status Begin();
 
   // How long a batch of blocks took, and what became of them.
@@ -37,13 +37,13 @@ class ScratchBlocks {
     double seconds = 0;
     uint64_t wrong = 0;  // of them, those that Get found to have wrong bytes
   };
-  // Puts all blocks, and appends an entry to `batches` for each Session::Put that succeeds.
-  // `what` is the label of the progress bar.  Returns Cancelled after a signal, or the error of
+  // Puts all blocks, and appends an entry to `batches` for each Session::Put that succeeds.  `what`
+  // is the label of the progress bar.  Returns Cancelled if a signal stopped it, or the error of
   // Session::Put.
   [[nodiscard]] absl::Status Put(const std::string& what, std::vector<Batch>* batches);
   // Gets all blocks, checks one layer of each, and appends an entry to `batches` for each
-  // Session::Get that succeeds.  `what` is the label of the progress bar.  Returns Cancelled after
-  // a signal, or the error of Session::Get.
+  // Session::Get that succeeds.  `what` is the label of the progress bar.  Returns Cancelled if a
+  // signal stopped it, or the error of Session::Get.
   [[nodiscard]] absl::Status Get(const std::string& what, std::vector<Batch>* batches);
   // Ends the session and clears the blocks, for which the daemon has one minute.  The first signal
   // does not interrupt it.
@@ -58,7 +58,7 @@ class ScratchBlocks {
     Digest digest, parent;
     std::vector<uint32_t> tokens;
   };
-  // Returns the bytes of a layer, which are derived from the block's digest and the layer.
+  // Returns the bytes of a layer, which are derived from the block's digest and the layer's number.
   [[nodiscard]] std::vector<std::byte> LayerOf(const Block& block, uint32_t layer) const;
   [[nodiscard]] absl::Status CheckInterrupt() const;
 

@@ -1,5 +1,5 @@
-// The verbs of larderctl.  Each has a function that adds it to the tree; a new verb needs a file, a
-// line here and a line in larderctl.cc.
+// The verbs (subcommands) of larderctl.  Each has a function that adds it to the CommandTree; a new
+// verb needs a file, a line here and a line in larderctl.cc.
 #pragma once
 
 #include "client/cli/pages/command_tree.h"

@@ -1,4 +1,4 @@
-// verify: has the daemon read and check every block of host memory, of disk, or of both.
+// larderctl verify: has the daemon read and check every block of host memory, of disk, or of both.
 #include "absl/strings/str_cat.h"
 #include "client/cli/shell/progress_bar.h"
 #include "client/cli/shell/table.h"

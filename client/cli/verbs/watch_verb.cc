@@ -1,4 +1,4 @@
-// watch: prints which blocks come to the tiers and leave them.
+// larderctl watch: prints which blocks come to the tiers and leave them.
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
@@ -21,7 +21,7 @@ const char* KindOf(const wire::BlockEvent& event) {
   return event.cleared ? "cleared" : event.stored ? "stored" : "removed";
 }
 
-// Returns the uid of the writer as text, or "" if it is not known: only stored events have it, and
+// Returns the writer as " uid N", or "" if its uid is not known: only stored events have one, and
 // only with --with-tokens.
 std::string WriterText(const wire::BlockEvent& event) {
   if (!event.chain || event.chain->writer.uid == BlockWriter::kUnknownUid) return "";
@@ -69,7 +69,7 @@ void PrintJson(const wire::WatchReply& reply, Shell& shell) {
 }
 
 // Returns a command that watches the same tiers, with `from` as the options that say where it
-// starts.  Options that every verb has are left out.
+// starts.  It lacks the options that every verb has.
 std::string Again(const WatchOptions& options, absl::string_view from) {
   return absl::StrCat("larderctl watch ", from,
                       options.tier == "all" ? "" : absl::StrCat(" --tier ", options.tier),

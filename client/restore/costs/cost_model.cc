@@ -1,4 +1,5 @@
-// Costs are multiples of those in the profile; recursive_fit.h says how the factors are learnt.
+// Costs are initial costs, mostly those of the profile, times factors; recursive_fit.h says how the
+// factors are learnt.
 #include "client/restore/costs/cost_model.h"
 
 #include <algorithm>
@@ -9,8 +10,8 @@
 namespace larder {
 namespace {
 
-// A part of the cost that is 0 in the profile can still be learnt: it starts as this share of a
-// typical step.
+// A part of the cost that is 0 in the profile can still be learnt: it starts above 0, computed from
+// this share of the time of a typical step.
 constexpr double kTrace = 1e-3;
 constexpr double kTypicalTokens = 512, kLongTokens = 131'072;
 

@@ -47,7 +47,7 @@ class CostModel {
 
   // Relative standard deviation of ComputeSeconds(tokens).
   [[nodiscard]] double ComputeDoubt(TokenRange tokens) const;
-  // Relative standard deviation of LoadSeconds; 1 for a channel that is not known.
+  // Relative standard deviation of LoadSeconds; 1 for a channel of which no rate is known.
   [[nodiscard]] double LoadDoubt(ChannelId channel) const;
 
   [[nodiscard]] ComputeCost compute() const;  // as learnt so far

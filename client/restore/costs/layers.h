@@ -12,8 +12,8 @@ namespace larder {
 
 inline constexpr uint16_t kStageLayersMax = 128;
 
-// Layers [begin, end), counted inside their stage unless a user says that they are counted within
-// the model.
+// Layers [begin, end), counted inside their stage unless a comment says that they are counted
+// within the model.
 struct StageLayers {
   uint16_t begin = 0;
   uint16_t end = 0;

@@ -22,8 +22,8 @@ namespace larder {
 
 inline constexpr size_t kChannelsMax = 256;
 
-// Names a channel.  The scheduler's driver numbers its channels from 1.  A block with kNowhere is
-// not stored.
+// Names a channel: 1 is the first of Profile::channels, and a CostModel also takes numbers beyond
+// them.  kNowhere is for a block that is not stored.
 enum class ChannelId : uint16_t { kNowhere = 0 };
 
 struct ComputeCost {
@@ -64,7 +64,7 @@ struct Profile {
 // 1 MiB, or another error.
 [[nodiscard]] absl::StatusOr<Profile> ReadProfile(const std::string& path);
 // Writes `path`.new and renames it to `path`, so that no reader sees a part of the profile; the
-// file is not synced.  If one of these fails, returns an error and leaves `path` as it was.
+// file is not synced.  If writing or renaming fails, returns an error and leaves `path` as it was.
 [[nodiscard]] absl::Status WriteProfile(const Profile& profile, const std::string& path);
 
 }  // namespace larder

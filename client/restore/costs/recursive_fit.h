@@ -3,9 +3,9 @@
 //
 // Everything is relative: all factors begin at 1, and most of their variance is common to all
 // (because a machine that is slower than its profile is usually slower at everything).  An
-// observation that is unlikely under the current fit counts little.  A second or later such
-// observation in a row on the same side is taken to mean that the machine has changed, and counts
-// much.
+// observation that is unlikely under the current fit counts little.  If the observation before it
+// was also unlikely, and both are above or both below their predictions, the machine is taken to
+// have changed, and the observation counts much.
 // Ownership: a value.  Thread-safety: none.
 #pragma once
 

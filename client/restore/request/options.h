@@ -15,7 +15,7 @@ struct EngineTraits {
   bool splits_layers = false;   // computes a chunk up to a layer, and continues from there later
   bool abandons_steps = false;  // drops a running step soon after the restore cancels it
   bool hands_over = false;      // a stage passes the activations that it computes to the next stage
-  // Computes each layer of the suffix as soon as the engine has that layer of the prefix.
+  // Computes each layer of the tokens behind the prefix (suffix) once the prefix has that layer.
   bool overlaps_suffix = false;
 };
 

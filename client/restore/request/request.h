@@ -1,5 +1,5 @@
-// What a driver tells the scheduler of a restore, and what the scheduler returns: requests, steps,
-// loads, outcomes.
+// What the program that runs a Scheduler (the driver) tells it, and what the Scheduler returns:
+// requests, steps, loads, outcomes.
 //
 // Ownership: values.
 // Points in time are seconds on any clock of the driver that never goes back.
@@ -42,22 +42,23 @@ struct RequestSpec {
   // loads can bring the rest of the chunk.  The tokens between two such positions are a cut.  A cut
   // is whole blocks, and cut_tokens divides chunk_tokens.  No such step has fewer tokens than a
   // cut, unless its chunk has fewer: if the prefix ends with less than a cut, those tokens belong
-  // to the cut before them.  With a budget below cut_tokens the scheduler may return no step.  0:
-  // steps are whole chunks, unless the budget is smaller.
+  // to the cut before them.  With a token budget below cut_tokens, Scheduler::NextCompute may
+  // return no step.  0: steps are whole chunks, unless the budget is smaller.
   // Only for engines that do not split layers, with one stage and without `depths`.
   uint32_t cut_tokens = 0;
   uint32_t suffix_tokens = 0;  // to prefill behind the prefix; see overlaps_suffix
-  // From then on, OnTime treats loads of the request as failed.  A load of KV that is predicted to
-  // end later is not begun, unless it is a hedge.
+  // From this time on, Scheduler::OnTime treats loads of the request as failed.  A load of KV that
+  // is predicted to end later is not begun, unless it is a hedge.
   double deadline_s = kNoDeadline;
   std::vector<StageSpec> stages = {};
-  // Per chunk (or per block, if blocks are larger), at first: the engine computes layers [0,
-  // depth), and the channels load the layers above.  When the engine or a channel has nothing left
-  // of its own part, it may continue with layers of the other.  Empty: the scheduler chooses.
+  // Per chunk (or per block, if blocks are larger): at first the engine computes layers [0, depth),
+  // or all layers of a chunk with a hole, and the channels load the layers above.  When the engine
+  // or a channel has nothing left of its own part, it may continue with layers of the other.
+  // Empty: the scheduler chooses.
   std::vector<uint16_t> depths = {};
 };
 
-// Returns InvalidArgument with what is wrong.  The model has `layers` layers.
+// Returns InvalidArgument if `spec` is not valid for a model of `layers` layers.
 [[nodiscard]] absl::Status Validate(const RequestSpec& spec, uint16_t layers);
 
 enum class StepKind : uint8_t { kUnspecified = 0, kRestore = 1, kSuffix = 2 };
@@ -74,7 +75,7 @@ struct ComputeStep {
   double began_s = 0, estimate_s = 0;
 };
 
-// What one channel is to load: layers of a block, or the activations at a boundary.
+// What one channel is to load: layers of a block, or the activations that a stage starts from.
 struct Load {
   LoadId id = {};
   RequestId request = {};
@@ -117,9 +118,9 @@ struct Outcome {
   uint64_t tokens_recomputed = 0;  // the engine computed, or began to, but loads came first
   bool cancelled = false;
   // The prefix cannot be restored.  If the engine may compute: for some chunk neither the KV nor
-  // the activations at a boundary are available, so the engine must compute the prefix itself, from
-  // the first stage on.  If it may not (SchedulerOptions::computes is false): a block cannot be
-  // loaded, or the deadline has passed.
+  // the activations that its stage starts from are available, so the engine must compute the prefix
+  // itself, from the first stage on.  If it may not (SchedulerOptions::computes is false): a block
+  // cannot be loaded, or the deadline has passed.
   bool lost = false;
 };
 

@@ -1,4 +1,5 @@
-// A depth-first search through all staircases, for each of three guesses at the costs.
+// Solve (endgame.h): a depth-first search through all staircases, for each of three guesses at the
+// costs.
 #include "client/restore/stage/endgame.h"
 
 #include <algorithm>
@@ -68,7 +69,7 @@ class Search {
   Best best_;
 };
 
-// Returns the game after the engine was given the next layer of a chunk.
+// Returns the game after the engine was given the next layer of chunk `i`.
 Endgame Computing(Endgame game, size_t i) {
   Endgame::Chunk& chunk = game.chunks[i];
   game.busy_s[0] += chunk.layer_s;
@@ -79,7 +80,7 @@ Endgame Computing(Endgame game, size_t i) {
   return game;
 }
 
-// Returns the game after a lane was given the next piece of a chunk.
+// Returns the game after `lane` was given a load of one layer of a block of chunk `i`.
 Endgame Loading(Endgame game, size_t i, size_t lane) {
   Endgame::Chunk& chunk = game.chunks[i];
   const double piece_s = chunk.piece_s[lane];
@@ -106,8 +107,8 @@ class Chooser {
     aim.depths = best_[0].depths;
     aim.loads.resize(game_.lanes);
     const size_t chunks = game_.chunks.size();
-    // A cell about which all guesses agree has no regret.  Among cells of equal regret, the engine
-    // gets the first chunk and a lane gets the last.
+    // The choice with the least Regret wins (0 if all guesses agree on a choice).  Among choices of
+    // equal regret, the engine gets the first chunk and a lane gets the last.
     Least compute;
     uint16_t limit = game_.layers;  // all chunks before this one have layers [0, limit)
     for (size_t i = 0; i < chunks; ++i) {
@@ -163,8 +164,8 @@ class Chooser {
     if (least->chunk.has_value() && regret >= least->regret) return;
     *least = {i, regret};
   }
-  // Returns by what part of the best time the restore takes longer after this choice, in the guess
-  // for which that part is largest.
+  // Returns how much longer than in the best case the restore takes from `after` on, relative to
+  // the best time, in the guess for which this is largest.
   [[nodiscard]] double Regret(const Endgame& after) const {
     double worst = 0;
     for (size_t g = 0; g < guesses_.size(); ++g) {

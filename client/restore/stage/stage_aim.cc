@@ -89,8 +89,8 @@ StageAim AimOf(const StageClaims& claims, const StageSweep& sweep, const CostMod
   aim.compute = absolute(solved.compute);
   for (const auto& chunk : solved.loads) aim.loads.push_back(absolute(chunk));
   aim.waits = solved.waits;
-  // An idle channel for which Solve chose no load is tried anyway, as long as costs are not
-  // measured.
+  // An idle channel for which Solve chose no load gets one anyway while the costs are uncertain, so
+  // that its rate is measured.
   for (size_t lane = 0; lane < lanes; ++lane)
     aim.tries.push_back(!solved.loads[lane].has_value() && game.busy_s[lane + 1] <= 0 &&
                         game.doubt > kUnknown);

@@ -16,22 +16,23 @@
 namespace larder {
 
 struct StageAim {
-  // Per chunk: computing first claims layers [0, depth), and loads first claim the layers above.
-  // Empty: computing and loading claim layers until they meet.
+  // Per chunk: the engine first computes layers [0, depth), and the channels first load the layers
+  // above.  Empty: computing and loading have no such targets, and go on until they meet.
   std::vector<uint16_t> depths = {};
   // The chunk whose next layer to compute.  Chunks are counted from the first of the request.
   std::optional<uint32_t> compute = {};
-  // Per lane, the chunk whose next piece to load.  An empty vector: the stage does not aim.
+  // Per StageLane (the blocks of one rank on one channel), the chunk of which to load a piece next;
+  // nullopt: none.  An empty vector: the stage does not aim, and pieces are chosen without an aim.
   std::vector<std::optional<uint32_t>> loads = {};
-  // Per lane; empty if `loads` is.  waits: load nothing for now.  tries: load the next piece,
-  // although the lane has no aim, to learn the channel's rate.
+  // Per StageLane; empty if `loads` is.  waits: load nothing for now.  tries: load something,
+  // although `loads` has no chunk for the lane, to learn the channel's rate.
   std::vector<bool> waits = {}, tries = {};
 
   [[nodiscard]] bool aims() const { return !loads.empty(); }
   // Returns the depth of a chunk, or all layers if `depths` is empty or the chunk has a hole.
   [[nodiscard]] uint16_t DepthFor(const StageClaims& claims, uint32_t chunk) const;
-  // Returns true if, from the chunk of the head on, every chunk is computed up to its depth, except
-  // for layers that are present or that loads have claimed.
+  // Returns true if `depths` is empty.  Otherwise returns true only if no layer below the depth of
+  // its chunk is left that is neither present, nor computed, nor claimed by loads.
   [[nodiscard]] bool DepthsMet(const StageClaims& claims) const;
 };
 

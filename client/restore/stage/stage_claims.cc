@@ -208,7 +208,7 @@ StageWork StageClaims::Computed() {
 
 bool StageClaims::Overtaken(uint16_t target) const {
   if (!work_.has_value()) return false;
-  // The layers above the work are computed from its activations.
+  // Unclaimed layers above the work need its activations, so the step must not be dropped.
   const uint16_t top = std::min(OpenTop(work_->chunk), target);
   if (top > work_->layers.end) return false;
   for (uint32_t b = shape_.ChunkBegin(work_->chunk); b < shape_.ChunkEnd(work_->chunk); ++b) {

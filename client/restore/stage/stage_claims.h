@@ -1,17 +1,17 @@
-// Records which layers of which blocks of one stage are present, and which of the others computing
-// or a load has claimed.
+// Records which layers of which blocks of one stage are present, and which of the others were given
+// to computing or to a load (claimed).
 //
 // A layer of a block is claimed by computing or by loads; by both only in a hedge, or where a step
 // cannot leave the layer out.  Computing claims the layers of a chunk from the lowest up.  A layer
 // of a block is present if it was computed, or loaded on every rank.
 // The head is the first block of which not all layers are present.
 // A hole is a block that, on some rank, is stored nowhere or could not be loaded.  Its chunk, or
-// only its cut if chunks are cut, must be computed.  Holes divide the blocks that can be loaded
-// into regions.
+// only its cut if the request has cut_tokens, must be computed.  Holes divide the blocks that can
+// be loaded into regions.
 //
-// Invariants (CheckInvariants): no layer is asked for on a rank on which it has landed; a layer is
-// in here_ exactly if it has landed on all ranks; all layers of the blocks before the head are
-// present; a step under way begins at the depth of its chunk.
+// Invariants (CheckInvariants): no layer of a block is being loaded for a rank on which it has
+// landed (arrived); a layer is in here_ exactly if it has landed on all ranks; all layers of the
+// blocks before the head are present; a step under way begins at layer DepthOf(its chunk).
 // This class decides nothing: StageState does.
 // Ownership: a value inside a StageState.  Thread-safety: none.
 // Limits: kStageLayersMax layers.
@@ -40,9 +40,9 @@ struct StageWork {
   StageLayers layers = {};
   bool hedge = false;               // a load of the same layers is under way
   bool waits_for_boundary = false;  // its input activations have not arrived
-  // A position: loads have claimed or brought the tokens of this work that are before it.  The step
-  // computes them too, because the tokens behind them cannot be computed without them.  There are
-  // none if it is not above tokens.begin.
+  // A token position: loads have claimed or brought the tokens of this work before the position.
+  // The step computes these tokens too, because those behind cannot be computed without them.
+  // There are none if the position is not above tokens.begin.
   uint32_t unclaimed_from = 0;
 };
 
@@ -60,11 +60,11 @@ class StageClaims {
   // Consecutive blocks outside the chunks (or cuts) that have a hole.
   struct Region {
     uint32_t begin = 0, end = 0;
-    // Per lane: no block of the region behind this one is unclaimed on the lane.
+    // Per StageLane, a block: no block of the region behind it is unclaimed on the lane.
     std::vector<int64_t> next = {};
   };
-  // A chunk that takes several steps although chunks are not cut: the engine has claimed layers [0,
-  // layers_end) of the chunk, and has computed its first `tokens` tokens through these layers.
+  // A chunk that takes several steps, in a request without cut_tokens: the engine was given layers
+  // [0, layers_end) of the chunk, and has computed its first `tokens` tokens through these layers.
   struct Partial {
     uint32_t tokens = 0;
     uint16_t layers_end = 0;  // 0: the chunk is not in the middle of several steps
@@ -92,9 +92,9 @@ class StageClaims {
   [[nodiscard]] uint16_t PresentTo(uint32_t chunk) const;
   [[nodiscard]] bool HasHole(uint32_t chunk) const { return hole_[chunk]; }
   [[nodiscard]] bool HasHolesAhead() const;
-  // Returns true if a hole lies behind a region that the head has not passed.
+  // Returns true if a hole lies behind a Region that has blocks from head() on.
   [[nodiscard]] bool HolesFollowLoads() const;
-  // The chunk's depth: all of it is computed up to this layer.  0 if chunks are cut.
+  // The whole chunk is computed up to this layer.  0 if the request has cut_tokens.
   [[nodiscard]] uint16_t DepthOf(uint32_t chunk) const { return depth_[chunk]; }
   [[nodiscard]] bool IsPartial(uint32_t chunk) const { return partial_[chunk].layers_end > 0; }
   [[nodiscard]] const Partial& partial(uint32_t chunk) const { return partial_[chunk]; }
@@ -110,11 +110,11 @@ class StageClaims {
   [[nodiscard]] const std::optional<StageWork>& work() const { return work_; }
   // Returns n if the engine has computed or claimed layers [0, n) of the block.
   [[nodiscard]] uint16_t ComputeClaim(uint32_t block) const;
-  // Returns the layers of a lane's block that neither computing nor a load of the lane's rank has
-  // claimed, and that have not arrived.
+  // Returns the layers of a block of a StageLane that neither computing nor a load of the lane's
+  // rank has claimed, and that have not arrived.
   [[nodiscard]] LayerSet Loadable(size_t lane, uint32_t block) const;
-  // Returns the layers in [ComputedTo(block), claim) that the lane's rank has neither asked for nor
-  // received.
+  // Returns the layers in [ComputedTo(block), claim) that are not being loaded for the lane's rank
+  // and have not arrived there.
   [[nodiscard]] LayerSet Hedgeable(size_t lane, uint32_t block, uint16_t claim) const;
   // Returns true if some layer of the block is not present and not claimed by computing, and on
   // some rank has neither arrived nor been claimed by a load.
@@ -122,10 +122,11 @@ class StageClaims {
   // Returns one above the highest layer that some block of the chunk lacks and that on some rank
   // has neither arrived nor been claimed by a load; 0 if there is none.
   [[nodiscard]] uint16_t OpenTop(uint32_t chunk) const;
-  // Returns n so that all blocks from n on are claimed or present.  A smaller n may exist.
+  // Returns n so that all blocks from n on are present or claimed by computing or loads.  A smaller
+  // n may exist.
   [[nodiscard]] uint32_t OpenEnd() const;
-  // Returns about how many blocks of a lane in a region, from block `from` on, no one has claimed;
-  // part of a block counts as that part.
+  // Returns about how many blocks of a StageLane in a region, from block `from` on, neither
+  // computing nor loads have claimed; part of a block counts as that part.
   [[nodiscard]] double OpenBlocks(const Region& region, size_t lane, uint32_t from) const;
 
   // ---- computing
@@ -147,7 +148,7 @@ class StageClaims {
   // Records that a load of these layers failed.  Returns true if the block became a hole, because
   // it is gone or has failed too often in a row.
   [[nodiscard]] bool Failed(uint16_t rank, uint32_t block, StageLayers layers, bool gone);
-  // Records that no block of the region behind block `next` is unclaimed on this lane.
+  // Records that no block of this region behind block `next` is unclaimed on this StageLane.
   void PassTo(size_t region, size_t lane, int64_t next) { regions_[region].next[lane] = next; }
 
   // ---- the activations that computing starts from, per chunk
@@ -187,8 +188,8 @@ class StageClaims {
   }
   void MakeLanes();
   void MakeRegions();
-  // Makes the block a hole, and divides its region into the blocks before its chunk (or cut) and
-  // the blocks behind it.
+  // Makes the block a hole, and divides its Region into the blocks before the chunk (or cut) of the
+  // block and the blocks behind.
   void MakeHole(uint32_t block);
   void Advance();
 

@@ -14,7 +14,7 @@ constexpr uint32_t kExactBlocks = 64;
 
 using Region = StageClaims::Region;
 
-// Seconds of computing alone, and of loading alone, what no one has claimed.
+// Seconds of computing alone, and of loading alone, what is unclaimed (StageClaims).
 struct Open {
   double compute_s = 0, lanes_s = 0;
 };
@@ -78,9 +78,9 @@ Open TakeAsOne(const StageClaims& claims, const CostModel& costs, uint32_t begin
   return open;
 }
 
-// Returns the seconds until the engine and the channels, which start from opposite ends, meet:
-// computing y tokens takes as long as loading all others and the activations of the y tokens.
-// Returns 0 if one has nothing to do.
+// Returns about the seconds until the engine and the channels, which start from opposite ends,
+// meet: computing y tokens takes as long as loading all others and the activations of the y tokens.
+// Returns 0 if the engine or the channels have nothing to do.
 double Both(const StageClaims& claims, const CostModel& costs, const Open& open,
             TokenRange tokens) {
   if (open.compute_s <= 0 || open.lanes_s <= 0) return 0;
@@ -96,9 +96,9 @@ double Both(const StageClaims& claims, const CostModel& costs, const Open& open,
   return y * (linear * scale + q * y / 2);
 }
 
-// Returns true if some lane can load the top layer of the last unclaimed chunk of region i before
-// computing reaches that layer, and can load it and all regions behind before computing reaches
-// region i + 1.
+// Returns true if some StageLane can load the top layer of the last unclaimed chunk of region i
+// before computing reaches that layer, and can load that layer and all regions behind i before
+// computing reaches region i + 1.
 bool FitsBefore(const StageClaims& claims, const CostModel& costs, size_t i) {
   const StageShape& shape = claims.shape();
   const std::vector<Region>& regions = claims.regions();

@@ -1,7 +1,7 @@
 // Estimates how many seconds of work are left of a stage, if it has the engine and all its channels
 // to itself.  A few chunks are added up one by one; more are treated as one stretch of tokens.
 //
-// Functions of a stage's claims, without state.
+// Functions of a stage's StageClaims, without state.
 #pragma once
 
 #include <cstdint>
@@ -22,29 +22,29 @@ struct StageOutlook {
 [[nodiscard]] double WorkSeconds(const StageClaims& claims, const CostModel& costs,
                                  const StageWork& work);
 // Returns the seconds of computing the chunk of `work` to its end, from the first token and layer
-// of `work` on; if chunks are cut, the seconds of `work` alone.
+// of `work` on; if the request has cut_tokens, the seconds of `work` alone.
 [[nodiscard]] double ChunkSeconds(const StageClaims& claims, const CostModel& costs,
                                   const StageWork& work);
 // Returns about the seconds of computing what is left of the chunks (or cuts) with holes, which
 // loads cannot spare.
 [[nodiscard]] double HoleSeconds(const StageClaims& claims, const CostModel& costs);
-// Returns the seconds of loading what no one has claimed behind the last hole, or, if there is no
-// hole, in the whole stage.
+// Returns about the seconds of loading what is unclaimed (StageClaims) behind the last hole, or, if
+// there is no hole, in the whole stage.
 [[nodiscard]] double TailSeconds(const StageClaims& claims, const CostModel& costs);
-// Returns about the seconds in which a channel loads what no one has claimed, or, if `to_hole`,
-// only what no one has claimed before the hole that follows the head.
+// Returns about the seconds in which a channel loads what is unclaimed (StageClaims), or, if
+// `to_hole`, only what is unclaimed before the first hole from StageClaims::head on.
 [[nodiscard]] double LaneSeconds(const StageClaims& claims, const CostModel& costs,
                                  ChannelId channel, bool to_hole);
-// Returns the seconds in which a channel loads its activations that are still to be asked for, of
-// all chunks with layers that no one has claimed, as if computing needed all of them.
+// Returns the seconds in which a channel loads the activations that it has and no load has claimed,
+// of all chunks with unclaimed layers, as if computing needed all of them.
 [[nodiscard]] double BoundarySeconds(const StageClaims& claims, const CostModel& costs,
                                      ChannelId channel);
 
-// Returns the index of the region to load first: roughly the last one that computing would reach
-// before it and all regions behind it are loaded.  0 if there are no regions.
+// Returns the index of the StageClaims::Region to load first: roughly the last that computing would
+// reach before that region and all behind it are loaded.  0 if there are no regions.
 [[nodiscard]] size_t UrgentRegion(const StageClaims& claims, const CostModel& costs);
-// Returns the first block of the chunk (or cut) with the next hole, if the blocks between the head
-// and that hole are loaded first; otherwise 0.
+// Returns the first block of the chunk (or cut) with the next hole, if the blocks from
+// StageClaims::head to that hole are to be loaded first; otherwise 0.
 [[nodiscard]] uint32_t LoadsToHole(const StageClaims& claims, const CostModel& costs);
 
 }  // namespace larder

@@ -1,8 +1,7 @@
-// How the prefix of one request is cut on one stage: blocks, which are stored, and chunks, which an
-// engine usually computes in one step.
+// How the prefix of one request is divided on one stage: blocks, which are stored, and chunks,
+// which an engine usually computes in one step.
 //
-// An engine may also cut chunks between tokens (RequestSpec::cut_tokens).  A step then has at least
-// one cut.
+// An engine may also compute a part of a chunk: one or more cuts (RequestSpec::cut_tokens).
 // Ownership: a value.
 #pragma once
 
@@ -36,13 +35,13 @@ struct StageShape {
   [[nodiscard]] TokenRange ChunkTokens(uint32_t chunk) const {
     return {TokensOf(ChunkBegin(chunk)).begin, TokensOf(ChunkEnd(chunk) - 1).end};
   }
-  // Returns the tokens that must be computed if this block must be: its chunk, or, if chunks are
-  // cut, its cut.  If a chunk ends with less than a cut, those tokens belong to the cut before
-  // them.
+  // Returns the tokens that must be computed if this block must be: its chunk, or, if the request
+  // has cut_tokens, its cut.  If a chunk ends with less than a cut, those tokens belong to the cut
+  // before them.
   [[nodiscard]] TokenRange CutOf(uint32_t block) const;
   // Returns as many whole cuts from the beginning of `tokens` on as `tokens_max` allows.  The last
-  // cut of the prefix may be longer than cut_tokens, but counts as cut_tokens.  If chunks are not
-  // cut, returns the first `tokens_max` tokens.
+  // cut of the prefix may be longer than cut_tokens, but counts as cut_tokens.  Without cut_tokens,
+  // returns at most the first `tokens_max` tokens.
   [[nodiscard]] TokenRange Within(TokenRange tokens, uint32_t tokens_max) const;
   // Returns layers of the stage as layers of the model.
   [[nodiscard]] StageLayers ModelLayers(StageLayers of_stage) const {

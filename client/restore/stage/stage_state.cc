@@ -11,7 +11,7 @@ namespace larder {
 // ---- what to compute
 
 // `limit`: layers [0, limit) of all chunks before this one are present.  `past_depth`: the work may
-// have layers above the depth that the aim has for the chunk.
+// have layers above the depth that StageAim has for the chunk.
 std::optional<StageWork> StageState::WorkIn(uint32_t chunk, uint16_t limit, uint16_t layers_max,
                                             uint32_t tokens_max, bool past_depth) const {
   const uint16_t depth = claims_.DepthOf(chunk), wanted = aim_.DepthFor(claims_, chunk);
@@ -55,7 +55,7 @@ std::optional<StageWork> StageState::NextWork(uint16_t layers_max, uint32_t toke
   uint16_t limit = shape().layers;
   const uint32_t open_end = claims_.OpenEnd();
   for (uint32_t chunk = first; limit > 0 && shape().ChunkBegin(chunk) < open_end; ++chunk) {
-    // During a sweep, computing begins no chunk that loads will bring.
+    // During a sweep (loading bottom-up), computing begins no chunk that loads will bring.
     if (!sweeping || claims_.HasHole(chunk) || claims_.IsPartial(chunk)) {
       if (auto work = WorkIn(chunk, limit, layers_max, tokens_max, past_depth)) return work;
     }
@@ -107,8 +107,9 @@ std::optional<StagePiece> StageState::NextPiece(const CostModel& costs, size_t l
   return std::nullopt;
 }
 
-// Searches the region from its last block backwards.  If cut.bottom_up, pieces come bottom-up,
-// except in the chunk of the head and in a chunk that is being computed.
+// Searches the region backwards, from the last block that the lane may still load.  If
+// cut.bottom_up, pieces come bottom-up, except in the first chunk that is not complete and in a
+// chunk that is being computed.
 std::optional<StagePiece> StageState::PieceIn(size_t region, size_t lane, PieceCut cut,
                                               bool past_depth) {
   const StageClaims::Region& of = claims_.regions()[region];
@@ -126,8 +127,8 @@ std::optional<StagePiece> StageState::PieceIn(size_t region, size_t lane, PieceC
     auto piece = bottom_up ? BottomPiece(claims_, lane, first, last, cut)
                            : TopPiece(claims_, lane, first, last, cut);
     if (piece.has_value()) return piece;
-    // The lane does not pass a chunk that is being computed: the engine may drop its step, and then
-    // loads may have to bring the chunk.
+    // PassTo is not called for a chunk that is being computed: the engine may drop its step, and
+    // then loads may have to bring the chunk.
     passes = passes && past_depth && !computing;
     next = int64_t{shape().ChunkBegin(chunk)} - 1;
     if (passes) claims_.PassTo(region, lane, next);

@@ -1,14 +1,14 @@
 // How far the restore of one request has come on one stage, and what to compute and load next.
 //
-// Computing goes up from the head, chunk by chunk; except in a sweep, loading comes down from the
-// tail, each lane (the blocks of one rank on one channel) through its own blocks, until they meet.
-// If the engine splits layers, a chunk may be divided between its layers when little is left:
-// computing takes them from the bottom, loading mostly from the top.  Holes, which must be
-// computed, divide the blocks into regions (UrgentRegion).
+// Computing goes up from the head, chunk by chunk; except in a sweep (loading bottom-up), loading
+// comes down from the tail, each lane (the blocks of one rank on one channel) through its own
+// blocks, until they meet.  If the engine splits layers, a chunk may be divided between its layers
+// when little is left: computing takes them from the bottom, loading mostly from the top.  Holes,
+// which must be computed, divide the blocks into regions (StageClaims::Region).
 //
-// The parts: which layers are present or claimed (StageClaims), loading bottom-up while computing
-// follows the loads (StageSweep), and which cells, each a layer of a chunk, are given out when few
-// are left (StageAim).  Estimates in seconds are in stage_estimate.h.
+// The parts: which layers are present or claimed (StageClaims), sweeps, in which computing follows
+// the loads (StageSweep), and which cells, each a layer of a chunk, are given out when few are left
+// (StageAim).  Estimates in seconds are in stage_estimate.h.
 // This class knows no policy, no channel queue and no other request.
 // Ownership: a value inside a RequestState.  Thread-safety: none.
 // Limits: kStageLayersMax layers.
@@ -38,18 +38,19 @@ class StageState {
   // ---- what to give out; these functions claim nothing
 
   // Returns the next work for the engine, within one chunk, or nullopt if there is none.  It has at
-  // most `tokens_max` tokens.  If chunks are cut, it is whole cuts, which may begin with tokens
-  // that loads have claimed (StageWork::unclaimed_from), and the last cut of the prefix may exceed
-  // `tokens_max` by less than a cut.  Work that is a whole chunk has at most `layers_max` layers.
+  // most `tokens_max` tokens.  If the request has cut_tokens, it is whole cuts, which may begin
+  // with tokens that loads have claimed (StageWork::unclaimed_from), and the last cut of the prefix
+  // may exceed `tokens_max` by less than a cut.  Work that is a whole chunk has at most
+  // `layers_max` layers.
   [[nodiscard]] std::optional<StageWork> NextWork(uint16_t layers_max, uint32_t tokens_max) const;
   // Returns work that loads bring but that could be computed as well, in the chunk of the head (the
   // first block of which not all layers are present), if loads have claimed all that is left of
   // that chunk.  Returns nullopt if there is no such work, if it does not fit into `tokens_max`, or
   // while a step is under way.
   [[nodiscard]] std::optional<StageWork> NextHedge(uint16_t layers_max, uint32_t tokens_max) const;
-  // Returns the next piece of a lane that no one has claimed; nullopt if there is none, or if the
-  // aim (StageAim) has none for the lane now.  During a sweep `cut` has no effect, and a piece is
-  // one layer.
+  // Returns the next unclaimed piece of a StageLane; nullopt if there is none, or if StageAim has
+  // none for the lane now.  During a sweep (BeginSweep) `cut` has no effect, and a piece is one
+  // layer of a block.
   [[nodiscard]] std::optional<StagePiece> NextPiece(const CostModel& costs, size_t lane,
                                                     const PieceCut& cut);
   // Returns a piece that is being computed and could be loaded as well; nullopt if it finds none.
@@ -84,9 +85,9 @@ class StageState {
   // Returns the layers from the lowest to the highest that a block lacks, of all blocks whose chunk
   // has no hole; empty if none lacks any.
   [[nodiscard]] StageLayers Missing() const;
-  // Returns about the seconds in which the channel loads what no one has claimed, or, if `to_hole`,
-  // only what no one has claimed before the hole that follows the head.  During a sweep `to_hole`
-  // is ignored.
+  // Returns about the seconds in which the channel loads what is unclaimed (StageClaims), or, if
+  // `to_hole`, only what is unclaimed before the first hole from StageClaims::head on.  During a
+  // sweep (BeginSweep) `to_hole` is ignored.
   [[nodiscard]] double LaneSeconds(const CostModel& costs, ChannelId channel,
                                    bool to_hole = false) const;
 

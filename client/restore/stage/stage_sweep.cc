@@ -24,7 +24,7 @@ void StageSweep::Begin(const StageClaims& claims, bool for_suffix) {
   }
 }
 
-// Resets each lane to its first cell, and counts what no one has claimed by now.
+// Moves each lane back to its first layer of a block, and counts what is unclaimed now.
 void StageSweep::Count(const StageClaims& claims) {
   const StageShape& shape = claims.shape();
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
@@ -61,7 +61,8 @@ std::optional<StagePiece> StageSweep::Next(const StageClaims& claims, size_t lan
     const bool elsewhere = !claims.lanes()[lane].Has(block) || claims.HasHole(shape.ChunkOf(block));
     if (elsewhere || (block >= behind) != (at >= cells)) continue;
     if (!claims.Loadable(lane, block).Contains(LayerSet(One(layer)))) {
-      // The engine may drop its step, and then loads may have to bring this cell.
+      // The lane must not pass a layer that is being computed: if the engine drops its step, loads
+      // may have to bring it.
       passes = passes && (claims.ComputedTo(block) > layer || claims.ComputeClaim(block) <= layer);
       continue;
     }
@@ -79,7 +80,7 @@ void StageSweep::OnFailed(size_t lane, StageLayers layers) {
 }
 
 void StageSweep::OnHole(const StageClaims& claims) {
-  // After a new hole, other blocks are before the last hole, and the chunk of the hole is not
+  // A new hole may be the last one, so that other blocks are before it, and its chunk is not
   // loaded.
   if (begun_) Count(claims);
 }

@@ -1,10 +1,10 @@
-// Loads layer by layer, from the lowest up, while something must be computed behind the loads and
-// can follow them layer by layer: the suffix, or chunks with holes.  In this file, a cell is a
-// layer of a block.
+// Chooses loads layer by layer, from the lowest up, while something must be computed behind the
+// loads and can follow them layer by layer: the suffix (the tokens behind the prefix), or chunks
+// with holes.  In this file, a cell is a layer of a block.
 //
 // The last region (StageClaims::Region) is loaded after all others.  Within a layer, blocks are
 // loaded from the first on.
-// Ownership: a value inside a StageState, which reports changes of the claims to it.
+// Ownership: a value inside a StageState, which reports changes of its StageClaims to it.
 // Thread-safety: none.
 #pragma once
 
@@ -18,8 +18,8 @@ namespace larder {
 
 class StageSweep {
  public:
-  // Makes loads come bottom-up from now on, to the end if `for_suffix`, otherwise while holes
-  // follow loads (StageClaims::HolesFollowLoads).
+  // Makes loads come bottom-up from now on: to the end if `for_suffix`, otherwise while
+  // StageClaims::HolesFollowLoads returns true.
   void Begin(const StageClaims& claims, bool for_suffix);
   [[nodiscard]] bool begun() const { return begun_; }
   // Returns true if loads come bottom-up now.
@@ -29,11 +29,11 @@ class StageSweep {
   // Returns the largest n for which layers [0, n) of the whole prefix are present; 0 before a sweep
   // has begun, unless the prefix is complete.
   [[nodiscard]] uint16_t LayersThere(const StageClaims& claims) const;
-  // Returns about how many blocks of a StageLane no load has claimed, counting parts as parts;
-  // computing's claims since Begin are mostly not subtracted.  REQUIRES: begun().
+  // Returns about how many blocks of a StageLane no load has claimed, counting parts as parts; what
+  // was given to the engine since Begin is mostly not subtracted.  REQUIRES: begun().
   [[nodiscard]] double OpenBlocks(const StageClaims& claims, size_t lane) const;
-  // Returns the next piece of a lane that no one has claimed, one layer of a block; nullopt if
-  // there is none.  Moves the lane's position past cells that need no load unless a load fails.
+  // Returns the next unclaimed piece of a StageLane, one layer of a block; nullopt if there is
+  // none.  Moves the lane's position past cells that need no load unless a load fails.
   // REQUIRES: begun().
   [[nodiscard]] std::optional<StagePiece> Next(const StageClaims& claims, size_t lane);
 
