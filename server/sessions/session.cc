@@ -36,10 +36,10 @@ absl::Status CheckAnswerSize(const wire::Up& up) {
     keys += a.digests.size();
     if (a.want_tables) tables += a.digests.size();
   }
-  if (tables > SessionLeases::kTablesPerMessageMax) {
+  if (tables > wire::Acquire::kTablesMax) {
     return absl::InvalidArgumentError(absl::StrCat("acquires: tables of ", tables,
                                                    " keys wanted in one message; at most ",
-                                                   SessionLeases::kTablesPerMessageMax));
+                                                   wire::Acquire::kTablesMax));
   }
   if (keys <= AttachedSession::kKeysPerMessageMax) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(

@@ -131,7 +131,8 @@ void SessionLeases::Grant(const wire::Acquire& request, const SessionVariant& va
   bool any = false;  // a block is given now or will be given later
   size_t tables = 0;
   for (size_t i = 0; i < held.blocks.size(); ++i) {
-    grant->blocks[i] = GrantOne(request, variant, held.blocks[i], tables < kTablesPerMessageMax);
+    grant->blocks[i] =
+        GrantOne(request, variant, held.blocks[i], tables < wire::Acquire::kTablesMax);
     const BlockStatus status = grant->blocks[i].status;
     tables += grant->blocks[i].table ? 1 : 0;
     any = any || status == BlockStatus::kOk || status == BlockStatus::kPending;

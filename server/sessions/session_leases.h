@@ -35,8 +35,6 @@ namespace larder {
 
 class SessionLeases final : private FillingHost {
  public:
-  // The most segment tables that the acquires of one message (wire::Up) may ask for.
-  static constexpr size_t kTablesPerMessageMax = wire::Acquire::kTablesMax;
   static constexpr uint32_t kRetryAfterFullMs = 20;
   // The most open leases of one session on the same block that were granted while the block had
   // more than kCrowdedHolds holds.

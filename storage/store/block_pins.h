@@ -41,10 +41,10 @@ class BlockPins {
 
   // Adds a pin, or changes the deadline of an existing one.  kOk: the pin exists and the block is
   // in key.tier.  kPending: the pin exists, but the block is only in the other tier, from which it
-  // has yet to be copied.  kMissing: there is no such block; nothing has changed.  kFull: a limit
-  // is reached; nothing has changed, except the deadline of a pin that the owner has already.  The
-  // deadline of a pin without owner (a prefetch) never becomes earlier, since several callers share
-  // this pin.
+  // has yet to be copied.  kMissing: there is no such block.  kFull: a limit is reached, so the pin
+  // does not keep the block.  After kMissing and kFull nothing has changed, except perhaps the
+  // deadline of a pin that the owner has already.  The deadline of a pin without owner (a prefetch)
+  // never becomes earlier, since several callers share this pin.
   // REQUIRES: key.tier is kHost or kDisk.
   [[nodiscard]] BlockStatus Add(std::string_view owner, const PinKey& key, uint64_t deadline_ms)
       LARDER_EXCLUDES(mu_);

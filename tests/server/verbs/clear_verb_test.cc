@@ -62,10 +62,7 @@ TEST_F(ClearVerbTest, ClearsNamedBlocksAndAnswersForEach) {
 TEST_F(ClearVerbTest, ClearsABlockThatIsNamedTwiceOnce) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 1));
-  BlockScope scope = Scope(SelectionScope::kBlocks, "a", 1);
-  SelectedBlocks& selected = scope.blocks;
-  selected.names.push_back(selected.names.front());
-  selected.blocks.push_back({selected.blocks.front().variant, 1});
+  const BlockScope scope = NamedTwice("a");
   for (const bool dry_run : {true, false}) {
     const wire::ClearResult result = Clear(scope, kBoth, /*pinned=*/false, dry_run);
     EXPECT_EQ(result.host.blocks, 1u);

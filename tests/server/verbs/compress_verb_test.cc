@@ -329,10 +329,7 @@ TEST_F(CompressVerbTest, AnswersForEachName) {
 TEST_F(CompressVerbTest, AnswersEachTimeThatABlockIsNamed) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 1));
-  BlockScope scope = Scope(SelectionScope::kBlocks, "a", 1);
-  SelectedBlocks& selected = scope.blocks;
-  selected.names.push_back(selected.names.front());
-  selected.blocks.push_back({selected.blocks.front().variant, 1});
+  const BlockScope scope = NamedTwice("a");
   wire::CompressProgress last;
   ASSERT_TRUE(TryCompress({.scope = scope, .tiers = kBoth}, &last).ok());
   EXPECT_EQ(last.blocks, 2u) << "two copies of one block";

@@ -85,6 +85,14 @@ class ScopeTest : public ::testing::Test {
     EXPECT_TRUE(made.ok()) << made.status();
     return *std::move(made);
   }
+  // The first block of the model's chain, named at two places.
+  BlockScope NamedTwice(const std::string& model) {
+    BlockScope scope = Scope(wire::SelectionScope::kBlocks, model, 1);
+    SelectedBlocks& selected = scope.blocks;
+    selected.names.push_back(selected.names.front());
+    selected.blocks.push_back({selected.blocks.front().variant, 1});
+    return scope;
+  }
 
   static BlockScope ScopeOf(const BlockWriter& writer) {
     BlockScope scope;
