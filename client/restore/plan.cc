@@ -14,8 +14,8 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Running sums over the chunks of an input, so that computing the cost of depths, given as Steps,
-// takes O(channels).
+// Running sums over the chunks of an input, with which Cost takes O(channels).  A depth is the
+// number of a chunk's layers that are computed; its other layers are loaded.
 class Sums {
  public:
   explicit Sums(const PlanInput& input)
