@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "storage/status_macros.h"
+#include "storage/text.h"
 
 namespace larder {
 namespace {
@@ -23,8 +24,6 @@ constexpr std::array<std::string_view, kFaultPoints> kNames = {
     "catalog.commit", "catalog.erase",   "erase.written", "catalog.read",  "catalog.scan",
     "catalog.facts",  "shard.set-aside", "socket.rights",
 };
-
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
 // splitmix64.
 uint64_t Mix(uint64_t x) {
@@ -53,16 +52,17 @@ FaultPoints::Plan FaultPoints::Unpack(uint64_t bits) {
 
 absl::Status FaultPoints::Parse(std::string_view part, FaultPoint* point, Plan* plan) {
   const auto wrong = [&](auto... words) {
-    return absl::InvalidArgumentError(absl::StrCat("fault '", View(part), "': ", words...));
+    return absl::InvalidArgumentError(absl::StrCat("fault '", AbslView(part), "': ", words...));
   };
-  const std::vector<absl::string_view> sides = absl::StrSplit(View(part), absl::MaxSplits('=', 1));
+  const std::vector<absl::string_view> sides =
+      absl::StrSplit(AbslView(part), absl::MaxSplits('=', 1));
   if (sides.size() != 2) return wrong("write POINT=ACTION[:TIME][/EVERY]");
   size_t at = 0;
-  while (at < kFaultPoints && View(kNames[at]) != sides[0]) ++at;
+  while (at < kFaultPoints && AbslView(kNames[at]) != sides[0]) ++at;
   if (at == kFaultPoints) {
     return wrong("there is no such point; the points are ",
                  absl::StrJoin(kNames, ", ", [](std::string* out, std::string_view name) {
-                   absl::StrAppend(out, View(name));
+                   absl::StrAppend(out, AbslView(name));
                  }));
   }
   *point = static_cast<FaultPoint>(at);
@@ -93,7 +93,7 @@ absl::Status FaultPoints::Parse(std::string_view part, FaultPoint* point, Plan* 
 absl::Status FaultPoints::Arm(std::string_view text) {
   std::array<Plan, kFaultPoints> plans;
   bool any = false;
-  for (const absl::string_view part : absl::StrSplit(View(text), ',', absl::SkipEmpty())) {
+  for (const absl::string_view part : absl::StrSplit(AbslView(text), ',', absl::SkipEmpty())) {
     FaultPoint point{};
     Plan plan;
     LARDER_RETURN_IF_ERROR(Parse({part.data(), part.size()}, &point, &plan));
@@ -137,13 +137,13 @@ absl::Status FaultPoints::StatusAt(FaultPoint point) {
       return absl::OkStatus();
     case Fault::kFull:
       return absl::ResourceExhaustedError(
-          absl::StrCat("no space left (fault point ", View(ToString(point)), ")"));
+          absl::StrCat("no space left (fault point ", AbslView(ToString(point)), ")"));
     case Fault::kError:
     case Fault::kShort:
       break;
   }
   return absl::UnavailableError(
-      absl::StrCat("I/O error (fault point ", View(ToString(point)), ")"));
+      absl::StrCat("I/O error (fault point ", AbslView(ToString(point)), ")"));
 }
 
 uint64_t FaultPoints::arrivals(FaultPoint point) const {

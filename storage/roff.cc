@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "storage/text.h"
 
 namespace larder {
 namespace {
@@ -13,9 +14,8 @@ namespace {
 // Returns `text` as one line of roff: hyphens stay the ASCII characters that a user types, and the
 // line does not begin with a control character of roff.
 std::string Quoted(std::string_view text) {
-  std::string out =
-      absl::StrReplaceAll(absl::string_view(text.data(), text.size()),
-                          {{"\\", "\\e"}, {"-", "\\-"}, {"\n", " "}, {"\"", "\\(dq"}});
+  std::string out = absl::StrReplaceAll(
+      AbslView(text), {{"\\", "\\e"}, {"-", "\\-"}, {"\n", " "}, {"\"", "\\(dq"}});
   if (out.starts_with(".") || out.starts_with("'")) out.insert(0, "\\&");
   return out;
 }
@@ -40,8 +40,7 @@ void ManPageWriter::Subsection(std::string_view heading) {
 }
 
 void ManPageWriter::Text(std::string_view text) {
-  for (const absl::string_view paragraph :
-       absl::StrSplit(absl::string_view(text.data(), text.size()), "\n\n")) {
+  for (const absl::string_view paragraph : absl::StrSplit(AbslView(text), "\n\n")) {
     absl::StrAppend(&out_, ".PP\n", Quoted({paragraph.data(), paragraph.size()}), "\n");
   }
 }

@@ -15,9 +15,6 @@
 namespace larder {
 namespace {
 
-// Debian's absl::string_view is a type of its own, not std::string_view.
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
-
 class Lines {
  public:
   Lines(size_t width, size_t indent, std::string_view first)
@@ -75,7 +72,7 @@ std::string Printable(std::string_view text) {
 std::string Wrap(std::string_view text, size_t width, size_t indent, std::string_view first) {
   Lines lines(width, indent, first);
   bool begun = false;
-  for (const absl::string_view paragraph : absl::StrSplit(View(text), "\n\n")) {
+  for (const absl::string_view paragraph : absl::StrSplit(AbslView(text), "\n\n")) {
     if (std::exchange(begun, true)) {
       lines.NewLine();
       lines.NewLine();

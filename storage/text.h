@@ -12,7 +12,14 @@
 #include <string>
 #include <string_view>
 
+#include "absl/strings/string_view.h"
+
 namespace larder {
+
+// Returns `text` as Abseil's type, which in Debian's Abseil is not std::string_view.
+[[nodiscard]] inline absl::string_view AbslView(std::string_view text) {
+  return {text.data(), text.size()};
+}
 
 // Returns `text` with \xNN, in hexadecimal, for each byte that is not a printable ASCII character.
 [[nodiscard]] std::string Printable(std::string_view text);

@@ -9,7 +9,6 @@
 namespace larder::wire {
 namespace {
 
-constexpr size_t kTiersMax = v1::Tier_MAX;
 constexpr size_t kRangesMax = kLookupTokensMax / kStepTokens;
 
 void DecodeSeconds(const Field& at, double in, double* out) {

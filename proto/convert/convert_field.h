@@ -111,6 +111,8 @@ static_assert(static_cast<int>(Codec::kJoint) == v1::Codec_MAX);
 static_assert(static_cast<int>(SelectionScope::kWriter) == v1::SelectionScope_MAX);
 static_assert(static_cast<int>(BlockStatus::kKept) == v1::BlockStatus_MAX);
 
+inline constexpr size_t kTiersMax = v1::Tier_MAX;  // a message names each tier once
+
 template <class Enum>
 void DecodeEnum(const Field& at, int in, Enum* out) {
   if (in < 1 || in > LastOf(Enum{}))

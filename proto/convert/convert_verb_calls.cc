@@ -6,8 +6,6 @@
 namespace larder::wire {
 namespace {
 
-constexpr size_t kTiersMax = v1::Tier_MAX;
-
 void EncodeSelection(const BlockSelection& in, v1::BlockSelection* out) {
   out->set_engine_id(in.engine_id);
   EncodeDigests(in.variants, out->mutable_variant_ids());

@@ -12,13 +12,12 @@
 #include "server/config/config_file.h"
 #include "server/config/config_options.h"
 #include "server/runtime/version.h"
+#include "storage/text.h"
 
 namespace larder {
 namespace {
 
 constexpr std::string_view kPrefix = "LARDER_";
-
-absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
 
 // Returns true for LARDER_ variables that are not options and yet no error, such as those of the
 // scripts in deploy/ and of the tests.
@@ -81,7 +80,7 @@ void Loader::Assign(const ConfigOption& option, std::string_view text, const std
                     const std::string& origin) {
   const absl::Status status = option.assign(text, sources_.uid, &loaded_.config);
   if (!status.ok()) {
-    errors_.push_back(absl::StrCat(place, ": ", View(option.name), " ", status.message()));
+    errors_.push_back(absl::StrCat(place, ": ", AbslView(option.name), " ", status.message()));
     return;
   }
   LoadedConfig::Setting& setting = SettingOf(option.name);
@@ -94,9 +93,9 @@ void Loader::Apply(std::string_view name, std::string_view text, const std::stri
   const ConfigOption* const option = FindConfigOption(name);
   if (option != nullptr) return Assign(*option, text, place, origin);
   std::string error =
-      absl::StrCat(place, ": unknown option ", absl::CHexEscape(View(name.substr(0, 64))));
+      absl::StrCat(place, ": unknown option ", absl::CHexEscape(AbslView(name.substr(0, 64))));
   const std::string_view nearest = NearestConfigOption(name);
-  if (!nearest.empty()) absl::StrAppend(&error, ": did you mean ", View(nearest), "?");
+  if (!nearest.empty()) absl::StrAppend(&error, ": did you mean ", AbslView(nearest), "?");
   errors_.push_back(
       absl::StrCat(error, nearest.empty() ? ": " : " ", "larderd --help lists the options"));
 }
@@ -216,11 +215,11 @@ std::string PrintConfig(const LoadedConfig& loaded) {
     const ConfigOption& option = *FindConfigOption(setting.option);
     if (option.group != group) {
       group = option.group;
-      absl::StrAppend(&out, "\n# ", View(group), "\n");
+      absl::StrAppend(&out, "\n# ", AbslView(group), "\n");
     }
     const std::string value = option.quoted ? TomlString(setting.text) : setting.text;
-    absl::StrAppend(&out, View(option.name), " = ", value, "  # ", absl::CHexEscape(setting.origin),
-                    "\n");
+    absl::StrAppend(&out, AbslView(option.name), " = ", value, "  # ",
+                    absl::CHexEscape(setting.origin), "\n");
   }
   return out;
 }

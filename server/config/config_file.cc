@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "storage/status_macros.h"
+#include "storage/text.h"
 
 namespace larder {
 namespace {
@@ -100,9 +101,8 @@ absl::StatusOr<std::vector<FileSetting>> ReadConfigFile(const std::string& path)
   toml::parse_result parsed = toml::parse(std::string_view(text), path);
   if (!parsed) {
     const std::string_view why = parsed.error().description();
-    return absl::InvalidArgumentError(absl::StrCat(path, ":", parsed.error().source().begin.line,
-                                                   ": ",
-                                                   absl::string_view(why.data(), why.size())));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ":", parsed.error().source().begin.line, ": ", AbslView(why)));
   }
   std::vector<FileSetting> settings;
   for (const auto& [key, node] : parsed.table()) {

@@ -334,7 +334,7 @@ constexpr ConfigOption kOptions[] = {
 };
 
 std::string WithDashes(std::string_view name) {
-  return absl::StrReplaceAll(absl::string_view(name.data(), name.size()), {{"_", "-"}});
+  return absl::StrReplaceAll(AbslView(name), {{"_", "-"}});
 }
 
 }  // namespace
@@ -358,8 +358,7 @@ std::string FlagName(const ConfigOption& option) {
 }
 
 std::string VariableName(const ConfigOption& option) {
-  return absl::StrCat(
-      "LARDER_", absl::AsciiStrToUpper(absl::string_view(option.name.data(), option.name.size())));
+  return absl::StrCat("LARDER_", absl::AsciiStrToUpper(AbslView(option.name)));
 }
 
 }  // namespace larder

@@ -13,16 +13,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "storage/text.h"
 
 namespace larder {
 namespace {
 
-absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
-
 template <class... Parts>
 absl::Status Bad(std::string_view text, const Parts&... what) {
   constexpr size_t kShown = 80;
-  const std::string shown = absl::CHexEscape(View(text.substr(0, kShown)));
+  const std::string shown = absl::CHexEscape(AbslView(text.substr(0, kShown)));
   const char* const cut = text.size() > kShown ? "..." : "";
   return absl::InvalidArgumentError(absl::StrCat("\"", shown, cut, "\" ", what...));
 }
@@ -167,7 +166,7 @@ absl::StatusOr<std::vector<uid_t>> ParseUids(std::string_view text, uid_t self) 
   constexpr size_t kUidsMax = 1024;
   std::vector<uid_t> uids;
   if (text.empty() || text == "none") return uids;
-  for (absl::string_view part : absl::StrSplit(View(text), ',')) {
+  for (absl::string_view part : absl::StrSplit(AbslView(text), ',')) {
     uid_t uid = self;
     // The largest uid means "no uid" to the kernel.
     if (part != "self" && (!ToNumber(std::string_view(part.data(), part.size()), &uid) ||

@@ -37,8 +37,6 @@ constexpr const char* kFileIntro =
 // cases the default may differ.
 constexpr std::string_view kSocketDir = "/run/larder";
 
-absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
-
 // Returns the text as comment lines of at most 80 columns.
 std::string Comment(const std::string& text) {
   constexpr size_t kColumns = 80;
@@ -51,10 +49,11 @@ std::string Comment(const std::string& text) {
 
 std::string OptionInFile(const ConfigOption& option) {
   const absl::string_view text =
-      View(option.name == "socket_dir" ? kSocketDir : option.default_value);
+      AbslView(option.name == "socket_dir" ? kSocketDir : option.default_value);
   const absl::string_view quote = option.quoted ? "\"" : "";
-  return absl::StrCat("\n", Comment(absl::StrCat(View(option.value), ". ", View(option.help))), "#",
-                      View(option.name), " = ", quote, text, quote, "\n");
+  return absl::StrCat("\n",
+                      Comment(absl::StrCat(AbslView(option.value), ". ", AbslView(option.help))),
+                      "#", AbslView(option.name), " = ", quote, text, quote, "\n");
 }
 
 }  // namespace
@@ -65,7 +64,7 @@ std::string DefaultConfig() {
   for (const ConfigOption& option : ConfigOptions()) {
     if (option.group != group) {
       group = option.group;
-      absl::StrAppend(&out, "\n# ---- ", View(group), "\n");
+      absl::StrAppend(&out, "\n# ---- ", AbslView(group), "\n");
     }
     out += OptionInFile(option);
   }

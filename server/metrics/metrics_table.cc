@@ -14,6 +14,7 @@
 #include "server/metrics/metrics_samples.h"
 #include "server/runtime/version.h"
 #include "storage/check.h"
+#include "storage/text.h"
 
 namespace larder {
 namespace {
@@ -264,11 +265,9 @@ const char* TypeName(MetricType type) {
 }
 
 std::string SampleName(const Metric& metric, const MetricSample& sample) {
-  const absl::string_view name(metric.name.data(), metric.name.size());
   if (metric.label_name.empty()) return std::string(metric.name);
-  return absl::StrCat(name, "{",
-                      absl::string_view(metric.label_name.data(), metric.label_name.size()), "=\"",
-                      absl::string_view(sample.label.data(), sample.label.size()), "\"}");
+  return absl::StrCat(AbslView(metric.name), "{", AbslView(metric.label_name), "=\"",
+                      AbslView(sample.label), "\"}");
 }
 
 // Returns the name of a metric's label and its values, as `label`: `a`, `b`.

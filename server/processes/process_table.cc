@@ -13,19 +13,17 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "server/runtime/epoll.h"
 #include "storage/check.h"
 #include "storage/status_macros.h"
 
 namespace larder {
 namespace {
 
-constexpr uint64_t kWake = 0;  // no process has this id
+constexpr uint64_t kWakeProcess = 0;  // no process has this id
 
-absl::Status Watch(int epoll, int fd, uint64_t id) {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = id;
-  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
+absl::Status WatchProcess(int epoll, int fd, uint64_t id) {
+  if (AddToEpoll(epoll, fd, EPOLLIN, id)) return absl::OkStatus();
   return absl::ErrnoToStatus(errno, "cannot watch a process for its death");
 }
 
@@ -61,7 +59,7 @@ absl::StatusOr<std::unique_ptr<ProcessTable>> ProcessTable::Create(const Options
   FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return absl::ErrnoToStatus(errno, "epoll_create1");
   LARDER_ASSIGN_OR_RETURN(WakeUp wake, WakeUp::Open("eventfd"));
-  LARDER_RETURN_IF_ERROR(Watch(epoll.get(), wake.fd(), kWake));
+  LARDER_RETURN_IF_ERROR(WatchProcess(epoll.get(), wake.fd(), kWakeProcess));
   return absl::WrapUnique(new ProcessTable(options, std::move(epoll), std::move(wake)));
 }
 
@@ -87,7 +85,7 @@ void ProcessTable::Reap() {
     LARDER_CHECK(ready >= 0 || errno == EINTR);
     for (int i = 0; i < ready; ++i) {
       const ProcessId process{events[static_cast<size_t>(i)].data.u64};
-      if (process.value == kWake) return;
+      if (process.value == kWakeProcess) return;
       {
         MutexLock lock(mu_);
         // The entry may have been erased as unused between the kernel's report and this line.
@@ -146,7 +144,7 @@ absl::StatusOr<ProcessId> ProcessTable::EntryOf(PeerProcess peer) {
     if (!place.admitted()) return absl::ResourceExhaustedError(place.why);
   }
   const ProcessId id{++last_id_};
-  LARDER_RETURN_IF_ERROR(Watch(epoll_.get(), peer.pidfd(), id.value));
+  LARDER_RETURN_IF_ERROR(WatchProcess(epoll_.get(), peer.pidfd(), id.value));
   by_pid_[peer.pid()] = id;  // the entry of a dead process with this pid may stay for a while
   entries_.try_emplace(
       id, Entry{.peer = std::move(peer), .place = std::move(place.ticket), .tokens = {}});

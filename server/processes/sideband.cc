@@ -12,6 +12,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "server/connections/passed_rights.h"
+#include "server/runtime/epoll.h"
 #include "storage/check.h"
 #include "storage/clock.h"
 #include "storage/status_macros.h"
@@ -22,11 +23,8 @@ namespace {
 constexpr uint64_t kWake = 0;  // ids of the listening socket and of connections are greater
 constexpr const char* kConnections = "sideband connections";
 
-absl::Status Watch(int epoll, int fd, uint64_t id) {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = id;
-  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
+absl::Status WatchSocket(int epoll, int fd, uint64_t id) {
+  if (AddToEpoll(epoll, fd, EPOLLIN, id)) return absl::OkStatus();
   return absl::ErrnoToStatus(errno, "cannot watch a sideband socket");
 }
 
@@ -85,7 +83,7 @@ absl::StatusOr<std::unique_ptr<Sideband>> Sideband::Create(const Options& option
 absl::Status Sideband::OpenLoop() {
   epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) return absl::ErrnoToStatus(errno, "cannot open the sideband's loop");
-  LARDER_RETURN_IF_ERROR(Watch(epoll_.get(), dead_.fd(), kWake));
+  LARDER_RETURN_IF_ERROR(WatchSocket(epoll_.get(), dead_.fd(), kWake));
   WatchDoor();
   if (watched_ < 0) return absl::ErrnoToStatus(errno, "cannot watch the sideband's socket");
   return absl::OkStatus();
@@ -153,7 +151,7 @@ void Sideband::WatchDoor() {
   // A new id each time: events of a former socket, which another thread may still be closing, carry
   // a former id and are ignored.
   door_id_ = ++last_id_;
-  watched_ = wanted >= 0 && Watch(epoll_.get(), wanted, door_id_).ok() ? wanted : -1;
+  watched_ = wanted >= 0 && WatchSocket(epoll_.get(), wanted, door_id_).ok() ? wanted : -1;
 }
 
 void Sideband::Admit(FileDescriptor socket) {
@@ -175,7 +173,7 @@ void Sideband::Admit(FileDescriptor socket) {
   }
   const uint64_t id = ++last_id_;
   if (status.ok()) {
-    status = Watch(epoll_.get(), fd, id);
+    status = WatchSocket(epoll_.get(), fd, id);
     if (!status.ok()) places_.Give(*peer);
   }
   if (!status.ok()) {

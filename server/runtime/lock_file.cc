@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "storage/status_macros.h"
+#include "storage/text.h"
 
 namespace larder {
 namespace {
@@ -65,7 +66,7 @@ std::string HolderPid(int fd) {
   const ssize_t n = pread(fd, text, sizeof text - 1, 0);
   uint64_t pid = 0;
   const std::string_view read(text, n > 0 ? static_cast<size_t>(n) : 0);
-  const auto trimmed = absl::StripAsciiWhitespace(absl::string_view(read.data(), read.size()));
+  const auto trimmed = absl::StripAsciiWhitespace(AbslView(read));
   return absl::SimpleAtoi(trimmed, &pid) ? absl::StrCat("pid ", pid) : "of unknown pid";
 }
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
+#include "storage/text.h"
 
 namespace larder {
 namespace {
@@ -257,8 +258,7 @@ void Shares::CountRefused(ShareKind kind, const Book& asker) {
 void Shares::Tell(ShareKind kind, const Book* asker, const std::string& why) const {
   if (!on_refused_) return;
   const auto uid = asker == nullptr ? std::nullopt : asker->holder.uid;
-  on_refused_(absl::StrCat(absl::string_view(NameOf(kind).data(), NameOf(kind).size()),
-                           uid ? absl::StrCat(" uid ", *uid) : " unnamed"),
+  on_refused_(absl::StrCat(AbslView(NameOf(kind)), uid ? absl::StrCat(" uid ", *uid) : " unnamed"),
               asker == nullptr ? why : absl::StrCat(asker->holder.ToString(), ": ", why));
 }
 
@@ -268,8 +268,7 @@ std::string Shares::Text(ShareKind kind, const Book* full, std::optional<uint64_
   const KindText& words = TextOf(kind);
   const uint64_t in_all = state.held.load(std::memory_order_relaxed);
   const std::string more = wanted ? absl::StrCat(", ", *wanted, " more wanted") : "";
-  std::string text =
-      absl::StrCat("share of ", absl::string_view(words.name.data(), words.name.size()), ": ");
+  std::string text = absl::StrCat("share of ", AbslView(words.name), ": ");
   if (full == nullptr) {
     absl::StrAppend(&text, in_all, " of ", limit.all, " are taken by all", more);
   } else {
@@ -285,7 +284,7 @@ std::string Shares::Text(ShareKind kind, const Book* full, std::optional<uint64_
                       of_process ? "as much as is left" : "three times what is left");
     }
   }
-  return absl::StrCat(text, ": ", absl::string_view(words.advice.data(), words.advice.size()));
+  return absl::StrCat(text, ": ", AbslView(words.advice));
 }
 
 Shares::Answer Shares::Refuse(ShareKind kind, uint64_t amount, const Book* full,

@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 
 #include "absl/strings/str_cat.h"
+#include "storage/text.h"
 
 namespace larder {
 namespace {
@@ -55,19 +56,16 @@ Shares::Account AccountOf(const grpc::ServerContextBase& context, const SessionD
 
 absl::Status CheckTenant(std::string_view named, std::string_view own) {
   if (named.empty() || named == own) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat("tenant '",
-                                                  absl::string_view(named.data(), named.size()),
-                                                  "': this caller has no role in it"));
+  return absl::PermissionDeniedError(
+      absl::StrCat("tenant '", AbslView(named), "': this caller has no role in it"));
 }
 
 absl::Status Overloaded(grpc::ServerContextBase& context, Duration retry_after,
                         std::string_view what) {
-  if (retry_after == Duration::zero())
-    return absl::ResourceExhaustedError(absl::string_view(what.data(), what.size()));
+  if (retry_after == Duration::zero()) return absl::ResourceExhaustedError(AbslView(what));
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(retry_after).count();
   context.AddTrailingMetadata(kRetryMetadata, absl::StrCat(ms));
-  return absl::ResourceExhaustedError(
-      absl::StrCat(absl::string_view(what.data(), what.size()), ": retry after ", ms, " ms"));
+  return absl::ResourceExhaustedError(absl::StrCat(AbslView(what), ": retry after ", ms, " ms"));
 }
 
 absl::Status UnaryCall::ReserveAnswer(size_t bytes) {

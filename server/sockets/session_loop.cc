@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "server/runtime/epoll.h"
 #include "storage/check.h"
 #include "storage/clock.h"
 #include "storage/spin_wait.h"
@@ -24,10 +25,7 @@ absl::StatusOr<std::unique_ptr<SessionLoop>> SessionLoop::Start() {
   FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return absl::ErrnoToStatus(errno, kError);
   LARDER_ASSIGN_OR_RETURN(WakeUp wake, WakeUp::Open(kError));
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = kWake;
-  if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.fd(), &event) != 0)
+  if (!AddToEpoll(epoll.get(), wake.fd(), EPOLLIN, kWake))
     return absl::ErrnoToStatus(errno, kError);
   return absl::WrapUnique(new SessionLoop(std::move(epoll), std::move(wake)));
 }
@@ -111,9 +109,7 @@ void SessionLoop::TakeWoken() {
 
 void SessionLoop::Serve(std::unique_ptr<SessionSocket> socket) {
   const uint64_t id = socket->id();
-  epoll_event event{};
-  event.data.u64 = id;
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket->socket(), &event) == 0) {
+  if (AddToEpoll(epoll_.get(), socket->socket(), /*events=*/0, id)) {
     served_.try_emplace(id, Served{.socket = std::move(socket), .events = 0});
     return;
   }

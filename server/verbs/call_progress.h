@@ -1,5 +1,6 @@
-// The progress of a call such as Move or Verify: reports it to the caller, and learns from the
-// answer whether the caller still wants the call.
+// What the calls of several verbs share: how long they try a block again that is in use, and the
+// progress of a call such as Move or Verify.  A CallProgress reports it to the caller, and learns
+// from the answer whether the caller still wants the call.
 //
 // Ownership: a local variable of the thread that does the work; `report` outlives it.
 // Thread-safety: none.
@@ -11,6 +12,9 @@
 #include "storage/clock.h"
 
 namespace larder {
+
+// How long a call, at its end, tries blocks again that were in use, since most holds are short.
+inline constexpr Duration kHoldLimit = std::chrono::seconds(1);
 
 template <class Progress>
 class CallProgress {

@@ -16,9 +16,6 @@
 namespace larder {
 namespace {
 
-// How long blocks that were in use are tried again at the end of a call, since most holds are
-// short.
-constexpr Duration kHoldLimit = std::chrono::seconds(1);
 constexpr Duration kPollEvery = std::chrono::milliseconds(10);
 constexpr int kNice = 10;  // a priority below that of readers and writers
 

@@ -20,9 +20,6 @@ constexpr Duration kReportEvery = std::chrono::milliseconds(100);
 constexpr Duration kTryAgain = std::chrono::milliseconds(10);
 // A move to disk fails if none of the blocks under way gets an answer for this long.
 constexpr Duration kStalled = std::chrono::seconds(30);
-// How long a call tries again to remove blocks that are in use, since the daemon's own threads hold
-// blocks only for a short time.
-constexpr Duration kHoldLimit = std::chrono::seconds(1);
 // The pause before a promotion that was refused is requested again.
 constexpr Duration kAskAgain = std::chrono::milliseconds(20);
 

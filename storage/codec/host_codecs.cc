@@ -12,6 +12,7 @@
 #include "storage/check.h"
 #include "storage/format/layout.h"
 #include "storage/status_macros.h"
+#include "storage/text.h"
 
 namespace larder {
 namespace {
@@ -38,8 +39,7 @@ struct PlanesHeader {
 static_assert(sizeof(PlanesHeader) == 16);
 
 absl::Status Damaged(std::string_view what) {
-  return absl::DataLossError(
-      absl::StrCat("encoded segment: ", absl::string_view(what.data(), what.size())));
+  return absl::DataLossError(absl::StrCat("encoded segment: ", AbslView(what)));
 }
 
 class Identity final : public BlockCodec {

@@ -18,6 +18,7 @@
 #include "storage/disk/directory.h"
 #include "storage/disk/private_files.h"
 #include "storage/status_macros.h"
+#include "storage/text.h"
 
 namespace larder {
 namespace {
@@ -93,8 +94,7 @@ DataFiles::~DataFiles() {
 }
 
 std::string DataFiles::PathOf(uint32_t file) const {
-  return absl::StrCat(options_.directory, "/", absl::StrFormat("%08d", file),
-                      absl::string_view(kSuffix.data(), kSuffix.size()));
+  return absl::StrCat(options_.directory, "/", absl::StrFormat("%08d", file), AbslView(kSuffix));
 }
 
 absl::StatusOr<std::unique_ptr<DataFiles>> DataFiles::Open(const Options& options) {

@@ -7,7 +7,6 @@
 namespace larder {
 namespace {
 
-constexpr uint32_t kNone = ShardEntries::kNone;
 constexpr uint16_t kCountMax = std::numeric_limits<uint16_t>::max();
 
 }  // namespace
@@ -21,7 +20,7 @@ std::optional<uint64_t> ChildCounts::ParentHash(const IndexEntry& entry) {
 ChildCounts::Raised ChildCounts::Raise(VariantIndex variant, uint64_t parent, const Digest& child) {
   const auto tag = static_cast<uint8_t>(child.Hash64() % (IndexEntry::kManyFollowers - 1) + 1);
   const uint32_t slot = entries_.FindParent(variant, parent);
-  if (slot == kNone || entries_[slot].children == kCountMax) return {};
+  if (slot == ShardEntries::kNone || entries_[slot].children == kCountMax) return {};
   IndexEntry& entry = entries_[slot];
   ++entry.children;
   // The history says that the parent is shared, but which blocks have followed it is not known.
@@ -36,7 +35,7 @@ ChildCounts::Raised ChildCounts::Raise(VariantIndex variant, uint64_t parent, co
 
 std::optional<uint64_t> ChildCounts::MarkShared(VariantIndex variant, uint64_t parent) {
   const uint32_t slot = entries_.FindParent(variant, parent);
-  if (slot == kNone || entries_[slot].history.shared) return std::nullopt;
+  if (slot == ShardEntries::kNone || entries_[slot].history.shared) return std::nullopt;
   IndexEntry& entry = entries_[slot];
   lists_.Unlist(slot);  // the history chooses its list
   entry.history.shared = true;
@@ -49,7 +48,7 @@ void ChildCounts::Lower(VariantIndex variant, uint64_t parent,
   const uint32_t slot = entries_.FindParent(variant, parent);
   // The count may be 0 already: the parent may have left and entered again since the child was
   // counted.
-  if (slot == kNone || entries_[slot].children == 0) return;
+  if (slot == ShardEntries::kNone || entries_[slot].children == 0) return;
   IndexEntry& entry = entries_[slot];
   --entry.children;
   if (entry.children > 0 || !entry.listed || !child_last_use_s ||

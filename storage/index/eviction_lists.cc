@@ -8,8 +8,6 @@
 namespace larder {
 namespace {
 
-constexpr uint32_t kNone = EntrySlots::kNone;
-
 template <size_t... kClasses>
 std::array<RecencyList, sizeof...(kClasses)> MakeLists(EntrySlots& slots,
                                                        std::index_sequence<kClasses...>) {
@@ -112,7 +110,7 @@ uint32_t EvictionLists::Coldest(RecencyList& list, bool parents_too) {
     list.PushHot(slot);
     slot = newer;
   }
-  return kNone;
+  return EntrySlots::kNone;
 }
 
 uint32_t EvictionLists::ColdestUnpinnedCopy(RecencyList& list) {
@@ -123,16 +121,16 @@ uint32_t EvictionLists::ColdestUnpinnedCopy(RecencyList& list) {
     list.Remove(slot);
     list.PushHot(slot);
   }
-  return kNone;
+  return EntrySlots::kNone;
 }
 
 uint32_t EvictionLists::ColdestOfCopied(const RecencyList& list) const {
-  uint32_t parent = kNone;
+  uint32_t parent = EntrySlots::kNone;
   uint32_t slot = list.coldest();
   for (uint32_t looks = std::min(kEvictionLook, list.size()); looks > 0; --looks) {
     const IndexEntry& entry = entries_[slot];
     if (entry.holds == 0 && entry.children == 0) return slot;
-    if (entry.holds == 0 && parent == kNone) parent = slot;
+    if (entry.holds == 0 && parent == EntrySlots::kNone) parent = slot;
     slot = entry.newer;
   }
   return parent;
@@ -144,7 +142,7 @@ EvictionLists::Candidate EvictionLists::LeastWorthy(Lists& lists, const Eviction
   Candidate least;
   for (RecencyList& list : lists) {
     const uint32_t slot = choose(list);
-    if (slot == kNone) continue;
+    if (slot == EntrySlots::kNone) continue;
     const Candidate here = {slot, WorthOf(entries_[slot], policy, now_s), list.size()};
     if (here < least) least = here;
   }

@@ -9,7 +9,6 @@
 namespace larder {
 namespace {
 
-constexpr uint32_t kNone = ShardEntries::kNone;
 constexpr TierSet kDiskBit = TierBit(Tier::kDisk);
 
 // Returns what Clear does to this entry.  A pin of HOST also keeps the copy on disk; one of DISK
@@ -79,7 +78,7 @@ void IndexShard::Lookup(const Group& group, std::span<BlockPresence> out) const 
   entries_.FindAll(group, slots);
   for (size_t i = 0; i < group.order.size(); ++i) {
     BlockPresence presence;
-    if (slots[i] != kNone) {
+    if (slots[i] != ShardEntries::kNone) {
       const IndexEntry& entry = entries_[slots[i]];
       presence = {.tiers = TiersOf(entry.state), .pages = entry.extent.pages()};
     }
@@ -92,11 +91,12 @@ void IndexShard::Hold(const Group& group, HoldWhat what, uint32_t now_s, std::sp
   MutexLock lock(mu_);
   entries_.FindAll(group, slots);
   for (size_t i = 0; i < group.order.size(); ++i) {
-    if (slots[i] != kNone && entries_[slots[i]].listed) lists_.PrefetchRemove(entries_[slots[i]]);
+    if (slots[i] != ShardEntries::kNone && entries_[slots[i]].listed)
+      lists_.PrefetchRemove(entries_[slots[i]]);
   }
   for (size_t i = 0; i < group.order.size(); ++i) {
     out[group.order[i]] = HeldBlock{};
-    if (slots[i] != kNone) HoldOne(slots[i], what, now_s, &out[group.order[i]]);
+    if (slots[i] != ShardEntries::kNone) HoldOne(slots[i], what, now_s, &out[group.order[i]]);
   }
 }
 
@@ -139,7 +139,7 @@ void IndexShard::Unhold(std::span<const uint32_t> slots, std::vector<Extent>* fr
                         std::vector<FreedExtent>* on_disk) {
   MutexLock lock(mu_);
   for (const uint32_t slot : slots) {
-    LARDER_CHECK(slot != kNone && slot < entries_.end());
+    LARDER_CHECK(slot != ShardEntries::kNone && slot < entries_.end());
     __builtin_prefetch(&entries_[slot], 1);
   }
   // From the last to the first, so that the first block of a chain becomes the most recent and the
@@ -184,10 +184,10 @@ HeldBlock IndexShard::LookAt(uint32_t slot) const {
 
 IndexShard::EnterResult IndexShard::Enter(uint64_t hash, VariantIndex variant, const Digest& digest,
                                           uint32_t* slot) {
-  if (entries_.Find(hash, variant, digest) != kNone) return EnterResult::kDuplicate;
+  if (entries_.Find(hash, variant, digest) != ShardEntries::kNone) return EnterResult::kDuplicate;
   if (entries_.used() >= entries_max_) return EnterResult::kFull;
   *slot = entries_.Add(hash, variant, digest);
-  return *slot == kNone ? EnterResult::kFull : EnterResult::kEntered;
+  return *slot == ShardEntries::kNone ? EnterResult::kFull : EnterResult::kEntered;
 }
 
 void IndexShard::BecomeHost(uint32_t slot, const Extent& extent,
@@ -267,14 +267,15 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, const BlockOnDis
   LARDER_CHECK(block.location != 0);
   MutexLock lock(mu_);
   *slot = entries_.Find(hash, block.variant, block.digest);
-  if (*slot != kNone && entries_[*slot].state == BlockState::kHost) {
+  if (*slot != ShardEntries::kNone && entries_[*slot].state == BlockState::kHost) {
     if (*slot != same) return EnterResult::kBusy;
     // The record on disk has the block's bytes, as after a spill.
     ChangeState(*slot, BlockState::kHostDisk);
     entries_[*slot].disk_location = block.location;
     return EnterResult::kEntered;
   }
-  if (*slot != kNone && entries_[*slot].state == BlockState::kReserved) return EnterResult::kBusy;
+  if (*slot != ShardEntries::kNone && entries_[*slot].state == BlockState::kReserved)
+    return EnterResult::kBusy;
   const EnterResult result = Enter(hash, block.variant, block.digest, slot);
   if (result != EnterResult::kEntered) return result;
   IndexEntry& entry = entries_[*slot];
@@ -470,7 +471,8 @@ std::optional<IndexShard::Departure> IndexShard::Drop(uint64_t hash, VariantInde
                                                       const Digest& digest) {
   MutexLock lock(mu_);
   const uint32_t slot = entries_.Find(hash, variant, digest);
-  if (slot == kNone || entries_[slot].state == BlockState::kReserved) return std::nullopt;
+  if (slot == ShardEntries::kNone || entries_[slot].state == BlockState::kReserved)
+    return std::nullopt;
   return Leave(slot);
 }
 
@@ -496,7 +498,7 @@ std::optional<IndexShard::Departure> IndexShard::DropHostCopy(uint32_t slot) {
   Departure gone = Leave(slot);
   if (before.state != BlockState::kHostDisk) return gone;
   const uint32_t moved = entries_.Add(ShardEntries::HashOf(before), before.variant, before.digest);
-  if (moved == kNone) return gone;
+  if (moved == ShardEntries::kNone) return gone;
   IndexEntry& entry = entries_[moved];
   entry.disk_location = std::exchange(entries_[slot].disk_location, 0);
   entry.counted_in_parent = std::exchange(gone.counted_by, std::nullopt).has_value();
@@ -516,7 +518,7 @@ IndexShard::Clearance IndexShard::Clear(uint64_t hash, VariantIndex variant, con
   MutexLock lock(mu_);
   Clearance clearance;
   const uint32_t slot = entries_.Find(hash, variant, digest);
-  if (slot == kNone || !InATier(entries_[slot].state)) return clearance;
+  if (slot == ShardEntries::kNone || !InATier(entries_[slot].state)) return clearance;
   IndexEntry& entry = entries_[slot];
   const ClearedBlock block = clearance.block = WhatClearTakes(entry, tiers, how);
   if (block.status != ClearedBlock::Status::kCleared || how == ClearHow::kDryRun) return clearance;
@@ -562,7 +564,7 @@ std::optional<IndexShard::Departure> IndexShard::EvictColdest(const EvictionPoli
                                                               bool parents_too, uint32_t now_s) {
   MutexLock lock(mu_);
   const uint32_t least = lists_.LeastInHost(policy, parents_too, now_s).slot;
-  if (least == kNone) return std::nullopt;
+  if (least == ShardEntries::kNone) return std::nullopt;
   return LeaveHost(least);
 }
 
@@ -583,7 +585,7 @@ std::optional<IndexShard::DiskDeparture> IndexShard::EvictColdestFromDisk(
     const EvictionPolicy& policy, bool parents_too, uint32_t now_s) {
   MutexLock lock(mu_);
   const uint32_t least = lists_.LeastOnDiskAlone(policy, parents_too, now_s).slot;
-  if (least == kNone) return std::nullopt;
+  if (least == ShardEntries::kNone) return std::nullopt;
   return LeaveDisk(least);
 }
 
@@ -591,7 +593,7 @@ std::optional<EvictedFromDisk> IndexShard::DropDiskCopy(const EvictionPolicy& po
                                                         uint32_t now_s) {
   MutexLock lock(mu_);
   const uint32_t least = lists_.LeastCopied(policy, now_s).slot;
-  if (least == kNone) return std::nullopt;
+  if (least == ShardEntries::kNone) return std::nullopt;
   return EvictedFromDisk{DropCopy(least), entries_[least].extent.pages()};
 }
 
@@ -615,7 +617,7 @@ bool IndexShard::SetPinned(uint64_t hash, VariantIndex variant, const Digest& di
                            bool pinned) {
   MutexLock lock(mu_);
   const uint32_t slot = entries_.Find(hash, variant, digest);
-  if (slot == kNone || !InATier(entries_[slot].state)) return false;
+  if (slot == ShardEntries::kNone || !InATier(entries_[slot].state)) return false;
   IndexEntry& entry = entries_[slot];
   lists_.CountPinned(entry, -1);
   if (tier == Tier::kDisk) {
@@ -632,7 +634,7 @@ bool IndexShard::IsPinned(uint64_t hash, VariantIndex variant, const Digest& dig
                           Tier tier) const {
   MutexLock lock(mu_);
   const uint32_t slot = entries_.Find(hash, variant, digest);
-  if (slot == kNone || !InATier(entries_[slot].state)) return false;
+  if (slot == ShardEntries::kNone || !InATier(entries_[slot].state)) return false;
   return tier == Tier::kDisk ? entries_[slot].pinned_disk : entries_[slot].pinned_host;
 }
 
