@@ -2,15 +2,16 @@
 
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "client/cli/pages/help_page.h"
 #include "client/cli/pages/man_page.h"
-#include "client/cli/pages/option_values.h"
 #include "client/cli/shell/terminal.h"
 #include "client/cli/shell/version.h"
 #include "storage/text.h"
@@ -57,41 +58,43 @@ std::string Suggest(std::string_view word, const std::vector<std::string>& names
 
 }  // namespace
 
-CommandTree::CommandTree() : app_("", "larderctl") {
-  app_.allow_extras();
-  app_.fallthrough();
-  app_.require_subcommand(0, 1);
-  app_.set_help_flag("-h,--help", "Print what the command does, its options and examples.");
-  app_.set_version_flag("--version", absl::StrCat("larderctl ", Version()),
-                        "Print the version of larderctl; larderctl status has that of the daemon.");
-  AddWord(app_, "-o,--output", &common_.output, {"table", "json"},
-          "How data is printed to standard output.")
-      ->envname("LARDERCTL_OUTPUT");
-  app_.add_option("--socket-dir", common_.socket_dir,
-                  "Directory of the daemon's socket files. Default: $LARDER_SOCKET_DIR, otherwise "
-                  "/run/larder if it exists, otherwise $XDG_RUNTIME_DIR/larder.")
-      ->type_name("DIR");
-  app_.add_option("--socket", common_.socket,
-                  "Socket file of Cache. Default: control.sock in that directory.")
-      ->type_name("FILE");
-  app_.add_option("--admin-socket", common_.admin_socket,
-                  "Socket file of Admin. Default: admin.sock in that directory.")
-      ->type_name("FILE");
-  app_.add_option("--tenant", common_.tenant,
-                  "Tenant whose blocks the verb is about. Default: the caller's own tenant.")
-      ->type_name("NAME")
-      ->envname("LARDERCTL_TENANT");
-  AddDuration(app_, "--timeout", &common_.timeout,
-              "Deadline of each call. Default: 30s; 10min for clear, a day for move, compress and "
-              "verify, none for watch.")
-      ->envname("LARDERCTL_TIMEOUT");
+CommandTree::CommandTree() : app_(std::make_unique<CLI::App>("", "larderctl")) {
+  app_->allow_extras();
+  app_->fallthrough();
+  app_->require_subcommand(0, 1);
+  app_->set_help_flag("-h,--help", "Print what the command does, its options and examples.");
+  app_->set_version_flag("--version", absl::StrCat("larderctl ", Version()),
+                         "Print the version of larderctl; larderctl status has that of the "
+                         "daemon.");
+  VerbOptions every_verb(*app_);
+  every_verb.AddWord("-o,--output", &common_.output, {"table", "json"},
+                     "How data is printed to standard output.");
+  every_verb.AddText("--socket-dir", &common_.socket_dir, "DIR",
+                     "Directory of the daemon's socket files. Default: $LARDER_SOCKET_DIR, "
+                     "otherwise /run/larder if it exists, otherwise $XDG_RUNTIME_DIR/larder.");
+  every_verb.AddText("--socket", &common_.socket, "FILE",
+                     "Socket file of Cache. Default: control.sock in that directory.");
+  every_verb.AddText("--admin-socket", &common_.admin_socket, "FILE",
+                     "Socket file of Admin. Default: admin.sock in that directory.");
+  every_verb.AddText("--tenant", &common_.tenant, "NAME",
+                     "Tenant whose blocks the verb is about. Default: the caller's own tenant.");
+  every_verb.AddDuration("--timeout", &common_.timeout,
+                         "Deadline of each call. Default: 30s; 10min for clear, a day for move, "
+                         "compress and verify, none for watch.");
+  for (const char* name : {"OUTPUT", "TENANT", "TIMEOUT"}) {
+    app_->get_option(absl::StrCat("--", absl::AsciiStrToLower(name)))
+        ->envname(absl::StrCat(kVariablePrefix, name));
+  }
   // This option is for the build, not for users: without a group, --help does not list it.
-  app_.add_flag("--print-man-page", print_man_page_)->group("");
+  app_->add_flag("--print-man-page", print_man_page_)->group("");
 }
 
-void CommandTree::Add(VerbPage page, const std::function<RunVerb(CLI::App&)>& declare) {
-  CLI::App* const app = app_.add_subcommand(std::string(page.name), std::string(page.summary));
-  RunVerb run = declare(*app);
+CommandTree::~CommandTree() = default;
+
+void CommandTree::Add(VerbPage page, const std::function<RunVerb(VerbOptions&)>& declare) {
+  CLI::App* const app = app_->add_subcommand(std::string(page.name), std::string(page.summary));
+  VerbOptions options(*app);
+  RunVerb run = declare(options);
   verbs_.push_back({std::move(page), app, std::move(run)});
 }
 
@@ -103,13 +106,13 @@ const CommandTree::Verb* CommandTree::Parsed() const {
 }
 
 absl::Status CommandTree::CheckLeftOver(const Verb* verb) const {
-  const std::vector<std::string> left = app_.remaining(/*recurse=*/true);
+  const std::vector<std::string> left = app_->remaining(/*recurse=*/true);
   if (left.empty()) {
     return verb != nullptr ? absl::OkStatus() : absl::InvalidArgumentError("no verb");
   }
   const std::string& word = left.front();
   if (word.starts_with("-")) {
-    const std::vector<std::string> names = OptionNames(verb != nullptr ? *verb->app : app_, app_);
+    const std::vector<std::string> names = OptionNames(verb != nullptr ? *verb->app : *app_, *app_);
     return absl::InvalidArgumentError(absl::StrCat("unknown option ", Printable(word),
                                                    Suggest(word.substr(0, word.find('=')), names)));
   }
@@ -125,7 +128,7 @@ ExitCode CommandTree::Run(int argc, char** argv, Interrupt& interrupt) {
   Shell shell(common_, interrupt);
   absl::Status status = CheckEnvironment();
   try {
-    app_.parse(argc, argv);
+    app_->parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     const size_t columns = PageColumns(STDOUT_FILENO);
     const Verb* const verb = Parsed();
@@ -151,43 +154,6 @@ ExitCode CommandTree::Run(int argc, char** argv, Interrupt& interrupt) {
                           : "larderctl --help");
   }
   return verb->run(shell);
-}
-
-CLI::Option* AddWord(CLI::App& app, const std::string& name, std::string* to,
-                     const std::vector<std::string>& words, const std::string& help) {
-  const std::string type = absl::StrJoin(words, "|");
-  const auto check = [words, type](const std::string& text) -> std::string {
-    if (std::find(words.begin(), words.end(), text) != words.end()) return "";
-    return absl::StrCat("\"", Printable(text), "\" is not one of ", type);
-  };
-  CLI::Option* const option =
-      app.add_option(name, *to, help)->type_name(type)->check(CLI::Validator(check, ""));
-  if (!to->empty()) option->capture_default_str();
-  return option;
-}
-
-CLI::Option* AddDuration(CLI::App& app, const std::string& name, std::chrono::milliseconds* to,
-                         const std::string& help) {
-  return app
-      .add_option_function<std::string>(
-          name, [to](const std::string& text) { *to = ParseDuration(text).value_or(*to); }, help)
-      ->type_name("DURATION")
-      ->check(CLI::Validator(
-          [](const std::string& text) {
-            return std::string(ParseDuration(text).status().message());
-          },
-          ""));
-}
-
-CLI::Option* AddBytes(CLI::App& app, const std::string& name, uint64_t* to,
-                      const std::string& help) {
-  return app
-      .add_option_function<std::string>(
-          name, [to](const std::string& text) { *to = ParseBytes(text).value_or(*to); }, help)
-      ->type_name("SIZE")
-      ->check(CLI::Validator(
-          [](const std::string& text) { return std::string(ParseBytes(text).status().message()); },
-          ""));
 }
 
 }  // namespace larder::cli

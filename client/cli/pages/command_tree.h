@@ -5,13 +5,13 @@
 // Thread-safety: none.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "client/cli/pages/verb_options.h"
 #include "client/cli/shell/shell.h"
 
 namespace larder::cli {
@@ -40,13 +40,14 @@ class CommandTree {
   };
 
   CommandTree();
+  ~CommandTree();
   CommandTree(const CommandTree&) = delete;
   CommandTree& operator=(const CommandTree&) = delete;
 
   // `declare` adds the verb's options, and returns the function that runs the verb.
-  void Add(VerbPage page, const std::function<RunVerb(CLI::App&)>& declare);
+  void Add(VerbPage page, const std::function<RunVerb(VerbOptions&)>& declare);
   [[nodiscard]] const std::vector<Verb>& verbs() const { return verbs_; }
-  [[nodiscard]] const CLI::App& app() const { return app_; }
+  [[nodiscard]] const CLI::App& app() const { return *app_; }
   // Parses the command line and runs its verb.
   [[nodiscard]] ExitCode Run(int argc, char** argv, Interrupt& interrupt);
 
@@ -54,20 +55,10 @@ class CommandTree {
   [[nodiscard]] const Verb* Parsed() const;  // nullptr if the command line names no verb
   [[nodiscard]] absl::Status CheckLeftOver(const Verb* verb) const;
 
-  CLI::App app_;
+  const std::unique_ptr<CLI::App> app_;
   CommonOptions common_;
   bool print_man_page_ = false;
   std::vector<Verb> verbs_;
 };
-
-// ---- Declaring options.  A wrong value is reported before the verb runs.
-
-// The value is one of `words`.
-CLI::Option* AddWord(CLI::App& app, const std::string& name, std::string* to,
-                     const std::vector<std::string>& words, const std::string& help);
-CLI::Option* AddDuration(CLI::App& app, const std::string& name, std::chrono::milliseconds* to,
-                         const std::string& help);
-CLI::Option* AddBytes(CLI::App& app, const std::string& name, uint64_t* to,
-                      const std::string& help);
 
 }  // namespace larder::cli

@@ -1,5 +1,6 @@
 #include "client/cli/pages/help_page.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

@@ -37,8 +37,7 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
     unit = bytes;
   }
   uint64_t count = 0;
-  if (!absl::SimpleAtoi(absl::string_view(number.data(), number.size()), &count) || count == 0 ||
-      count > (1ull << 62) / unit) {
+  if (!absl::SimpleAtoi(AbslView(number), &count) || count == 0 || count > (1ull << 62) / unit) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", Printable(text), "\" is not a size: write 64MiB, 8GiB or 4096"));
   }

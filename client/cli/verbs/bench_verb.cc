@@ -107,12 +107,10 @@ void AddBench(CommandTree& tree) {
                      "the blocks that are least worth keeping.",
             .examples = {{"bench", "256 blocks of 1 MiB."},
                          {"bench --blocks 1000 --block-bytes 64KiB", "Small blocks."}}},
-           [](CLI::App& app) -> RunVerb {
+           [](VerbOptions& verb) -> RunVerb {
              const auto options = std::make_shared<ScratchSize>();
-             app.add_option("--blocks", options->blocks, "Number of blocks.")
-                 ->type_name("COUNT")
-                 ->capture_default_str();
-             AddBytes(app, "--block-bytes", &options->bytes, "Bytes of each block. Default: 1MiB.");
+             verb.AddNumber("--blocks", &options->blocks, "COUNT", "Number of blocks.");
+             verb.AddBytes("--block-bytes", &options->bytes, "Bytes of each block. Default: 1MiB.");
              return [options](Shell& shell) { return RunBench(*options, shell); };
            });
 }

@@ -113,7 +113,7 @@ absl::StatusOr<Digest> ParseDigest(std::string_view text) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", Printable(text), "\" is not 32 hexadecimal digits"));
   }
-  const std::string bytes = absl::HexStringToBytes(absl::string_view(text.data(), text.size()));
+  const std::string bytes = absl::HexStringToBytes(AbslView(text));
   Digest digest;
   std::memcpy(digest.bytes.data(), bytes.data(), kDigestBytes);
   return digest;
@@ -141,14 +141,13 @@ absl::StatusOr<std::vector<uint32_t>> ReadTokens(const std::string& text, Interr
   return tokens;
 }
 
-void ContentOptions::AddTo(CLI::App& app) {
-  app.add_option("--model", model, "Model that the blocks belong to.")->type_name("NAME");
-  app.add_option("--revision", revision, "Revision of the model.")->type_name("NAME");
-  app.add_option("--salt", salt, "Salt of the content; hex:00ff for bytes.")->type_name("TEXT");
-  app.add_option("--lora", lora, "Adapter of the model.")->type_name("NAME");
-  app.add_option("--multimodal", multimodal,
-                 "Identity of the inputs that are not tokens; hex:00ff for bytes.")
-      ->type_name("TEXT");
+void ContentOptions::AddTo(VerbOptions& verb) {
+  verb.AddText("--model", &model, "NAME", "Model that the blocks belong to.");
+  verb.AddText("--revision", &revision, "NAME", "Revision of the model.");
+  verb.AddText("--salt", &salt, "TEXT", "Salt of the content; hex:00ff for bytes.");
+  verb.AddText("--lora", &lora, "NAME", "Adapter of the model.");
+  verb.AddText("--multimodal", &multimodal, "TEXT",
+               "Identity of the inputs that are not tokens; hex:00ff for bytes.");
 }
 
 absl::StatusOr<ContentSpec> ContentOptions::Content() const {
@@ -177,39 +176,31 @@ Tier TierNamed(std::string_view word) {
 
 TierSet TiersNamed(std::string_view word) { return word == "all" ? 0 : TierBit(TierNamed(word)); }
 
-void BlockOptions::AddTo(CLI::App& app, Scopes scopes) {
-  app.add_option("KEY", keys_,
-                 "VARIANT:DIGEST or DIGEST, in hexadecimal digits, as watch prints them. A - reads "
-                 "keys from standard input, @FILE reads them from a file: the first word of each "
-                 "line.");
-  app.add_option("--tokens", tokens_,
-                 "The blocks of a prompt, by its token ids, which commas separate; @FILE and - "
-                 "read them as with KEY.")
-      ->type_name("LIST");
+void BlockOptions::AddTo(VerbOptions& verb, Scopes scopes) {
+  verb.AddWords("KEY", &keys_,
+                "VARIANT:DIGEST or DIGEST, in hexadecimal digits, as watch prints them. A - reads "
+                "keys from standard input, @FILE reads them from a file: the first word of each "
+                "line.");
+  verb.AddText("--tokens", &tokens_, "LIST",
+               "The blocks of a prompt, by its token ids, which commas separate; @FILE and - "
+               "read them as with KEY.");
   if (scopes == Scopes::kEveryScope) {
-    app.add_option("--prefix", prefix_, "Every block whose tokens begin with these.")
-        ->type_name("LIST");
-    app.add_flag("--content", content_,
+    verb.AddText("--prefix", &prefix_, "LIST", "Every block whose tokens begin with these.");
+    verb.AddFlag("--content", &content_,
                  "Every block of the content that --model, --revision and so on name.");
-    app.add_flag("--all", all_, "Every block.");
-    app.add_option("--writer-uid", writer_uid_,
-                   "Every block that processes of this user stored; unknown stands for the blocks "
-                   "whose writer is not known.")
-        ->type_name("UID");
-    app.add_option("--writer-engine", writer_engine_,
-                   "With --writer-uid, only the blocks that were stored under this engine id. A "
-                   "block that has been on disk only since then does not name its engine, and is "
-                   "left out.")
-        ->type_name("ID");
+    verb.AddFlag("--all", &all_, "Every block.");
+    verb.AddText("--writer-uid", &writer_uid_, "UID",
+                 "Every block that processes of this user stored; unknown stands for the blocks "
+                 "whose writer is not known.");
+    verb.AddText("--writer-engine", &writer_engine_, "ID",
+                 "With --writer-uid, only the blocks that were stored under this engine id. A "
+                 "block that has been on disk only since then does not name its engine, and is "
+                 "left out.");
   }
-  content_options_.AddTo(app);
-  app.add_option("--engine", engine_, "Only blocks of variants that this engine registered.")
-      ->type_name("ID");
-  app.add_option("--variant", variants_,
-                 "Only blocks of this variant, named by 32 digits; may be given several times.")
-      ->type_name("VARIANT")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  content_options_.AddTo(verb);
+  verb.AddText("--engine", &engine_, "ID", "Only blocks of variants that this engine registered.");
+  verb.AddTexts("--variant", &variants_, "VARIANT",
+                "Only blocks of this variant, named by 32 digits; may be given several times.");
 }
 
 absl::StatusOr<wire::BlockSelection> BlockOptions::Variants() const {

@@ -9,24 +9,24 @@
 //   --writer-uid UID  every block that processes of this user stored; with --writer-engine ID only
 //                     those that they stored for this engine
 //
-// Ownership: a ContentOptions or BlockOptions must live as long as the App that it was added to.
+// Ownership: a ContentOptions or BlockOptions must live as long as the CommandTree.
 // Thread-safety: none.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/cli/pages/verb_options.h"
 #include "client/cli/shell/interrupt.h"
 #include "proto/messages/messages.h"
 
 namespace larder::cli {
 
 struct ContentOptions {
-  void AddTo(CLI::App& app);
+  void AddTo(VerbOptions& verb);
   // Returns InvalidArgument if --model is missing or an option is malformed.
   [[nodiscard]] absl::StatusOr<ContentSpec> Content() const;
   [[nodiscard]] bool any() const;
@@ -42,7 +42,7 @@ struct ContentOptions {
 // A digest is 32 hexadecimal digits.
 [[nodiscard]] absl::StatusOr<Digest> ParseDigest(std::string_view text);
 
-// REQUIRES: `word` is "device", "host" or "disk", as AddWord has checked.
+// REQUIRES: `word` is "device", "host" or "disk", as VerbOptions::AddWord has checked.
 [[nodiscard]] Tier TierNamed(std::string_view word);
 // Returns the set with the tier of the word, or, for "all", the empty set: the daemon then takes
 // its default tiers.
@@ -51,7 +51,7 @@ struct ContentOptions {
 class BlockOptions {
  public:
   enum class Scopes { kNames, kEveryScope };
-  void AddTo(CLI::App& app, Scopes scopes);
+  void AddTo(VerbOptions& verb, Scopes scopes);
 
   [[nodiscard]] bool named() const { return !keys_.empty() || !tokens_.empty(); }
 

@@ -142,15 +142,15 @@ void AddClear(CommandTree& tree) {
                      "A prompt, and every prompt that begins with it."},
                     {"clear --writer-uid 1000 --dry-run", "What one user's engines stored."},
                     {"watch --once | larderctl clear --yes -", "All blocks that are stored now."}}},
-      [](CLI::App& app) -> RunVerb {
+      [](VerbOptions& verb) -> RunVerb {
         const auto options = std::make_shared<ClearOptions>();
-        options->blocks.AddTo(app, BlockOptions::Scopes::kEveryScope);
-        AddWord(app, "--tier", &options->tier, {"all", "host", "disk", "device"},
-                "Tier to clear; all is host and disk. Copies in other tiers stay.");
-        app.add_flag("--pinned", options->pinned,
+        options->blocks.AddTo(verb, BlockOptions::Scopes::kEveryScope);
+        verb.AddWord("--tier", &options->tier, {"all", "host", "disk", "device"},
+                     "Tier to clear; all is host and disk. Copies in other tiers stay.");
+        verb.AddFlag("--pinned", &options->pinned,
                      "Clear pinned and prefetched blocks as well, and end their pins.");
-        app.add_flag("-n,--dry-run", options->dry_run, "Only report what would be done.");
-        app.add_flag("-y,--yes", options->yes, "Do not ask for confirmation.");
+        verb.AddFlag("-n,--dry-run", &options->dry_run, "Only report what would be done.");
+        verb.AddFlag("-y,--yes", &options->yes, "Do not ask for confirmation.");
         return [options](Shell& shell) { return Clear(*options, shell); };
       });
 }

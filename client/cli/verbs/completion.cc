@@ -201,9 +201,9 @@ void AddCompletion(CommandTree& tree) {
                      "the shell looks for it.",
             .examples = {{"completion bash > ~/.local/share/bash-completion/completions/larderctl",
                           "For bash, for one user."}}},
-           [print](CLI::App& app) -> RunVerb {
+           [print](VerbOptions& verb) -> RunVerb {
              const auto name = std::make_shared<std::string>();
-             AddWord(app, "bash|zsh|fish", name.get(), {"bash", "zsh", "fish"}, "Which shell.");
+             verb.AddWord("bash|zsh|fish", name.get(), {"bash", "zsh", "fish"}, "Which shell.");
              return [name, print](Shell& shell) { return print(*name, shell); };
            });
 }

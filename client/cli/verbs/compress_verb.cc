@@ -120,14 +120,14 @@ void AddCompress(CommandTree& tree) {
             .examples = {{"compress --all --tier disk --dry-run", "What it would save."},
                          {"compress --all --tier disk", "Fits more blocks on the same disk."},
                          {"compress --all --codec identity", "Decodes them again."}}},
-           [](CLI::App& app) -> RunVerb {
+           [](VerbOptions& verb) -> RunVerb {
              const auto options = std::make_shared<CompressOptions>();
-             options->blocks.AddTo(app, BlockOptions::Scopes::kEveryScope);
-             AddWord(app, "--tier", &options->tier, {"all", "host", "disk", "device"},
-                     "Tier whose blocks are encoded; copies in other tiers stay as they are.");
-             AddWord(app, "--codec", &options->codec, {"lossless", "identity"},
-                     "Codec of the blocks afterwards; identity decodes them.");
-             app.add_flag("-n,--dry-run", options->dry_run, "Only report what would be done.");
+             options->blocks.AddTo(verb, BlockOptions::Scopes::kEveryScope);
+             verb.AddWord("--tier", &options->tier, {"all", "host", "disk", "device"},
+                          "Tier whose blocks are encoded; copies in other tiers stay as they are.");
+             verb.AddWord("--codec", &options->codec, {"lossless", "identity"},
+                          "Codec of the blocks afterwards; identity decodes them.");
+             verb.AddFlag("-n,--dry-run", &options->dry_run, "Only report what would be done.");
              return [options](Shell& shell) { return Compress(*options, shell); };
            });
 }

@@ -40,11 +40,11 @@ void AddDump(CommandTree& tree) {
                      "damaged header is not found. Exits with 1 if a record is not whole.",
             .examples = {{"dump /var/lib/larder/shard-00/00000000.kv", "A data file of a disk."},
                          {"dump -o json block.rec", "JSON, for a program."}}},
-           [](CLI::App& app) -> RunVerb {
+           [](VerbOptions& verb) -> RunVerb {
              const auto path = std::make_shared<std::string>();
-             app.add_option("FILE", *path,
-                            "Regular file with one or more records, or a data file (.kv) of the "
-                            "disk.");
+             verb.AddText("FILE", path.get(), "",
+                          "Regular file with one or more records, or a data file (.kv) of the "
+                          "disk.");
              return [path](Shell& shell) { return Dump(*path, shell); };
            });
 }

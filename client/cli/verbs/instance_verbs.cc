@@ -216,7 +216,7 @@ void AddInstances(CommandTree& tree) {
                 "ids.",
        .examples = {{"instances", "One line per engine."},
                     {"instances -o json | jq '.[].variants[].id'", "Ids of variants."}}},
-      [](CLI::App&) -> RunVerb { return Instances; });
+      [](VerbOptions&) -> RunVerb { return Instances; });
 }
 
 void AddLookup(CommandTree& tree) {
@@ -228,16 +228,15 @@ void AddLookup(CommandTree& tree) {
                 "takes. Exits with 1 if no block of the prompt is stored.",
        .examples = {{"lookup --model my-model --tokens @prompt.ids", "By token ids."},
                     {"lookup --model my-model --tokens 1,2,3 -o json", "JSON, for a program."}}},
-      [](CLI::App& app) -> RunVerb {
+      [](VerbOptions& verb) -> RunVerb {
         const auto options = std::make_shared<LookupOptions>();
-        app.add_option("DIGEST", options->digests,
-                       "The digest chain: one digest of 32 digits for every 16 tokens.");
-        app.add_option("--tokens", options->tokens,
-                       "Token ids, which commas separate; - reads them from standard input, "
-                       "@FILE from a file.")
-            ->type_name("LIST");
-        options->content.AddTo(app);
-        app.add_option("--engine", options->engine, "Only this engine.")->type_name("ID");
+        verb.AddWords("DIGEST", &options->digests,
+                      "The digest chain: one digest of 32 digits for every 16 tokens.");
+        verb.AddText("--tokens", &options->tokens, "LIST",
+                     "Token ids, which commas separate; - reads them from standard input, "
+                     "@FILE from a file.");
+        options->content.AddTo(verb);
+        verb.AddText("--engine", &options->engine, "ID", "Only this engine.");
         return [options](Shell& shell) { return Lookup(*options, shell); };
       });
 }

@@ -101,12 +101,12 @@ void AddMove(CommandTree& tree) {
             .examples = {{"move --all --from host --to disk", "Before a restart."},
                          {"move --model my-model --content --from disk --to host --copy",
                           "Warms the pool."}}},
-           [](CLI::App& app) -> RunVerb {
+           [](VerbOptions& verb) -> RunVerb {
              const auto options = std::make_shared<MoveOptions>();
-             options->blocks.AddTo(app, BlockOptions::Scopes::kEveryScope);
-             AddWord(app, "--from", &options->from, {"host", "disk"}, "Tier that has the blocks.");
-             AddWord(app, "--to", &options->to, {"host", "disk"}, "Tier to bring them to.");
-             app.add_flag("--copy", options->copy, "Keep the blocks in the old tier as well.");
+             options->blocks.AddTo(verb, BlockOptions::Scopes::kEveryScope);
+             verb.AddWord("--from", &options->from, {"host", "disk"}, "Tier that has the blocks.");
+             verb.AddWord("--to", &options->to, {"host", "disk"}, "Tier to bring them to.");
+             verb.AddFlag("--copy", &options->copy, "Keep the blocks in the old tier as well.");
              return [options](Shell& shell) { return Move(*options, shell); };
            });
 }

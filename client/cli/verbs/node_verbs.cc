@@ -85,7 +85,7 @@ void AddStatus(CommandTree& tree) {
                 "holds, hits and damage. -o json has every counter and gauge under its name in "
                 "docs/metrics.md.",
        .examples = {{"status", "One page."}, {"status -o json | jq .gauges", "Every gauge."}}},
-      [](CLI::App&) -> RunVerb { return Status; });
+      [](VerbOptions&) -> RunVerb { return Status; });
 }
 
 void AddConfig(CommandTree& tree) {
@@ -95,7 +95,7 @@ void AddConfig(CommandTree& tree) {
                      "the origin of each value.",
             .examples = {{"config", "The configuration of the running daemon."},
                          {"config > larder.toml", "To start another daemon like it."}}},
-           [](CLI::App&) -> RunVerb { return Config; });
+           [](VerbOptions&) -> RunVerb { return Config; });
 }
 
 void AddDrain(CommandTree& tree) {
@@ -107,12 +107,12 @@ void AddDrain(CommandTree& tree) {
                 "when the limit has passed.",
        .examples = {{"drain --yes --wait", "Returns when the daemon has ended."},
                     {"drain --yes --limit 5min", "Gives engines more time."}}},
-      [](CLI::App& app) -> RunVerb {
+      [](VerbOptions& verb) -> RunVerb {
         const auto options = std::make_shared<DrainOptions>();
-        AddDuration(app, "--limit", &options->limit,
-                    "Time after which the daemon exits anyway. Default: 30s.");
-        app.add_flag("--wait", options->wait, "Return when the daemon has ended.");
-        app.add_flag("-y,--yes", options->yes, "Do not ask for confirmation.");
+        verb.AddDuration("--limit", &options->limit,
+                         "Time after which the daemon exits anyway. Default: 30s.");
+        verb.AddFlag("--wait", &options->wait, "Return when the daemon has ended.");
+        verb.AddFlag("-y,--yes", &options->yes, "Do not ask for confirmation.");
         return [options](Shell& shell) { return Drain(*options, shell); };
       });
 }

@@ -130,10 +130,9 @@ ExitCode Unpin(const PinOptions& options, Shell& shell) {
                       PendingOf(query.tier));
 }
 
-void AddOwner(CLI::App& app, PinOptions* options) {
-  app.add_option("--owner", options->owner, "Owner of the pins; only the same owner ends them.")
-      ->type_name("NAME")
-      ->capture_default_str();
+void AddOwner(VerbOptions& verb, PinOptions* options) {
+  verb.AddText("--owner", &options->owner, "NAME",
+               "Owner of the pins; only the same owner ends them.");
 }
 
 }  // namespace
@@ -145,11 +144,11 @@ void AddPrefetch(CommandTree& tree) {
                      "still bringing in the pending blocks.",
             .examples = {{"prefetch --model my-model --tokens @prompt.ids --ttl 2min",
                           "For a request that waits in a queue."}}},
-           [](CLI::App& app) -> RunVerb {
+           [](VerbOptions& verb) -> RunVerb {
              const auto options = std::make_shared<PinOptions>();
-             options->blocks.AddTo(app, BlockOptions::Scopes::kNames);
-             AddDuration(app, "--ttl", &options->ttl,
-                         "How long the blocks are kept; at most 10min. Default: 1min.");
+             options->blocks.AddTo(verb, BlockOptions::Scopes::kNames);
+             verb.AddDuration("--ttl", &options->ttl,
+                              "How long the blocks are kept; at most 10min. Default: 1min.");
              return [options](Shell& shell) { return Prefetch(*options, shell); };
            });
 }
@@ -163,14 +162,14 @@ void AddPin(CommandTree& tree) {
             .examples = {{"pin --model my-model --tokens @system-prompt.ids --ttl 12h",
                           "A prefix that all requests share."},
                          {"pin --owner night-job --tier disk - < keys", "Keys from a file."}}},
-           [](CLI::App& app) -> RunVerb {
+           [](VerbOptions& verb) -> RunVerb {
              const auto options = std::make_shared<PinOptions>();
-             options->blocks.AddTo(app, BlockOptions::Scopes::kNames);
-             AddOwner(app, options.get());
-             AddWord(app, "--tier", &options->tier, {"host", "disk", "device"},
-                     "Tier that keeps the blocks; on devices, the engines that have them do.");
-             AddDuration(app, "--ttl", &options->ttl,
-                         "How long the blocks are kept; at most 720h. Default: 1h.");
+             options->blocks.AddTo(verb, BlockOptions::Scopes::kNames);
+             AddOwner(verb, options.get());
+             verb.AddWord("--tier", &options->tier, {"host", "disk", "device"},
+                          "Tier that keeps the blocks; on devices, the engines that have them do.");
+             verb.AddDuration("--ttl", &options->ttl,
+                              "How long the blocks are kept; at most 720h. Default: 1h.");
              return [options](Shell& shell) { return Pin(*options, shell); };
            });
 }
@@ -183,13 +182,13 @@ void AddUnpin(CommandTree& tree) {
             .examples = {{"unpin --all", "All blocks that were pinned without --owner."},
                          {"unpin --owner night-job --tier disk - < keys",
                           "Some blocks of another owner."}}},
-           [](CLI::App& app) -> RunVerb {
+           [](VerbOptions& verb) -> RunVerb {
              const auto options = std::make_shared<PinOptions>();
-             options->blocks.AddTo(app, BlockOptions::Scopes::kNames);
-             AddOwner(app, options.get());
-             AddWord(app, "--tier", &options->tier, {"host", "disk", "device"},
-                     "Tier in which the blocks are pinned.");
-             app.add_flag("--all", options->all, "All pins of this owner, in every tier.");
+             options->blocks.AddTo(verb, BlockOptions::Scopes::kNames);
+             AddOwner(verb, options.get());
+             verb.AddWord("--tier", &options->tier, {"host", "disk", "device"},
+                          "Tier in which the blocks are pinned.");
+             verb.AddFlag("--all", &options->all, "All pins of this owner, in every tier.");
              return [options](Shell& shell) { return Unpin(*options, shell); };
            });
 }

@@ -174,18 +174,14 @@ void AddProfile(CommandTree& tree) {
                 "that are least worth keeping.",
        .examples = {{"profile", "The rates of pool and disk."},
                     {"profile --engine engine.toml --write profile.toml", "One file with both."}}},
-      [](CLI::App& app) -> RunVerb {
+      [](VerbOptions& verb) -> RunVerb {
         const auto options = std::make_shared<ProfileOptions>();
-        app.add_option("--engine", options->engine,
-                       "Profile that the engine wrote, with what computing costs. Other channels "
-                       "in it are kept.")
-            ->type_name("FILE");
-        app.add_option("--write", options->write, "File to write the merged profile to.")
-            ->type_name("FILE");
-        app.add_option("--blocks", options->size.blocks, "Number of blocks.")
-            ->type_name("COUNT")
-            ->capture_default_str();
-        AddBytes(app, "--block-bytes", &options->size.bytes, "Bytes of each block. Default: 1MiB.");
+        verb.AddText("--engine", &options->engine, "FILE",
+                     "Profile that the engine wrote, with what computing costs. Other channels "
+                     "in it are kept.");
+        verb.AddText("--write", &options->write, "FILE", "File to write the merged profile to.");
+        verb.AddNumber("--blocks", &options->size.blocks, "COUNT", "Number of blocks.");
+        verb.AddBytes("--block-bytes", &options->size.bytes, "Bytes of each block. Default: 1MiB.");
         return [options](Shell& shell) { return RunProfile(*options, shell); };
       });
 }

@@ -96,11 +96,11 @@ void AddTop(CommandTree& tree) {
                      "json, it prints once, after one interval.",
             .examples = {{"top", "Refreshes every two seconds."},
                          {"top --once --interval 10s", "The rates of ten seconds."}}},
-           [](CLI::App& app) -> RunVerb {
+           [](VerbOptions& verb) -> RunVerb {
              const auto options = std::make_shared<TopOptions>();
-             AddDuration(app, "--interval", &options->interval,
-                         "Time between two refreshes. Default: 2s.");
-             app.add_flag("--once", options->once, "Print once and exit.");
+             verb.AddDuration("--interval", &options->interval,
+                              "Time between two refreshes. Default: 2s.");
+             verb.AddFlag("--once", &options->once, "Print once and exit.");
              return [options](Shell& shell) { return Top(*options, shell); };
            });
 }

@@ -101,11 +101,11 @@ void AddVerify(CommandTree& tree) {
             .examples = {{"verify", "Host memory, and the disk if there is one."},
                          {"verify --tier disk --rate 64MiB",
                           "Leaves the rest of the disk's rate to engines."}}},
-           [](CLI::App& app) -> RunVerb {
+           [](VerbOptions& verb) -> RunVerb {
              const auto options = std::make_shared<VerifyOptions>();
-             AddWord(app, "--tier", &options->tier, {"all", "host", "disk"}, "Tier to verify.");
-             AddBytes(app, "--rate", &options->rate,
-                      "Bytes per second, at most. Default: as fast as one reader can.");
+             verb.AddWord("--tier", &options->tier, {"all", "host", "disk"}, "Tier to verify.");
+             verb.AddBytes("--rate", &options->rate,
+                           "Bytes per second, at most. Default: as fast as one reader can.");
              return [options](Shell& shell) { return Verify(*options, shell); };
            });
 }

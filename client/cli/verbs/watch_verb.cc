@@ -118,21 +118,19 @@ void AddWatch(CommandTree& tree) {
        .examples = {{"watch --once", "Keys of all stored blocks."},
                     {"watch --snapshot --with-tokens -o json",
                      "For a router: one line of JSON per event."}}},
-      [](CLI::App& app) -> RunVerb {
+      [](VerbOptions& verb) -> RunVerb {
         const auto options = std::make_shared<WatchOptions>();
-        app.add_flag("--snapshot", options->snapshot, "Print all stored blocks first.");
-        app.add_flag("--once", options->once, "Print all stored blocks, and exit.");
-        AddWord(app, "--tier", &options->tier, {"all", "host", "disk", "device"},
-                "Tiers to watch; all is host and disk.");
-        app.add_flag("--with-tokens", options->tokens,
+        verb.AddFlag("--snapshot", &options->snapshot, "Print all stored blocks first.");
+        verb.AddFlag("--once", &options->once, "Print all stored blocks, and exit.");
+        verb.AddWord("--tier", &options->tier, {"all", "host", "disk", "device"},
+                     "Tiers to watch; all is host and disk.");
+        verb.AddFlag("--with-tokens", &options->tokens,
                      "Print the uid of the writer with stored events; in JSON also the number of "
                      "its engine, the parent, the content and the token ids.");
-        app.add_option("--boot-id", options->boot_id,
-                       "Continue an earlier watch: the boot id of the daemon that it watched.")
-            ->type_name("ID");
-        app.add_option("--after", options->after,
-                       "Continue an earlier watch: the last sequence that it printed.")
-            ->type_name("NUMBER");
+        verb.AddText("--boot-id", &options->boot_id, "ID",
+                     "Continue an earlier watch: the boot id of the daemon that it watched.");
+        verb.AddNumber("--after", &options->after, "NUMBER",
+                       "Continue an earlier watch: the last sequence that it printed.");
         return [options](Shell& shell) { return Watch(*options, shell); };
       });
 }
