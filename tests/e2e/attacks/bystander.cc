@@ -325,9 +325,18 @@ class Engine {
     const auto restored = restorer.Restore(prefix, engine);
     if (!restored.ok()) return {Outcome::kFailed, restored.status().ToString()};
     if (!engine.IsRight()) return {Outcome::kWrong, "the restored prefix has other bytes"};
-    if (restored->loaded_tokens == 0)
-      return {Outcome::kComputed, "the whole prefix had to be computed"};
-    return {};
+    if (restored->loaded_tokens > 0) return {};
+    // Computing was faster, which is a matter of time, or there was nothing to load.
+    const auto lease = own_.session->Acquire(own_.variant, chain_);
+    if (!lease.ok()) return {Outcome::kFailed, lease.status().ToString()};
+    for (size_t i = 0; i < chain_.size(); ++i) {
+      if (lease->status(i) == BlockStatus::kMissing)
+        return {Outcome::kMissed, absl::StrCat("block ", i, " of a restore is missing")};
+      if (lease->status(i) != BlockStatus::kOk && lease->status(i) != BlockStatus::kPending)
+        return {Outcome::kFailed,
+                absl::StrCat("block ", i, " of a restore: ", Name(lease->status(i)))};
+    }
+    return {Outcome::kComputed, "the whole prefix had to be computed"};
   }
 
   static std::string Name(BlockStatus status) {

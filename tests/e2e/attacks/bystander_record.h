@@ -43,7 +43,7 @@ enum class Op : uint8_t {
 
 enum class Outcome : uint8_t {
   kOk,
-  kComputed,  // a restore that loaded nothing, because the daemon did not answer soon enough
+  kComputed,  // a restore that loaded nothing, although the daemon has its blocks
   kMissed,    // a block is missing that is read all the time or was reported as durable
   kFailed,    // an error or a refusal
   kWrong,     // wrong bytes or a false answer

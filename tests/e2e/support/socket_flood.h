@@ -74,7 +74,8 @@ class SocketFlood {
       const bool connected =
           fd >= 0 && connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
       if (connected && options.kind == FloodKind::kHalfOpen) {
-        (void)!write(fd, "PRI * HTTP/2.0\r\n", 16);
+        // Where the daemon has closed the connection already, SIGPIPE would end the attacker.
+        (void)send(fd, "PRI * HTTP/2.0\r\n", 16, MSG_NOSIGNAL);
       }
       if (fd >= 0 && (!connected || options.kind == FloodKind::kChurned)) close(fd);
       // The pause keeps the flood from winning by its use of the processor alone.  A process
