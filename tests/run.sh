@@ -11,16 +11,19 @@ PATTERN=
 : "${LARDER_TEST_SCALE:=0.1}"
 
 LLAMA=ON
+UNITY=OFF
 
 usage() {
   cat <<HELP
-Usage: tests/run.sh [--full] [--preset NAME] [--label REGEX] [--tests REGEX] [--jobs N] [--without-llama]
+Usage: tests/run.sh [--full] [--preset NAME] [--label REGEX] [--tests REGEX] [--jobs N] [--unity] [--without-llama]
 Configures and builds a preset, runs its tests, and ends with "N passed, N failed".  Exit code 0 when none failed.
   --full          long counts in full (LARDER_TEST_SCALE=1.0) instead of a tenth of them
   --preset NAME   release (default), dev, asan, tsan or clang
   --label REGEX   only tests with a matching label
   --tests REGEX   only tests with a matching name
   --jobs N        compilers at once (default: cores, here $JOBS)
+  --unity         compiles the sources of a library together: a new folder is built sooner, but a changed source takes
+                  longer to build again
   --without-llama leaves out the tests that need llama.cpp.  They run in the preset release only; llama.cpp is built
                   once, into the cache (deploy/build-llama.sh)
 HELP
@@ -36,6 +39,7 @@ while [ $# -gt 0 ]; do
     --label) LABEL=${2:?--label needs a regular expression}; shift ;;
     --tests) PATTERN=${2:?--tests needs a regular expression}; shift ;;
     --jobs) JOBS=${2:?--jobs needs a number}; shift ;;
+    --unity) UNITY=ON ;;
     --without-llama) LLAMA=OFF ;;
     --help | -h) usage; exit 0 ;;
     *) usage >&2; fail "unknown option '$1'" ;;
@@ -57,7 +61,7 @@ elif [ "$LLAMA" = ON ]; then
 fi
 
 say "building $PRESET"
-if ! cmake --preset "$PRESET" -DLARDER_LLAMA="$LLAMA" -DCMAKE_PREFIX_PATH="$PREFIX" -DLARDER_TESTS=ON -DPython3_EXECUTABLE=/usr/bin/python3 >"$BUILD/configure.log" 2>&1; then
+if ! cmake --preset "$PRESET" -DLARDER_LLAMA="$LLAMA" -DCMAKE_PREFIX_PATH="$PREFIX" -DLARDER_TESTS=ON -DCMAKE_UNITY_BUILD="$UNITY" -DPython3_EXECUTABLE=/usr/bin/python3 >"$BUILD/configure.log" 2>&1; then
   tail -n 40 "$BUILD/configure.log"
   fail "cannot configure; deploy/install-deps.sh installs what is needed"
 fi

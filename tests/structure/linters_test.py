@@ -48,11 +48,18 @@ def kept_flags(command):
     flags = []
     words = iter(shlex.split(command)[1:])
     for word in words:
-        if word in ("-I", "-isystem", "-D", "-include"):
+        if word in ("-I", "-isystem", "-D"):
             flags += [word, next(words)]
         elif word.startswith(("-I", "-isystem", "-D", "-std=")):
             flags.append(word)
     return flags
+
+
+def compiled_sources(path):
+    """Returns the sources of ours in a file that the build compiles: itself, or what a file of a unity build includes."""
+    text = path.read_text(encoding="utf-8") if path.parent.name == "Unity" else f'#include "{path}"'
+    sources = [pathlib.Path(name) for name in re.findall(r'^#include "(/[^"]+)"', text, re.MULTILINE)]
+    return [str(name.relative_to(source_tree.ROOT)) for name in sources if name.is_relative_to(source_tree.ROOT)]
 
 
 def uses_locks(source):
@@ -62,23 +69,20 @@ def uses_locks(source):
 
 
 def product_sources(build):
-    """Returns [(source, flags)] of the product's sources that the build compiles, each once, and those that it does
-    not compile: parts that an option or a missing package leaves out."""
+    """Returns [(source, flags)] of the product's sources that the build compiles, and those that it does not compile:
+    parts that an option or a missing package leaves out."""
     database = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
+    wanted = {str(path) for path in source_tree.sources() if str(path).startswith(PRODUCT) and path.suffix == ".cc"}
     found = {}
     for entry in database:
-        path = pathlib.Path(entry["file"])
-        if not path.is_relative_to(source_tree.ROOT):
-            continue
-        name = str(path.relative_to(source_tree.ROOT))
-        if name.startswith(PRODUCT) and path.suffix == ".cc":
+        for name in wanted.intersection(compiled_sources(pathlib.Path(entry["file"]))):
             found.setdefault(name, kept_flags(entry["command"]))
-    wanted = [str(path) for path in source_tree.sources() if str(path).startswith(PRODUCT) and path.suffix == ".cc"]
-    return sorted(found.items()), [name for name in wanted if name not in found]
+    return sorted(found.items()), sorted(wanted - found.keys())
 
 
 def check_thread_safety(sources, cwd=source_tree.ROOT):
-    """Yields what clang says about each source that it does not accept."""
+    """Yields what clang says about each [(source, flags)] that it does not accept.  A source is read by itself, also
+    where the build compiles it together with others."""
     def one(item):
         name, flags = item
         return name, *run(["clang++", *THREAD_SAFETY, *flags, name], cwd)
