@@ -148,7 +148,7 @@ TEST(SocketFloodProcesses, EndWithTheirTest) {
 }
 
 // A new connection waits behind those of the attackers, with which it also shares the cores.
-constexpr seconds kReachable{10};
+constexpr seconds kReachable{3};
 
 class SocketFloodTest : public SocketTest,
                         public ::testing::WithParamInterface<std::tuple<Attack, int, int>> {};
