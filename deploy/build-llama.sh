@@ -74,7 +74,7 @@ if ! matches "$CACHE/$SDIST"; then
   mv "$WORK/$SDIST" "$CACHE/$SDIST"
 fi
 
-say "building llama.cpp with $JOBS compilers (a minute or two; once)"
+say "building llama.cpp with $JOBS compilers (three minutes on two cores; once)"
 tar -xzf "$CACHE/$SDIST" -C "$WORK" --strip-components=2 "llama_cpp_python-$VERSION/vendor/llama.cpp"
 LOG=$WORK/build.log
 # The kernels, which are ggml's, are built with -O3.  The rest, which would take two thirds of the time, is built with -O1.

@@ -1,5 +1,5 @@
 // Text for people: words wrapped to a width, quantities that are easy to read, and the name that a
-// user probably meant by a misspelled one.
+// user probably meant by a misspelled one.  Also text for Abseil, as its own type of view.
 //
 // Text from other processes (names of engines, messages) may contain any bytes; Printable makes it
 // ASCII without control characters, so that each byte is one column.

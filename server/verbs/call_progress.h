@@ -13,7 +13,8 @@
 
 namespace larder {
 
-// How long a call, at its end, tries blocks again that were in use, since most holds are short.
+// At its end a call tries those blocks again that were in use, for at most this long: most blocks
+// are held only for a short time.
 inline constexpr Duration kHoldLimit = std::chrono::seconds(1);
 
 template <class Progress>

@@ -57,9 +57,10 @@ def kept_flags(command):
 
 def compiled_sources(path):
     """Returns the sources of ours in a file that the build compiles: itself, or what a file of a unity build includes."""
-    text = path.read_text(encoding="utf-8") if path.parent.name == "Unity" else f'#include "{path}"'
-    sources = [pathlib.Path(name) for name in re.findall(r'^#include "(/[^"]+)"', text, re.MULTILINE)]
-    return [str(name.relative_to(source_tree.ROOT)) for name in sources if name.is_relative_to(source_tree.ROOT)]
+    sources = [path]
+    if path.parent.name == "Unity":
+        sources = map(pathlib.Path, re.findall(r'^#include "(.+)"', path.read_text(encoding="utf-8"), re.MULTILINE))
+    return [str(source.relative_to(source_tree.ROOT)) for source in sources if source.is_relative_to(source_tree.ROOT)]
 
 
 def uses_locks(source):

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/pages/help_page.h"
@@ -81,10 +80,9 @@ CommandTree::CommandTree() : app_(std::make_unique<CLI::App>("", "larderctl")) {
   every_verb.AddDuration("--timeout", &common_.timeout,
                          "Deadline of each call. Default: 30s; 10min for clear, a day for move, "
                          "compress and verify, none for watch.");
-  for (const char* name : {"OUTPUT", "TENANT", "TIMEOUT"}) {
-    app_->get_option(absl::StrCat("--", absl::AsciiStrToLower(name)))
-        ->envname(absl::StrCat(kVariablePrefix, name));
-  }
+  app_->get_option("--output")->envname("LARDERCTL_OUTPUT");
+  app_->get_option("--tenant")->envname("LARDERCTL_TENANT");
+  app_->get_option("--timeout")->envname("LARDERCTL_TIMEOUT");
   // This option is for the build, not for users: without a group, --help does not list it.
   app_->add_flag("--print-man-page", print_man_page_)->group("");
 }

@@ -297,14 +297,7 @@ class Engine {
     }
     const auto lease = own_.session->Acquire(own_.variant, planned_);
     if (!lease.ok()) return {Outcome::kFailed, lease.status().ToString()};
-    for (size_t i = 0; i < kHotBlocks; ++i) {
-      if (lease->status(i) == BlockStatus::kMissing)
-        return {Outcome::kMissed, absl::StrCat("block ", i, " of a plan is missing")};
-      if (lease->status(i) != BlockStatus::kOk)
-        return {Outcome::kFailed,
-                absl::StrCat("block ", i, " of a plan: ", Name(lease->status(i)))};
-    }
-    return {};
+    return AnswerOf(*lease, kHotBlocks, "a plan");
   }
 
   Answer Restore() {
@@ -329,16 +322,22 @@ class Engine {
     // Computing was faster, which is a matter of time, or there was nothing to load.
     const auto lease = own_.session->Acquire(own_.variant, chain_);
     if (!lease.ok()) return {Outcome::kFailed, lease.status().ToString()};
-    for (size_t i = 0; i < chain_.size(); ++i) {
-      if (lease->status(i) == BlockStatus::kMissing)
-        return {Outcome::kMissed, absl::StrCat("block ", i, " of a restore is missing")};
-      if (lease->status(i) != BlockStatus::kOk && lease->status(i) != BlockStatus::kPending)
-        return {Outcome::kFailed,
-                absl::StrCat("block ", i, " of a restore: ", Name(lease->status(i)))};
-    }
+    const Answer stored = AnswerOf(*lease, chain_.size(), "a restore");
+    if (stored.outcome != Outcome::kOk) return stored;
     return {Outcome::kComputed, "the whole prefix had to be computed"};
   }
 
+  // Returns kOk if the first `blocks` blocks of the lease are there.
+  static Answer AnswerOf(const Lease& lease, size_t blocks, const char* call) {
+    for (size_t i = 0; i < blocks; ++i) {
+      const BlockStatus status = lease.status(i);
+      if (status == BlockStatus::kMissing)
+        return {Outcome::kMissed, absl::StrCat("block ", i, " of ", call, " is missing")};
+      if (status != BlockStatus::kOk)
+        return {Outcome::kFailed, absl::StrCat("block ", i, " of ", call, ": ", Name(status))};
+    }
+    return {};
+  }
   static std::string Name(BlockStatus status) {
     return absl::StrCat("status ", static_cast<int>(status));
   }
