@@ -52,8 +52,8 @@ void StoreFence();
 // Returns all kernels that this CPU can run, memcpy first.
 [[nodiscard]] std::vector<CopyKernel> AllKernels();
 // Returns the kernel of AllKernels() that copies fastest from memory to memory (not from a cache),
-// by a short measurement.  Returns memcpy without a measurement if there is no other kernel, or no
-// memory to measure with.
-[[nodiscard]] CopyKernel ChooseKernel();
+// by a short measurement at the first call in this process.  Returns memcpy without a measurement
+// if there is no other kernel, or no memory to measure with.
+[[nodiscard]] const CopyKernel& ChooseKernel();
 
 }  // namespace larder
