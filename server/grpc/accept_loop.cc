@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/connections/passed_rights.h"
 #include "server/grpc/guarded_calls.h"
+#include "server/runtime/thread_priority.h"
 #include "storage/check.h"
 #include "storage/clock.h"
 
@@ -29,11 +29,10 @@ ino_t InodeOf(int fd) {
   return fstat(fd, &st) == 0 ? st.st_ino : 0;
 }
 
-// Raises the priority of this thread, if that is permitted (RLIMIT_NICE), because new clients wait
-// while the thread waits for a core.
-void TakePrecedence() {
-  constexpr int kNice = -10;
-  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
+// Returns true if the peer has closed its end, so that no answer could reach it.
+bool HasHungUp(int socket) {
+  pollfd polled{.fd = socket, .events = 0, .revents = 0};
+  return poll(&polled, 1, 0) > 0 && (polled.revents & POLLHUP) != 0;
 }
 
 }  // namespace
@@ -48,7 +47,7 @@ AcceptLoop::AcceptLoop(std::vector<Endpoint> endpoints, ConnectionPeers& peers,
   MutexLock lock(mu_);
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "accept");
-    TakePrecedence();
+    SetThreadPriority(ThreadPriority::kAccepting);
     Run();
   });
 }
@@ -127,6 +126,7 @@ void AcceptLoop::Admit(size_t endpoint, FileDescriptor socket) {
     ++served.counters.carried_rights;
     return CloseSocket(std::move(socket), false);
   }
+  if (HasHungUp(socket.get())) return CloseSocket(std::move(socket), always_refused);
   const bool own = peer->pid == getpid();
   const ShareRefusal refusal = own ? ShareRefusal::kNone : TakePlace(served, *peer);
   if (refusal != ShareRefusal::kNone) {

@@ -4,10 +4,11 @@
 //
 // The loop keeps each socket's connections within their limits.  It closes a connection that it
 // refuses; the metrics say which limit was reached.  (HTTP/2 could report this by GOAWAY, but then
-// gRPC's client connects again at once, forever.)  If a socket breaks, or its file is removed, the
-// loop opens a new one (server/connections/doorkeeper.h).  If the kernel cannot refuse file
-// descriptors that peers send, a connection on which some come is usually ended
-// (server/connections/passed_rights.h).
+// gRPC's client connects again at once, forever.)  It also closes a connection that the peer has
+// closed already: gRPC would take much longer to find that out, and other new clients would wait.
+// If a socket breaks, or its file is removed, the loop opens a new one
+// (server/connections/doorkeeper.h).  If the kernel cannot refuse file descriptors that peers send,
+// a connection on which some come is usually ended (server/connections/passed_rights.h).
 //
 // gRPC owns a connection from the hand-over on and does not report when it closes it.  So the loop
 // remembers the descriptor number and inode of each connection and checks whether the number still

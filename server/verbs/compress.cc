@@ -1,13 +1,11 @@
 #include "server/verbs/compress.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
 
+#include "server/runtime/thread_priority.h"
 #include "storage/clock.h"
 #include "storage/codec/host_codecs.h"
 #include "storage/mutex.h"
@@ -17,7 +15,6 @@ namespace larder {
 namespace {
 
 constexpr Duration kPollEvery = std::chrono::milliseconds(10);
-constexpr int kNice = 10;  // a priority below that of readers and writers
 
 using Outcome = BlockRecoder::Outcome;
 
@@ -108,7 +105,7 @@ absl::Status CompressVerb::Check(const What& what) const {
 }
 
 absl::Status CompressVerb::Compress(const What& what, const Report& report) {
-  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);  // of this thread only
+  SetThreadPriority(ThreadPriority::kBackground);
   LARDER_RETURN_IF_ERROR(Check(what));
   if (!report({})) return absl::CancelledError("the caller has ended the call");
   LARDER_ASSIGN_OR_RETURN(const std::vector<Item> items, ItemsOf(what));
@@ -180,7 +177,7 @@ size_t CompressVerb::Prepare(Codec to, std::span<Copy> copies, PayloadCodec& cod
   const auto window = std::make_shared<Window>(recoder_, to, copies);
   for (size_t i = 0; i < std::min(encoders_.threads(), copies.size() - 1); ++i) {
     encoders_.Help(ShareHolder{}, [window] {
-      (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
+      SetThreadPriority(ThreadPriority::kBackground);
       PayloadCodec own;
       window->Help(own);
     });
