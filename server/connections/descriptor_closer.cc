@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "storage/thread_priority.h"
+
 namespace larder {
 namespace {
 
@@ -162,6 +164,7 @@ void DescriptorCloser::AddThread() {
   if (threads_ >= kThreadsMax && queue_.size() < kBatchMax) return;
   const auto run = [](void* closer) -> void* {
     pthread_setname_np(pthread_self(), "closer");
+    SetThreadPriority(ThreadPriority::kOrdinary);  // an urgent thread may have started it
     static_cast<DescriptorCloser*>(closer)->Run();
     return nullptr;
   };

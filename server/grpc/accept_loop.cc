@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "server/connections/passed_rights.h"
 #include "server/grpc/guarded_calls.h"
-#include "server/runtime/thread_priority.h"
 #include "storage/check.h"
 #include "storage/clock.h"
+#include "storage/thread_priority.h"
 
 namespace larder {
 namespace {
@@ -47,7 +47,7 @@ AcceptLoop::AcceptLoop(std::vector<Endpoint> endpoints, ConnectionPeers& peers,
   MutexLock lock(mu_);
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "accept");
-    SetThreadPriority(ThreadPriority::kAccepting);
+    SetThreadPriority(ThreadPriority::kUrgent);
     Run();
   });
 }

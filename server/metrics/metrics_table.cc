@@ -99,7 +99,7 @@ constexpr Metric kMetrics[] = {
      "Reservations answered \"full, retry after\"."},
     {"larder_connections_total", kC, "connections", "socket", kConnections,
      "Connections accepted at the socket files that gRPC serves, including those that the daemon "
-     "then refused."},
+     "then refused, and those that the peer had closed by then."},
     {"larder_connections_open", kG, "connections", "socket", kConnectionsOpen,
      "Of these, the connections that are open. The daemon may notice only after a second that one "
      "was closed."},

@@ -13,10 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "server/connections/passed_rights.h"
 #include "server/runtime/epoll.h"
-#include "server/runtime/thread_priority.h"
 #include "storage/check.h"
 #include "storage/clock.h"
 #include "storage/status_macros.h"
+#include "storage/thread_priority.h"
 
 namespace larder {
 namespace {
@@ -94,7 +94,7 @@ void Sideband::Start() {
   LARDER_CHECK(!thread_.joinable());
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "sideband");
-    SetThreadPriority(ThreadPriority::kAccepting);
+    SetThreadPriority(ThreadPriority::kUrgent);
     Run();
   });
 }

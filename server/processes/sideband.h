@@ -4,7 +4,8 @@
 // does not create directories, and it does not keep two daemons apart (LockFile does).  The mode of
 // the file decides which users may connect; unless the listener was handed over, the mode is set
 // before the first connection is possible.  If the socket breaks or its file is removed, the
-// sideband opens a new one (server/connections/doorkeeper.h).
+// sideband opens a new one (server/connections/doorkeeper.h).  The thread is urgent
+// (storage/thread_priority.h), because clients that attach wait for it during a flood.
 //
 // Ownership: it owns the listening socket (server/connections/listening_socket.h), the connections
 // and the thread.  It borrows host, processes and staging, which outlive it.

@@ -16,6 +16,7 @@
 #include "storage/check.h"
 #include "storage/memory/memfd.h"
 #include "storage/status_macros.h"
+#include "storage/thread_priority.h"
 
 namespace larder {
 namespace {
@@ -187,6 +188,7 @@ bool StagingTable::Ledger::StartThread(uid_t uid) {
   auto start = std::make_unique<Start>(Start{shared_from_this(), uid});
   const auto run = [](void* given) -> void* {
     pthread_setname_np(pthread_self(), "staging");
+    SetThreadPriority(ThreadPriority::kOrdinary);  // an urgent thread starts it
     const std::unique_ptr<Start> taken(static_cast<Start*>(given));
     taken->ledger->FreeAll(taken->uid);
     return nullptr;

@@ -5,11 +5,11 @@
 #include <thread>
 #include <utility>
 
-#include "server/runtime/thread_priority.h"
 #include "storage/clock.h"
 #include "storage/codec/host_codecs.h"
 #include "storage/mutex.h"
 #include "storage/status_macros.h"
+#include "storage/thread_priority.h"
 
 namespace larder {
 namespace {

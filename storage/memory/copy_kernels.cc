@@ -3,6 +3,7 @@
 #define XXH_STATIC_LINKING_ONLY  // needed for an XXH3_state_t on the stack
 #include <xxhash.h>
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #if __has_include(<xxh_x86dispatch.h>)
 #include <xxh_x86dispatch.h>  // vector width chosen at run time
@@ -150,6 +151,11 @@ class Arena {
 };
 
 #if defined(__x86_64__)
+// __builtin_cpu_supports of clang 14 does not know clflushopt.
+bool HasClflushopt() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & bit_CLFLUSHOPT) != 0;
+}
 __attribute__((target("clflushopt"))) void FlushLines(std::span<std::byte> bytes) {
   for (size_t at = 0; at < bytes.size(); at += 64) _mm_clflushopt(bytes.data() + at);
 }
@@ -159,11 +165,11 @@ void FlushLinesInOrder(std::span<std::byte> bytes) {
 #endif
 
 // Evicts the bytes from all caches on x86-64.  Does nothing on other CPUs, which have no kernels to
-// compare.  For 16 MiB, clflush took 37 ms on a recent Xeon, and clflushopt, which every x86-64 CPU
-// with AVX-512 has, 0.7 ms.
+// compare.  For 16 MiB, clflush took 37 ms on a recent Xeon, and clflushopt, which CPUs have since
+// Skylake and Zen, 0.7 ms.
 void Flush(std::span<std::byte> bytes) {
 #if defined(__x86_64__)
-  static const bool unordered = __builtin_cpu_supports("clflushopt") != 0;
+  static const bool unordered = HasClflushopt();
   if (unordered) {
     FlushLines(bytes);
   } else {
@@ -194,9 +200,9 @@ double Median(std::vector<double>& values) {
   return *middle;
 }
 
-CopyKernel Fastest(const std::vector<CopyKernel>& kernels) {
-  // Measures copies from memory to memory, and so flushes the caches: for bytes in a cache another
-  // kernel may be the fastest.  Arena asks for huge pages because touching small pages takes long.
+// Measures copies from memory to memory, and so flushes the caches: for bytes in a cache another
+// kernel may be the fastest.  Arena asks for huge pages because touching small pages takes long.
+CopyKernel MeasuredFastest(const std::vector<CopyKernel>& kernels) {
   constexpr size_t kBytes = 8 << 20;
   constexpr int kRounds = 6;
   if (kernels.size() == 1) return kernels.front();
@@ -278,7 +284,7 @@ std::vector<CopyKernel> AllKernels() {
 }
 
 const CopyKernel& ChooseKernel() {
-  static const CopyKernel fastest = Fastest(AllKernels());
+  static const CopyKernel fastest = MeasuredFastest(AllKernels());
   return fastest;
 }
 

@@ -1,8 +1,6 @@
 #include "storage/tiering/spiller.h"
 
 #include <pthread.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -10,11 +8,11 @@
 #include "absl/container/btree_map.h"
 #include "storage/check.h"
 #include "storage/format/record.h"
+#include "storage/thread_priority.h"
 
 namespace larder {
 namespace {
 
-constexpr int kNice = 10;
 constexpr size_t kErasuresAtOnce = 1024;
 // MakeRoom evicts 1 / kSlices of its `wanted` bytes at a time, and at most about kBytesMax times
 // `wanted`.
@@ -139,9 +137,7 @@ Spiller::Stats Spiller::stats() const {
 
 void Spiller::Run() {
   pthread_setname_np(pthread_self(), "spiller");
-  // Threads that engines wait for may need this thread's core.  With a thread id, setpriority
-  // lowers the priority of this thread alone.
-  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
+  SetThreadPriority(ThreadPriority::kBackground);
   while (WaitForWork()) {
     EraseFreedExtents();
     Batch batch;

@@ -1,0 +1,24 @@
+// The share of the cores that the kernel gives to one thread of the daemon when cores are scarce.
+#pragma once
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdint>
+
+namespace larder {
+
+enum class ThreadPriority : int8_t {
+  kUrgent = -10,    // the thread accepts connections: new clients wait for it during a flood
+  kOrdinary = 0,    // a thread that an urgent one starts is urgent too, unless it takes this
+  kBackground = 10  // the thread must not slow readers and writers
+};
+
+// Sets the priority of the calling thread.  kUrgent has no effect in a process that has neither
+// RLIMIT_NICE (LimitNICE in its systemd unit) nor CAP_SYS_NICE.
+inline void SetThreadPriority(ThreadPriority priority) {
+  // With a thread id, setpriority changes this thread alone.
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), static_cast<int>(priority));
+}
+
+}  // namespace larder
