@@ -129,6 +129,12 @@ struct CallOptions {
   // after this call.  The daemon prefers to read from disk for requests with few bytes left.  Byte
   // streams do not use it.
   ByteCount remaining = ByteCount(0);
+  // Acquire, Reserve: how long the daemon keeps what it granted, 0.1 s to 10 minutes.  The default
+  // 0 means as long as `deadline`, but at least 1 s.
+  std::chrono::milliseconds life{0};
+  // Get, Acquire: a promise that holds the blocks (client/promise.h), so that they are not charged
+  // again.  Byte streams do not use it.
+  LeaseId promise = {};
   // Get, Acquire: soon after a stop is requested, the call ends as if its deadline had passed.  A
   // call that waits for free memory in the staging segment, or for a slab to be mapped, does not
   // notice the stop during that wait.
@@ -165,16 +171,20 @@ struct VariantHandle {
 namespace wire {
 struct Acquire;     // proto/messages/messages.h
 struct BlockGrant;  // proto/messages/messages.h
+struct Promise;     // proto/messages/messages.h
 struct Reserved;    // proto/messages/messages.h
 }  // namespace wire
 class PendingRead;   // client/session/pending_read.h
 class SessionCore;   // client/session/session_core.h
 struct SessionImpl;  // client/api/session_impl.h
 
+class PendingPromise;  // client/promise.h
+struct PromiseQuery;   // client/promise.h
+
 // Blocks that the daemon holds for reading in place (Session::Acquire).  The daemon revokes the
-// lease soon after the CallOptions.deadline of the Acquire, which counts as 1 s if it is less and
-// as 600 s if it is more.  In a session whose read_mode() is kCopied, the blocks are copies in its
-// staging segment instead: they are not revoked, but occupy the segment until the Lease ends.
+// lease soon after the CallOptions.life of the Acquire.  In a session whose read_mode() is kCopied,
+// the blocks are copies in its staging segment instead: they are not revoked, but occupy the
+// segment until the Lease ends.
 // Movable.  Releases the blocks when it is destroyed.
 class Lease {
  public:
@@ -226,9 +236,9 @@ class Lease {
 };
 
 // Extents of the pool that are reserved for this writer to fill.  Only a session whose write mode
-// is kMapped can have a Reservation.  The daemon revokes it soon after the CallOptions.deadline of
-// the Reserve, which counts as 1 s if it is less and as 600 s if it is more.  Movable.  Extents
-// that were not published are returned to the daemon when the Reservation is destroyed.
+// is kMapped can have a Reservation.  The daemon revokes it soon after the CallOptions.life of the
+// Reserve.  Movable.  Extents that were not published are returned to the daemon when the
+// Reservation is destroyed.
 class Reservation {
  public:
   Reservation() = default;
@@ -239,6 +249,9 @@ class Reservation {
   [[nodiscard]] size_t size() const { return extents_.size(); }
   // Writable memory of extent i.  The caller must not touch it once the extent was published.
   [[nodiscard]] std::span<std::byte> Bytes(size_t i) const { return extents_[i].bytes; }
+  // Returns true if the name of block i was taken when the extents were reserved, so that there is
+  // no extent i.
+  [[nodiscard]] bool Taken(size_t i) const { return extents_[i].taken; }
   struct Block {
     uint32_t extent = 0;
     Digest digest;
@@ -260,7 +273,9 @@ class Reservation {
   struct Extent {
     std::span<std::byte> bytes;
     std::shared_ptr<const void> mapping;
-    bool open = true;  // neither published nor returned
+    uint32_t number = 0;  // by which the daemon knows the extent
+    bool open = true;     // neither published nor returned
+    bool taken = false;   // there is none
   };
   [[nodiscard]] static absl::StatusOr<Reservation> Take(const std::shared_ptr<SessionCore>& core,
                                                         const wire::Reserved& reserved,
@@ -282,7 +297,9 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   // Declares what this engine stores: call it before Put and Get.  The handles are in the order of
-  // `variants`.
+  // `variants`.  An engine may register any number of contents, at most 1,024 in one call; a Put of
+  // blocks of a content returns kInvalid if 65,536 others (fewer if the user has used up its share)
+  // were registered after it: register it again.
   [[nodiscard]] absl::StatusOr<std::vector<VariantHandle>> Register(
       std::span<const ContentSpec> contents, std::span<const VariantSpec> variants,
       const CallOptions& options = {});
@@ -306,11 +323,29 @@ class Session {
   // has used up its share of it.
   [[nodiscard]] absl::StatusOr<Reservation> Reserve(std::span<const ByteCount> bytes,
                                                     const CallOptions& options = {});
+  // The same for blocks of these names, one for each size.  A block whose name is taken gets no
+  // extent (Reservation::Taken), so that it need not be filled.
+  [[nodiscard]] absl::StatusOr<Reservation> Reserve(const VariantHandle& variant,
+                                                    std::span<const Digest> digests,
+                                                    std::span<const ByteCount> bytes,
+                                                    const CallOptions& options = {});
+
+  // Asks the daemon to keep what an engine needs to load a prefix (client/promise.h).  Does not
+  // wait.  Returns InvalidArgument if the query breaks a limit or names a variant of another
+  // session, Unimplemented if the daemon makes no promises.
+  [[nodiscard]] absl::StatusOr<PendingPromise> BeginPromise(const PromiseQuery& query);
+  // Makes this session one of those that hold a promise of a session of the same engine, and gives
+  // the promise at least this life from now on.  Does not wait; errors are those of BeginPromise.
+  [[nodiscard]] absl::StatusOr<PendingPromise> HoldPromise(
+      LeaseId promise, std::chrono::milliseconds life = std::chrono::seconds(30));
+  // Takes in what the daemon has sent, without waiting: answers, and news of promises.
+  void Poll();
 
   // Tells the daemon which blocks are in device memory, for Lookup, WatchEvents and directives.
   // The daemon forgets them when the session ends; a later session must report them again.  A
   // report of more than about 4 MiB is sent in portions, between which the call waits for the
-  // daemon, at most 10 s each time.  If the daemon finds a report wrong, it ends the session.
+  // daemon, at most 10 s each time.  The daemon ignores a report that it finds wrong
+  // (larder_device_reports_refused_total).
   [[nodiscard]] absl::Status ReportDevice(const VariantHandle& variant, const DeviceReport& report);
 
   [[nodiscard]] WriteMode write_mode() const;
@@ -335,6 +370,11 @@ class Session {
  private:
   friend class Client;
   explicit Session(std::unique_ptr<SessionImpl> impl);
+  [[nodiscard]] absl::StatusOr<PendingPromise> Begin(wire::Promise request);
+  [[nodiscard]] absl::StatusOr<Reservation> ReserveNamed(uint32_t variant,
+                                                         std::span<const Digest> digests,
+                                                         std::span<const ByteCount> bytes,
+                                                         const CallOptions& options);
   std::unique_ptr<SessionImpl> impl_;  // const until destruction
 };
 
@@ -369,6 +409,24 @@ class Client {
   // The contents in the result do not have their salts.
   [[nodiscard]] absl::StatusOr<std::vector<wire::InstanceInfo>> ListInstances(
       const CallOptions& options = {});
+  // Asks the daemon to bring blocks from disk to HOST, and to keep them there for query.ttl.
+  // Returns at once, with kOk or kPending for blocks that are there or will be (cache.proto).
+  [[nodiscard]] absl::StatusOr<std::vector<wire::BlockAnswer>> Prefetch(
+      const wire::PrefetchQuery& query, const CallOptions& options = {});
+  // Keeps blocks in a tier until query.ttl has passed or Unpin, also across restarts of the daemon
+  // where PinResult::durable says so.  The owner is one of this user (cache.proto, Pin).
+  [[nodiscard]] absl::StatusOr<wire::PinResult> Pin(const wire::PinQuery& query,
+                                                    const CallOptions& options = {});
+  [[nodiscard]] absl::StatusOr<wire::UnpinResult> Unpin(const wire::UnpinQuery& query,
+                                                        const CallOptions& options = {});
+  // Calls `take` with each reply (cache.proto, WatchEvents), on the calling thread, until `take`
+  // returns false or a stop is requested; then returns OK.  Otherwise returns why the stream ended:
+  // OutOfRange if events were missed (watch again, with a snapshot), Unavailable if the daemon is
+  // gone.  The request goes to control.sock; if this user may not open that, WatchEvents returns
+  // Unavailable.  `options.deadline` is not used.
+  [[nodiscard]] absl::Status WatchEvents(const wire::WatchQuery& query,
+                                         const std::function<bool(const wire::WatchReply&)>& take,
+                                         const CallOptions& options = {});
 
  private:
   struct Impl;

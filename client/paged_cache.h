@@ -13,13 +13,14 @@
 //
 // If the layouts of pages and payload have their bytes in long runs, the device's copy engines move
 // them directly; otherwise they go through staging memory of the device and a scatter (or gather).
+// On the host device, all of them work on the pool, or on the pinned buffer, itself.
 // A load reports a block as kOk only when all wanted bytes of it are in the pages, and, if they
 // were read in place, their lease was still valid then.  The pages of a block that is not kOk have
 // undefined content.  Not every read from HOST is checked against the hashes.
 // Ownership: Session and device are the caller's and outlive the cache; the cache outlives its
-// loads.  PagedCache allocates `staging_bytes` of device memory if it scatters and gathers, and
-// about a quarter of that as pinned host memory if the session does not both read and write in
-// place.
+// loads.  PagedCache allocates `staging_bytes` of device memory if it scatters and gathers on a
+// GPU, and about a quarter of that as pinned host memory if the session does not both read and
+// write in place.
 // Thread-safety: None; one thread at a time uses it.
 // Limits: kLoadBlocksMax blocks in a load.  A put runs in steps of as many blocks as fit in a
 // quarter of `staging_bytes`; a step of more than 4,096 blocks fails.
@@ -174,6 +175,9 @@ class PagedCache {
   const uint64_t payload_bytes_;
   const uint64_t payload_stride_;  // from one payload to the next, in staging memory and buffer
   const PagedCacheOptions options_;
+  // Const after Open.
+  bool copies_runs_ = false;  // copies are made of the runs, instead of a scatter or gather
+  bool in_place_ = false;     // scatter and gather may use memory of the process
   std::unique_ptr<DeviceMemory> staging_;
   std::unique_ptr<PinnedMemory> buffer_;  // null if the session both reads and writes in place
   // Extents that a failed device may still write to.  They are returned when this cache is

@@ -28,7 +28,7 @@ install(TARGETS larder_client larder_client_transport larder_client_local larder
 install(EXPORT larder_targets NAMESPACE larder:: DESTINATION ${larder_package_dir} COMPONENT dev)
 
 # What engines include, and what that includes; tests/structure/include_rules.toml keeps that list short.
-foreach(header client/client.h client/device_imports.h client/paged_cache.h client/restorer.h client/paged_restore.h
+foreach(header client/client.h client/promise.h client/device_imports.h client/paged_cache.h client/restorer.h client/paged_restore.h
                client/restore/request/options.h client/restore/costs/profile.h proto/messages/client_messages.h
                cuda/device.h cuda/paged_layout.h storage/types.h storage/format/block_key.h storage/clock.h storage/format/layout.h)
   get_filename_component(folder ${header} DIRECTORY)

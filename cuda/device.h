@@ -158,7 +158,8 @@ class DeviceQueue {
   [[nodiscard]] virtual absl::Status CopyBatch(CopyDirection direction,
                                                std::span<const DeviceCopy> copies) = 0;
   // Gather copies KV from the engine's pages into payloads of records, Scatter copies it back.
-  // Payloads lie in memory of the device.  Both return InvalidArgument if PagedPlan::Check fails,
+  // Payloads lie in memory of the device; that of the host device is all memory of the process.
+  // Both return InvalidArgument if PagedPlan::Check fails,
   // or if the move is too large for the device (cuda_device.h, host_device.h); Unavailable if the
   // device has no kernels.  The caller may destroy plan, move and blocks after the call.
   [[nodiscard]] virtual absl::Status Gather(const PagedPlan& plan, const PagedMove& move) = 0;

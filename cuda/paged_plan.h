@@ -79,8 +79,8 @@ class PagedPlan {
 struct RunCopy {
   uint64_t engine = 0, payload = 0, bytes = 0;
 };
-// Returns the move of these layers and blocks as a list of copies, for plans with PrefersCopies().
-// No copy spans two blocks.
+// Returns the move of these layers and blocks as a list of copies, for plans with PrefersCopies()
+// or otherwise long runs.  No copy spans two blocks.
 // REQUIRES: plan.Check is OK.
 [[nodiscard]] std::vector<RunCopy> RunsOf(const PagedPlan& plan, LayerRange layers,
                                           std::span<const PagedBlock> blocks);

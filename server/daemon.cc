@@ -38,6 +38,7 @@
 #include "server/services/cache_service.h"
 #include "server/services/engine_service.h"
 #include "server/sessions/damage_checks.h"
+#include "server/sessions/promise_table.h"
 #include "server/sessions/quarantine.h"
 #include "server/sessions/session_table.h"
 #include "server/sockets/session_sockets.h"
@@ -285,6 +286,7 @@ struct Daemon::Parts final : SidebandHost {
                  .uid_bytes_max = o.staging_uid_bytes_max,
                  .total_bytes_max = o.staging_total_bytes_max,
                  .frees_aside = true}),
+        promises(s, k),
         counters(c),
         damage_checks(s, c),
         directives(devices, k, UnixMilliseconds, c,
@@ -385,6 +387,7 @@ struct Daemon::Parts final : SidebandHost {
   StagingTable staging;
   std::unique_ptr<ProcessTable> processes;
   std::unique_ptr<Sideband> sideband;
+  PromiseTable promises;
   SessionTable sessions;
   Counters& counters;
   DamageChecks damage_checks;
@@ -444,7 +447,7 @@ absl::Status Daemon::Parts::Start() {
   deps.emplace(SessionDeps{store, instances, quarantine, *processes, peers, staging, workers,
                            counters, clock, ChooseKernel(), options.boot_id, kTenant,
                            options.check_one_in, devices, directives, shares, damage_checks,
-                           worker()});
+                           promises, worker()});
   if (options.session_threads > 0) {
     LARDER_ASSIGN_OR_RETURN(session_sockets,
                             SessionSockets::Start({*deps, sessions}, options.session_threads));
@@ -494,6 +497,7 @@ void Daemon::Parts::Housekeep() {
     }
     for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Tick(now);
     store.EvictToWatermark(kEvictionsPerPeriod);
+    promises.Tick(now);
     if (disk) disk->worker.Tick();
     verbs.pins.Tick(now);
     directives.Tick(now);
@@ -687,6 +691,9 @@ Gauges Daemon::Parts::ReadGauges() {
   g.pool_stalled = std::string(store.pool().populate_status().message());
   g.quarantined = quarantine.bytes();
   g.device_blocks = devices.blocks();
+  const PromiseTable::Stats promised = promises.stats();
+  g.promises = promised.promises;
+  g.promised = promised.bytes;
   g.processes = processes->counts().processes;
   g.sideband = &sideband->counters();
   g.staging = staging.counts().bytes;

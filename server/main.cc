@@ -369,7 +369,9 @@ int Serve(const LoadedConfig& loaded) {
   if (!inherited.ok()) return cannot_start("sockets", inherited.status());
   const auto control_group = FindGroup(config.control_socket_group);
   if (!control_group.ok()) return cannot_start("control_socket_group", control_group.status());
-  const auto lock = LockFile::Acquire(config.socket_dir);
+  const auto lock = LockFile::Acquire(config.socket_dir, [&](const std::string& what) {
+    log.Warning("lock_waits", {{"what", what}});
+  });
   if (!lock.ok()) return cannot_start("lock", lock.status());
   const absl::Status clean = RemoveStaleSockets(*inherited, config);
   if (!clean.ok()) return cannot_start("sockets", clean);

@@ -17,6 +17,7 @@
 #include "client/rpc/grpc_session_stream.h"
 #include "client/rpc/rpc_stub.h"
 #include "client/session/fork_guard.h"
+#include "proto/messages/call_limits.h"
 #include "storage/clock.h"
 #include "storage/status_macros.h"
 
@@ -65,6 +66,12 @@ struct Client::Impl {
 
   // Returns FailedPrecondition in a forked child, where no call works.
   absl::Status CheckProcess() const;
+  // Returns the query with the tenant of this Client, unless it names one.
+  template <class Query>
+  Query OfTenant(Query query) const {
+    if (query.tenant.empty()) query.tenant = options.tenant;
+    return query;
+  }
 
   absl::StatusOr<std::unique_ptr<SessionImpl>> Attach(const SessionOptions& wanted)
       LARDER_EXCLUDES(mu);
@@ -352,19 +359,45 @@ absl::StatusOr<DeviceExport> Client::OpenShared(const ShareTicket& ticket) {
 absl::StatusOr<wire::LookupResult> Client::Lookup(const wire::LookupQuery& query,
                                                   const CallOptions& options) {
   LARDER_RETURN_IF_ERROR(impl_->CheckProcess());
+  // A query may be large, so it is copied only to add the tenant.
   if (!query.tenant.empty() || impl_->options.tenant.empty())
     return impl_->stub.Lookup(query, options.deadline);
-  wire::LookupQuery of_tenant = query;
-  of_tenant.tenant = impl_->options.tenant;
-  return impl_->stub.Lookup(of_tenant, options.deadline);
+  return impl_->stub.Lookup(impl_->OfTenant(query), options.deadline);
 }
 
 absl::StatusOr<wire::ClearResult> Client::Clear(const wire::ClearQuery& query,
                                                 const CallOptions& options) {
   LARDER_RETURN_IF_ERROR(impl_->CheckProcess());
-  wire::ClearQuery of_tenant = query;
-  if (of_tenant.tenant.empty()) of_tenant.tenant = impl_->options.tenant;
-  return impl_->control.Clear(of_tenant, options.deadline);
+  return impl_->control.Clear(impl_->OfTenant(query), options.deadline);
+}
+
+absl::StatusOr<std::vector<wire::BlockAnswer>> Client::Prefetch(const wire::PrefetchQuery& query,
+                                                                const CallOptions& options) {
+  LARDER_RETURN_IF_ERROR(impl_->CheckProcess());
+  return impl_->stub.Prefetch(impl_->OfTenant(query), options.deadline);
+}
+
+absl::StatusOr<wire::PinResult> Client::Pin(const wire::PinQuery& query,
+                                            const CallOptions& options) {
+  LARDER_RETURN_IF_ERROR(impl_->CheckProcess());
+  return impl_->stub.Pin(impl_->OfTenant(query), options.deadline);
+}
+
+absl::StatusOr<wire::UnpinResult> Client::Unpin(const wire::UnpinQuery& query,
+                                                const CallOptions& options) {
+  LARDER_RETURN_IF_ERROR(impl_->CheckProcess());
+  return impl_->stub.Unpin(impl_->OfTenant(query), options.deadline);
+}
+
+absl::Status Client::WatchEvents(const wire::WatchQuery& query,
+                                 const std::function<bool(const wire::WatchReply&)>& take,
+                                 const CallOptions& options) {
+  LARDER_RETURN_IF_ERROR(impl_->CheckProcess());
+  CallCancel cancel;
+  const std::stop_callback stop(options.stop, [&cancel] { cancel.Cancel(); });
+  const absl::Status status =
+      impl_->control.Watch(impl_->OfTenant(query), {CallLimits::kNoDeadline, &cancel}, take);
+  return options.stop.stop_requested() ? absl::OkStatus() : status;
 }
 
 absl::StatusOr<std::vector<wire::InstanceInfo>> Client::ListInstances(const CallOptions& options) {

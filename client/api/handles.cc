@@ -55,6 +55,7 @@ wire::Acquire ViewOf(const VariantHandle& variant, std::vector<Digest> digests,
   acquire.variant = variant.index;
   acquire.digests = std::move(digests);
   acquire.deadline_ms = DeadlineMs(options);
+  acquire.promised_lease = options.promise;
   acquire.remaining_bytes = options.remaining.value();
   acquire.accepted_codecs = {Codec::kIdentity};
   acquire.what = wire::AcquireWhat::kView;
@@ -251,7 +252,7 @@ void Reservation::End(uint32_t i, bool abort) {
   if (!std::exchange(extent.open, false)) return;
   extent.bytes = {};
   extent.mapping.reset();
-  core_->EndExtent({id_, i, {}}, abort);
+  core_->EndExtent({id_, extent.number, {}}, abort);
 }
 
 void Reservation::Reset() {
@@ -266,16 +267,29 @@ absl::StatusOr<Reservation> Reservation::Take(const std::shared_ptr<SessionCore>
   Reservation reservation;
   reservation.core_ = core;
   reservation.id_ = reserved.reservation;
-  reservation.extents_.resize(reserved.extents.size());
-  if (reserved.extents.size() != bytes.size()) {
+  reservation.extents_.resize(bytes.size());
+  for (Extent& extent : reservation.extents_) extent.open = false;
+  for (const uint32_t taken : reserved.taken)
+    if (taken < bytes.size()) reservation.extents_[taken].taken = true;
+  // From here on the destructor returns the extents that were granted.
+  uint32_t number = 0;
+  for (Extent& extent : reservation.extents_) {
+    if (extent.taken || number >= reserved.extents.size()) continue;
+    extent.number = number++;
+    extent.open = true;
+  }
+  const auto left_out = std::ranges::count(reservation.extents_, true, &Extent::taken);
+  if (reserved.extents.size() + static_cast<size_t>(left_out) != bytes.size()) {
     return absl::InternalError("the daemon granted another number of extents than requested");
   }
   for (size_t i = 0; i < bytes.size(); ++i) {
-    wire::ExtentGrant where = reserved.extents[i];
+    Extent& extent = reservation.extents_[i];
+    if (extent.taken) continue;
+    wire::ExtentGrant where = reserved.extents[extent.number];
     where.bytes = bytes[i].value();
     LARDER_ASSIGN_OR_RETURN(MappedBytes mapped, core->Map(where, /*writable=*/true));
-    reservation.extents_[i].bytes = mapped.bytes;
-    reservation.extents_[i].mapping = std::move(mapped.owner);
+    extent.bytes = mapped.bytes;
+    extent.mapping = std::move(mapped.owner);
   }
   return reservation;
 }
@@ -297,6 +311,8 @@ absl::StatusOr<std::vector<BlockStatus>> Reservation::Publish(const VariantHandl
   publish.variant = variant.index;
   for (size_t i = 0; i < blocks.size(); ++i) {
     const Block& block = blocks[i];
+    if (block.extent < extents_.size() && extents_[block.extent].taken)
+      result[i] = BlockStatus::kDuplicate;
     if (block.extent >= extents_.size() || !extents_[block.extent].open) continue;
     if (block.tokens.size() != variant.spec.block_tokens ||
         !block.table.Validate(variant.spec.layers).ok()) {
@@ -304,7 +320,7 @@ absl::StatusOr<std::vector<BlockStatus>> Reservation::Publish(const VariantHandl
       continue;
     }
     wire::PublishBlock& part = publish.blocks.emplace_back();
-    part.extent = block.extent;
+    part.extent = extents_[block.extent].number;
     part.digest = block.digest;
     part.parent = block.parent;
     part.tokens.assign(block.tokens.begin(), block.tokens.end());

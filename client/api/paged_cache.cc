@@ -18,6 +18,10 @@ bool SameSegments(const SegmentTable& a, const SegmentTable& b) {
   });
 }
 
+// On the host, runs of at least this length are copied one by one; a scatter or gather moves 16
+// bytes at a time.
+constexpr uint32_t kHostRunBytes = 512;
+
 uint64_t AddressOf(std::span<const std::byte> bytes) {
   return reinterpret_cast<uint64_t>(bytes.data());
 }
@@ -124,7 +128,10 @@ absl::Status PagedCache::Open(Device& device) {
     return absl::InvalidArgumentError(
         absl::StrCat("staging_bytes: ", options_.staging_bytes.value(), " bytes do not hold ",
                      kSlots, " blocks of ", payload_bytes_));
-  if (!plan_->PrefersCopies()) {
+  const bool host = device.info().kind == DeviceKind::kHost;
+  copies_runs_ = plan_->PrefersCopies() || (host && plan_->tile().run_bytes >= kHostRunBytes);
+  in_place_ = host;
+  if (!copies_runs_ && !in_place_) {
     LARDER_ASSIGN_OR_RETURN(staging_, device.Allocate(options_.staging_bytes));
     for (size_t i = 0; i < kSlots; ++i) slots_[i].address = staging_->address() + i * slot_bytes;
   }
@@ -189,7 +196,11 @@ absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::StoreStep(
 
 absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::QueueLoad(
     std::span<const PagedBlock> blocks, LayerRange layers) {
-  if (plan_->PrefersCopies()) return CopyRuns(blocks, layers, /*to_device=*/true);
+  if (copies_runs_) return CopyRuns(blocks, layers, /*to_device=*/true);
+  if (in_place_) {
+    LARDER_RETURN_IF_ERROR(moves_->Scatter(*plan_, {layers, blocks, options_.multiprocessors}));
+    return moves_->Record();
+  }
   LARDER_ASSIGN_OR_RETURN(Slot* const slot, NextSlot(*copies_));
   const uint64_t bytes = plan_->PayloadSpan(layers).value();
   std::vector<DeviceCopy> copies;
@@ -209,7 +220,11 @@ absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::QueueLoad(
 absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::QueueStore(
     std::span<const PagedBlock> blocks) {
   const LayerRange all{0, plan_->layers()};
-  if (plan_->PrefersCopies()) return CopyRuns(blocks, all, /*to_device=*/false);
+  if (copies_runs_) return CopyRuns(blocks, all, /*to_device=*/false);
+  if (in_place_) {
+    LARDER_RETURN_IF_ERROR(moves_->Gather(*plan_, {all, blocks, options_.multiprocessors}));
+    return moves_->Record();
+  }
   LARDER_ASSIGN_OR_RETURN(Slot* const slot, NextSlot(*moves_));
   const uint64_t bytes = plan_->PayloadSpan(all).value();
   std::vector<DeviceCopy> copies;
@@ -344,12 +359,16 @@ absl::StatusOr<std::vector<BlockStatus>> PagedCache::Put(std::span<const PagedPu
 absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutInPlace(std::span<const PagedPut> blocks,
                                                                 const CallOptions& options) {
   const std::vector<ByteCount> bytes(blocks.size(), ByteCount(payload_bytes_));
-  LARDER_ASSIGN_OR_RETURN(Reservation reservation, session_.Reserve(bytes, options));
+  std::vector<Digest> names;
+  for (const PagedPut& block : blocks) names.push_back(block.digest);
+  LARDER_ASSIGN_OR_RETURN(Reservation reservation,
+                          session_.Reserve(variant_, names, bytes, options));
   std::vector<PagedBlock> step;
   std::vector<Reservation::Block> published;
   for (size_t i = 0; i < blocks.size(); ++i) {
     const std::span<std::byte> extent = reservation.Bytes(i);
-    step.push_back({AddressOf(extent), blocks[i].pages, blocks[i].first_slot});
+    if (!reservation.Taken(i))
+      step.push_back({AddressOf(extent), blocks[i].pages, blocks[i].first_slot});
     published.push_back({.extent = static_cast<uint32_t>(i),
                          .digest = blocks[i].digest,
                          .parent = blocks[i].parent,
@@ -357,6 +376,7 @@ absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutInPlace(std::span<const 
                          .table = payload_.table,
                          .content = blocks[i].content});
   }
+  if (step.empty()) return std::vector<BlockStatus>(blocks.size(), BlockStatus::kDuplicate);
   const auto event = StoreStep(step);
   absl::Status stored = event.status();
   if (event.ok()) stored = (*event)->Wait(std::chrono::steady_clock::time_point::max());
@@ -366,7 +386,8 @@ absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutInPlace(std::span<const 
   }
   // The padding is zeroed last, because the device's copies may also have copied what its staging
   // memory had between the segments.
-  for (size_t i = 0; i < blocks.size(); ++i) ZeroPadding(reservation.Bytes(i), payload_.table);
+  for (size_t i = 0; i < blocks.size(); ++i)
+    if (!reservation.Taken(i)) ZeroPadding(reservation.Bytes(i), payload_.table);
   return reservation.Publish(variant_, published, options);
 }
 

@@ -100,10 +100,10 @@ absl::StatusOr<std::vector<VariantHandle>> Session::Register(std::span<const Con
                                                              const CallOptions& options) {
   SessionCore& core = *impl_->core;
   LARDER_RETURN_IF_ERROR(core.status());
-  if (contents.size() > wire::kContentsMax || variants.size() > wire::kVariantsMax) {
+  if (contents.size() > wire::kRegisterContentsMax || variants.size() > wire::kVariantsMax) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "an engine registers at most ", wire::kContentsMax, " contents and ", wire::kVariantsMax,
-        " variants, not ", contents.size(), " and ", variants.size()));
+        "one call registers at most ", wire::kRegisterContentsMax, " contents and ",
+        wire::kVariantsMax, " variants, not ", contents.size(), " and ", variants.size()));
   }
   wire::Up up;
   wire::Register& request = up.registers.emplace_back();
@@ -174,6 +174,24 @@ absl::StatusOr<Lease> Session::Acquire(const VariantHandle& variant,
 
 absl::StatusOr<Reservation> Session::Reserve(std::span<const ByteCount> bytes,
                                              const CallOptions& options) {
+  return ReserveNamed(0, {}, bytes, options);
+}
+
+absl::StatusOr<Reservation> Session::Reserve(const VariantHandle& variant,
+                                             std::span<const Digest> digests,
+                                             std::span<const ByteCount> bytes,
+                                             const CallOptions& options) {
+  LARDER_RETURN_IF_ERROR(CheckVariant(variant, attached()));
+  if (digests.size() != bytes.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(digests.size(), " names for ", bytes.size(), " blocks"));
+  }
+  return ReserveNamed(variant.index, digests, bytes, options);
+}
+
+absl::StatusOr<Reservation> Session::ReserveNamed(uint32_t variant, std::span<const Digest> digests,
+                                                  std::span<const ByteCount> bytes,
+                                                  const CallOptions& options) {
   LARDER_RETURN_IF_ERROR(impl_->core->status());
   if (write_mode() != WriteMode::kMapped) {
     return absl::UnavailableError(
@@ -183,11 +201,16 @@ absl::StatusOr<Reservation> Session::Reserve(std::span<const ByteCount> bytes,
   LARDER_RETURN_IF_ERROR(CheckSizes(bytes, attached().slab_bytes));
   OpenCall call = core.Open();
   wire::Up up;
-  up.reserves.push_back({call.id(), {bytes.begin(), bytes.end()}, DeadlineMs(options)});
+  up.reserves.push_back({.id = call.id(),
+                         .bytes = {bytes.begin(), bytes.end()},
+                         .deadline_ms = DeadlineMs(options),
+                         .variant = variant,
+                         .digests = {digests.begin(), digests.end()}});
   LARDER_RETURN_IF_ERROR(core.Send(std::move(up)));
   LARDER_ASSIGN_OR_RETURN(const wire::Reserved answer,
                           call.Wait<wire::Reserved>(DeadlineOf(options)));
-  LARDER_RETURN_IF_ERROR(StatusOf(answer.status, answer.message));
+  if (answer.status != BlockStatus::kDuplicate)
+    LARDER_RETURN_IF_ERROR(StatusOf(answer.status, answer.message));
   return Reservation::Take(impl_->core, answer, bytes);
 }
 

@@ -44,6 +44,13 @@ absl::StatusOr<Answer> PendingCalls::OpenCall::WaitAnswer(TimePoint deadline) {
   return absl::DeadlineExceededError("the daemon did not answer before the call's deadline");
 }
 
+std::optional<absl::StatusOr<Answer>> PendingCalls::OpenCall::TakeAnswer() {
+  MutexLock lock(calls_->mu_);
+  if (slot_->answer) return *std::exchange(slot_->answer, std::nullopt);
+  if (!slot_->failed.ok()) return slot_->failed;
+  return std::nullopt;
+}
+
 absl::StatusOr<std::vector<wire::BlockReady>> PendingCalls::OpenCall::WaitReady(
     TimePoint deadline) {
   Slot& slot = *slot_;
@@ -111,6 +118,13 @@ std::optional<TimePoint> PendingCalls::PumpIfIdle(TimePoint now) {
   if (came == kIdleMessagesMax) return now;
   pause_ = idle && came == 0 ? std::min(2 * pause_, kIdleMax) : kIdle;
   return now + pause_;
+}
+
+void PendingCalls::Poll() {
+  MutexLock lock(mu_);
+  if (pump_ == nullptr || pumping_ || !waiting_.empty() || !failed_.ok()) return;
+  (void)TakeWhatCame();
+  PassOn();
 }
 
 int PendingCalls::TakeWhatCame() {

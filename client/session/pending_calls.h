@@ -35,8 +35,8 @@
 
 namespace larder {
 
-using Answer =
-    std::variant<wire::Registered, wire::Reserved, wire::Published, wire::Grant, wire::BlockReady>;
+using Answer = std::variant<wire::Registered, wire::Reserved, wire::Published, wire::Promised,
+                            wire::Grant, wire::BlockReady>;
 
 class PendingCalls {
   // Guarded by mu_ of the PendingCalls.
@@ -72,6 +72,10 @@ class PendingCalls {
     // with another kind of message.
     template <class A>
     [[nodiscard]] absl::StatusOr<A> Wait(TimePoint deadline);
+    // Returns the answer if it has arrived (see PendingCalls::Poll), otherwise nullopt; errors are
+    // those of Wait.
+    template <class A>
+    [[nodiscard]] std::optional<absl::StatusOr<A>> Take();
     // For an Acquire: waits for answers to keys that the Grant called pending, and returns those
     // that no earlier call returned.  Returns DeadlineExceeded if there are none by the deadline,
     // the status of FailAll if there are none and FailAll was called.
@@ -81,6 +85,9 @@ class PendingCalls {
     friend class PendingCalls;
     void Close();
     [[nodiscard]] absl::StatusOr<Answer> WaitAnswer(TimePoint deadline);
+    [[nodiscard]] std::optional<absl::StatusOr<Answer>> TakeAnswer();
+    template <class A>
+    [[nodiscard]] absl::StatusOr<A> Only(Answer answer);
 
     PendingCalls* calls_ = nullptr;
     std::shared_ptr<Slot> slot_;
@@ -101,6 +108,9 @@ class PendingCalls {
   void DeliverReady(wire::BlockReady ready) LARDER_EXCLUDES(mu_);
   // From now on waits for answers that have not arrived return `status` (of the first FailAll).
   void FailAll(const absl::Status& status) LARDER_EXCLUDES(mu_);
+
+  // Hands over what has arrived, without waiting, unless another thread does.
+  void Poll() LARDER_EXCLUDES(mu_);
 
   // From now on waiting callers pump.
   void StartPump(MessagePump* pump) LARDER_EXCLUDES(mu_);
@@ -140,6 +150,19 @@ using OpenCall = PendingCalls::OpenCall;
 template <class A>
 absl::StatusOr<A> PendingCalls::OpenCall::Wait(TimePoint deadline) {
   LARDER_ASSIGN_OR_RETURN(Answer answer, WaitAnswer(deadline));
+  return Only<A>(std::move(answer));
+}
+
+template <class A>
+std::optional<absl::StatusOr<A>> PendingCalls::OpenCall::Take() {
+  std::optional<absl::StatusOr<Answer>> answer = TakeAnswer();
+  if (!answer) return std::nullopt;
+  if (!answer->ok()) return answer->status();
+  return Only<A>(**std::move(answer));
+}
+
+template <class A>
+absl::StatusOr<A> PendingCalls::OpenCall::Only(Answer answer) {
   if (A* found = std::get_if<A>(&answer)) return std::move(*found);
   calls_->unclaimed_(std::move(answer));
   return absl::InternalError("the daemon answered a request with another kind of message");

@@ -139,6 +139,7 @@ void SessionCore::OnBroken(const absl::Status& status) {
     late.swap(late_reads_);
   }
   calls_.FailAll(told);
+  promises_.EndAll();
   slabs_.Drop();
   book_.SetStockLimit(ByteCount(0));
   std::vector<wire::Abort> void_now;
@@ -166,6 +167,12 @@ void SessionCore::OnDown(wire::Down down) {
     const uint64_t id = part.id;
     calls_.Deliver(id, std::move(part));
   }
+  for (wire::Promised& part : down.promised) {
+    if (part.status == BlockStatus::kOk) promises_.Add(part);
+    const uint64_t id = part.id;
+    calls_.Deliver(id, std::move(part));
+  }
+  for (const wire::PromiseReady& part : down.promise_ready) promises_.OnReady(part);
   for (wire::Grant& part : down.grants) OnGrant(std::move(part));
   for (wire::BlockReady& part : down.ready) calls_.DeliverReady(std::move(part));
   for (const wire::BlockFailed& part : down.failed) {
@@ -216,6 +223,7 @@ void SessionCore::OnGrant(wire::Grant grant) {
 
 void SessionCore::OnRevocation(const wire::Revocation& revocation) {
   for (const LeaseId lease : revocation.leases) {
+    if (promises_.OnEnded(lease)) continue;  // needs no acknowledgement
     {
       MutexLock lock(mu_);
       if (const auto found = leases_.find(lease); found != leases_.end()) {
@@ -235,6 +243,10 @@ void SessionCore::OnUnclaimed(Answer answer) {
   if (const auto* grant = std::get_if<wire::Grant>(&answer);
       grant != nullptr && !OnLateGrant(*grant) && grant->lease) {
     EndLease(grant->lease);
+  }
+  if (const auto* promised = std::get_if<wire::Promised>(&answer);
+      promised != nullptr && promised->status == BlockStatus::kOk) {
+    EndPromise(promised->promise);
   }
   if (const auto* ready = std::get_if<wire::BlockReady>(&answer)) OnLateReady(ready->id);
   if (const auto* published = std::get_if<wire::Published>(&answer)) {
@@ -339,6 +351,11 @@ void SessionCore::EndLease(LeaseId lease) {
     leases_.erase(found);
   }
   revoked ? outbox_.Acknowledge(lease) : outbox_.Release(lease);
+}
+
+void SessionCore::EndPromise(LeaseId promise) {
+  if (in_child()) return;
+  if (promises_.Remove(promise)) outbox_.Release(promise);
 }
 
 std::optional<HeldExtent> SessionCore::TakeStock(ByteCount bytes) {

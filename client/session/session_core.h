@@ -30,6 +30,7 @@
 #include "client/session/fork_guard.h"
 #include "client/session/outbox.h"
 #include "client/session/pending_calls.h"
+#include "client/session/promise_book.h"
 #include "client/session/reservation_book.h"
 #include "client/session/session_channel.h"
 #include "client/session/slab_cache.h"
@@ -113,6 +114,14 @@ class SessionCore {
   // the staging segment is freed and its lease ends.
   void EndLater(OpenCall call, LateRead read) LARDER_EXCLUDES(mu_);
 
+  // ---- promises: who took a Promised that is OK ends it, exactly once
+  [[nodiscard]] std::shared_ptr<PromiseState> FindPromise(LeaseId promise) const {
+    return promises_.Find(promise);
+  }
+  void EndPromise(LeaseId promise);
+  // Takes in what has arrived, without waiting (PendingCalls::Poll).
+  void Poll() { calls_.Poll(); }
+
   // Returns the largest number of bytes that NoteBlock was given for this variant, or 0.
   [[nodiscard]] uint64_t LargestBlock(uint32_t variant) const LARDER_EXCLUDES(mu_);
   void NoteBlock(uint32_t variant, uint64_t bytes) LARDER_EXCLUDES(mu_);
@@ -156,6 +165,7 @@ class SessionCore {
   Counters counters_;
   std::atomic<bool> draining_{false};
   const std::shared_ptr<std::atomic<bool>> said_bye_ = std::make_shared<std::atomic<bool>>(false);
+  PromiseBook promises_;
   PendingCalls calls_;
   ReservationBook book_;
   SlabCache slabs_;

@@ -250,9 +250,13 @@ absl::Status StoreGroup(RpcChannel& channel, const wire::StoreHead& head,
 }  // namespace
 
 void GrpcStreamTransport::AddContent(const ContentSpec& content) {
+  const Digest id = content.Id();
   MutexLock lock(mu_);
-  if (std::find(contents_.begin(), contents_.end(), content) == contents_.end())
-    contents_.push_back(content);
+  if (!contents_.emplace(id, content).second) return;
+  by_age_.push_back(id);
+  if (by_age_.size() <= kContentsMax) return;
+  contents_.erase(by_age_.front());
+  by_age_.pop_front();
 }
 
 absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Put(const VariantHandle& variant,
@@ -260,25 +264,27 @@ absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Put(const VariantH
                                                                   const CallOptions& options) {
   LARDER_RETURN_IF_ERROR(CheckBatch(blocks.size()));
   std::vector<BlockStatus> result(blocks.size(), BlockStatus::kInvalid);
-  std::map<size_t, std::vector<size_t>> groups;  // by content, since a stream has only one
+  // By content, since a stream has only one.
+  absl::flat_hash_map<Digest, std::pair<ContentSpec, std::vector<size_t>>> groups;
   for (size_t i = 0; i < blocks.size(); ++i) {
     // The daemon computes a block's digest from its tokens, so a block with another digest is not
     // sent.
     if (!ShapeFits(variant.spec, blocks[i])) continue;
     const std::vector<Digest> chain = Chain(blocks[i].parent, blocks[i].tokens);
-    if (!chain.empty() && chain.back() == blocks[i].digest)
-      groups[ContentOf(blocks[i])].push_back(i);
+    if (chain.empty() || chain.back() != blocks[i].digest) continue;
+    MutexLock lock(mu_);
+    if (contents_.empty())
+      return absl::FailedPreconditionError("register a content before the first Put");
+    const Digest content = ContentOf(blocks[i]);
+    auto& [spec, sent] = groups[content];
+    if (sent.empty()) spec = contents_.at(content);
+    sent.push_back(i);
   }
-  for (const auto& [content, sent] : groups) {
+  for (const auto& [content, group] : groups) {
+    const auto& [spec, sent] = group;
     wire::StoreHead head{
-        .content = {}, .variant = variant.spec, .engine_id = engine_id_, .tenant = tenant_};
-    {
-      MutexLock lock(mu_);
-      if (contents_.empty())
-        return absl::FailedPreconditionError("register a content before the first Put");
-      head.content = contents_[content];
-      head.content.tenant.clear();  // the daemon knows the caller's tenant
-    }
+        .content = spec, .variant = variant.spec, .engine_id = engine_id_, .tenant = tenant_};
+    head.content.tenant.clear();  // the daemon knows the caller's tenant
     LARDER_RETURN_IF_ERROR(StoreGroup(*channel_, head, blocks, sent, options.deadline, result));
   }
   return result;
@@ -286,13 +292,9 @@ absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Put(const VariantH
 
 // A block belongs to the content whose id it names, or whose id is its parent (the block is then
 // the first of a chain).  Any other block counts as the first content's.
-size_t GrpcStreamTransport::ContentOf(const PutBlock& block) const {
-  MutexLock lock(mu_);
-  for (size_t i = 0; i < contents_.size(); ++i) {
-    const Digest id = contents_[i].Id();
-    if (id == block.content || id == block.parent) return i;
-  }
-  return 0;
+Digest GrpcStreamTransport::ContentOf(const PutBlock& block) const {
+  if (contents_.contains(block.content)) return block.content;
+  return contents_.contains(block.parent) ? block.parent : by_age_.front();
 }
 
 absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Get(const VariantHandle& variant,

@@ -8,10 +8,13 @@
 // ResourceExhausted if, for example, too many are under way.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 
+#include "absl/container/flat_hash_map.h"
 #include "client/transport/transport.h"
+#include "storage/format/block_key.h"
 #include "storage/mutex.h"
 
 namespace larder {
@@ -28,8 +31,11 @@ class GrpcStreamTransport final : public Transport {
         tenant_(std::move(tenant)),
         engine_id_(std::move(engine_id)) {}
 
+  static constexpr size_t kContentsMax = 65'536;
+
   // Adds a content that blocks may belong to.  `content.tenant` must be the caller's tenant.
-  // Without any content, a Put of a valid block returns FailedPrecondition.
+  // Without any content, a Put of a valid block returns FailedPrecondition.  Of more than
+  // kContentsMax contents, the one that was added longest ago is forgotten.
   void AddContent(const ContentSpec& content) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] const char* name() const override { return "grpc stream"; }
@@ -41,14 +47,15 @@ class GrpcStreamTransport final : public Transport {
                                                              const CallOptions& options) override;
 
  private:
-  // Returns the index in contents_ of the content that the block belongs to, or 0.
-  [[nodiscard]] size_t ContentOf(const PutBlock& block) const LARDER_EXCLUDES(mu_);
+  // Returns the id of the content that the block belongs to; that of the first one by default.
+  [[nodiscard]] Digest ContentOf(const PutBlock& block) const LARDER_REQUIRES(mu_);
 
   const std::shared_ptr<RpcChannel> channel_;
   const std::string tenant_;
   const std::string engine_id_;
   mutable Mutex mu_;
-  std::vector<ContentSpec> contents_ LARDER_GUARDED_BY(mu_);
+  absl::flat_hash_map<Digest, ContentSpec> contents_ LARDER_GUARDED_BY(mu_);  // by id
+  std::deque<Digest> by_age_ LARDER_GUARDED_BY(mu_);
 };
 
 }  // namespace larder

@@ -55,6 +55,7 @@ class GetRun {
         variant_(variant),
         blocks_(blocks),
         lease_ms_(DeadlineMs(options)),
+        promise_(options.promise),
         remaining_(options.remaining),
         stop_(options.stop),
         deadline_(DeadlineOf(options)),
@@ -95,6 +96,7 @@ class GetRun {
   const VariantHandle& variant_;
   const std::span<const GetBlock> blocks_;
   const uint32_t lease_ms_;
+  const LeaseId promise_;
   const ByteCount remaining_;  // what the engine's request still reads after the call
   const std::stop_token stop_;
   const TimePoint deadline_;
@@ -254,6 +256,7 @@ absl::Status GetRun::Ask(Window& window, ByteCount behind, TimePoint until) {
   acquire.first_layer = first.first_layer;
   acquire.layers = whole ? 0 : static_cast<uint32_t>(first.segments.size());
   acquire.deadline_ms = lease_ms_;
+  acquire.promised_lease = promise_;
   acquire.remaining_bytes = behind.value();
   acquire.accepted_codecs = {Codec::kIdentity};
   if (accept_encoded_) acquire.accepted_codecs.push_back(Codec::kLossless);
@@ -376,9 +379,14 @@ absl::Status GetRun::Run() {
 }  // namespace
 
 uint32_t DeadlineMs(const CallOptions& options) {
-  constexpr int64_t kLeast = 1000;  // ms; a shorter lease is not worth its revocation
+  // A lease that follows the patience of its caller must not end while the caller still reads.
+  constexpr int64_t kLeast = 100, kLeastOfDeadline = 1000;
+  if (options.life.count() > 0) {
+    return static_cast<uint32_t>(
+        std::clamp<int64_t>(options.life.count(), kLeast, wire::kDeadlineMaxMs));
+  }
   return static_cast<uint32_t>(
-      std::clamp<int64_t>(options.deadline.count(), kLeast, wire::kDeadlineMaxMs));
+      std::clamp<int64_t>(options.deadline.count(), kLeastOfDeadline, wire::kDeadlineMaxMs));
 }
 
 absl::StatusOr<std::vector<BlockStatus>> ShmTransport::Get(const VariantHandle& variant,

@@ -54,8 +54,8 @@ class ShmTransport final : public Transport {
   const bool accept_encoded_;
 };
 
-// Returns the deadline, in milliseconds, of a lease or reservation that serves a call with these
-// options: at least 1,000 and at most wire::kDeadlineMaxMs.
+// Returns the life, in milliseconds, of a lease or reservation that serves a call with these
+// options (CallOptions::life).
 [[nodiscard]] uint32_t DeadlineMs(const CallOptions& options);
 
 }  // namespace larder

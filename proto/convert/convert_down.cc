@@ -60,7 +60,7 @@ void DecodeRegistered(const Field& at, const v1::Registered& in, Registered* out
   if (!CheckCount(at("variants"), in.variants_size(), kVariantsMax)) return;
   out->variants.assign(in.variants().begin(), in.variants().end());
   DecodeDigests(at("variant_ids"), in.variant_ids(), kVariantsMax, &out->variant_ids);
-  DecodeDigests(at("content_ids"), in.content_ids(), kContentsMax, &out->content_ids);
+  DecodeDigests(at("content_ids"), in.content_ids(), kRegisterContentsMax, &out->content_ids);
   if (out->variant_ids.size() != out->variants.size()) {
     at("variant_ids")
         .Refuse(out->variant_ids.size(), " digests for ", out->variants.size(), " variants");
@@ -109,6 +109,8 @@ void DecodeReserved(const Field& at, const v1::Reserved& in, Reserved* out) {
   DecodeEach(at("extents"), in.extents(), kKeysMax, DecodeExtent, &out->extents);
   out->word = in.word();
   DecodeString(at("message"), in.message(), kAnyString, &out->message);
+  if (!CheckCount(at("taken"), in.taken_size(), kKeysMax)) return;
+  out->taken.assign(in.taken().begin(), in.taken().end());
   if (at.ok() && out->status == BlockStatus::kOk && !out->reservation) {
     at("reservation_id").Refuse("0 is not a reservation, although the status is OK");
   }
@@ -122,6 +124,7 @@ void EncodeReserved(const Reserved& in, v1::Reserved* out) {
   EncodeEach(in.extents, EncodeExtent, out->mutable_extents());
   out->set_word(in.word);
   out->mutable_message()->assign(CutSentence(in.message));
+  out->mutable_taken()->Add(in.taken.begin(), in.taken.end());
 }
 
 void DecodePublished(const Field& at, const v1::Published& in, Published* out) {
@@ -342,6 +345,70 @@ void EncodeDirective(const Directive& in, v1::Directive* out) {
   out->set_valid_unix_ms(in.valid_unix_ms);
 }
 
+void DecodePromisedBlocks(const Field& at, const v1::PromisedBlocks& in, PromisedBlocks* out) {
+  out->first_block = in.first_block();
+  DecodeEnums(at("status"), in.status(), kLookupDigestsMax, &out->status);
+  DecodeEnums(at("tiers"), in.tiers(), kLookupDigestsMax, &out->tiers);
+  if (at.ok() && out->tiers.size() != out->status.size()) {
+    at("tiers").Refuse(out->tiers.size(), " for ", out->status.size(), " blocks");
+  }
+}
+
+void EncodePromisedBlocks(const PromisedBlocks& in, v1::PromisedBlocks* out) {
+  out->set_first_block(in.first_block);
+  EncodeEnums(in.status, out->mutable_status());
+  EncodeEnums(in.tiers, out->mutable_tiers());
+}
+
+void DecodePromised(const Field& at, const v1::Promised& in, Promised* out) {
+  DecodeRequestId(at("id"), in.id(), &out->id);
+  DecodeEnum(at("status"), in.status(), &out->status);
+  out->promise = LeaseId{in.promise_id()};
+  out->deadline_ms = std::min(in.deadline_ms(), kDeadlineMaxMs);
+  out->tokens = in.tokens();
+  DecodeEach(at("blocks"), in.blocks(), kVariantsMax, DecodePromisedBlocks, &out->blocks);
+  out->retry_after_ms = in.retry_after_ms();
+  if (at.ok() && out->status == BlockStatus::kOk && !out->promise) {
+    at("promise_id").Refuse("0 is not a promise, although the status is OK");
+  }
+}
+
+void EncodePromised(const Promised& in, v1::Promised* out) {
+  out->set_id(in.id);
+  out->set_status(static_cast<v1::BlockStatus>(in.status));
+  out->set_promise_id(in.promise.value);
+  out->set_deadline_ms(in.deadline_ms);
+  out->set_tokens(in.tokens);
+  EncodeEach(in.blocks, EncodePromisedBlocks, out->mutable_blocks());
+  out->set_retry_after_ms(in.retry_after_ms);
+}
+
+void DecodePromiseReady(const Field& at, const v1::PromiseReady& in, PromiseReady* out) {
+  out->promise = LeaseId{in.promise_id()};
+  const int count = in.blocks_size();
+  if (!CheckCount(at("blocks"), count, kPromiseReadyMax)) return;
+  if (in.variants_size() != count || in.status_size() != count) {
+    return at("blocks").Refuse(count, " blocks, ", in.variants_size(), " variants and ",
+                               in.status_size(), " statuses");
+  }
+  out->blocks.resize(static_cast<size_t>(count));
+  for (int i = 0; i < count && at.ok(); ++i) {
+    PromiseReady::Block& block = out->blocks[static_cast<size_t>(i)];
+    block.variant = in.variants(i);
+    block.block = in.blocks(i);
+    DecodeEnum(at("status")[i], in.status(i), &block.status);
+  }
+}
+
+void EncodePromiseReady(const PromiseReady& in, v1::PromiseReady* out) {
+  out->set_promise_id(in.promise.value);
+  for (const PromiseReady::Block& block : in.blocks) {
+    out->add_variants(block.variant);
+    out->add_blocks(block.block);
+    out->add_status(static_cast<v1::BlockStatus>(block.status));
+  }
+}
+
 }  // namespace
 
 absl::Status Decode(const v1::Down& in, Down* out) {
@@ -358,6 +425,9 @@ absl::Status Decode(const v1::Down& in, Down* out) {
   DecodeEach(at("durable"), in.durable(), kPartsMax, DecodeDurable, &out->durable);
   DecodeEach(at("revocations"), in.revocations(), kPartsMax, DecodeRevocation, &out->revocations);
   DecodeEach(at("directives"), in.directives(), kPartsMax, DecodeDirective, &out->directives);
+  DecodeEach(at("promised"), in.promised(), kPartsMax, DecodePromised, &out->promised);
+  DecodeEach(at("promise_ready"), in.promise_ready(), kPartsMax, DecodePromiseReady,
+             &out->promise_ready);
   return error;
 }
 
@@ -373,6 +443,8 @@ void Encode(const Down& in, v1::Down* out) {
   EncodeEach(in.durable, EncodeDurable, out->mutable_durable());
   EncodeEach(in.revocations, EncodeRevocation, out->mutable_revocations());
   EncodeEach(in.directives, EncodeDirective, out->mutable_directives());
+  EncodeEach(in.promised, EncodePromised, out->mutable_promised());
+  EncodeEach(in.promise_ready, EncodePromiseReady, out->mutable_promise_ready());
 }
 
 }  // namespace larder::wire

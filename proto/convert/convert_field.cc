@@ -35,6 +35,36 @@ void DecodeSegment(const Field& at, const v1::SegmentTable& in, int i, Segment* 
     at("raw_bytes")[i].Refuse(out->raw_bytes, " bytes; allowed are 0 to ", most);
 }
 
+GroupKind KindOf(v1::GroupKind kind) {
+  switch (kind) {
+    case v1::GROUP_KIND_UNSPECIFIED:
+    case v1::GROUP_KIND_FULL:
+      return GroupKind::kFull;
+    case v1::GROUP_KIND_WINDOW:
+      return GroupKind::kWindow;
+    case v1::GROUP_KIND_STATE:
+      return GroupKind::kState;
+    default:
+      return GroupKind::kUnknown;
+  }
+}
+
+// What kUnknown stands for cannot be sent on; a number that no version uses keeps it unknown.
+v1::GroupKind KindOf(GroupKind kind) {
+  constexpr int kUnknownNumber = 255;
+  switch (kind) {
+    case GroupKind::kFull:
+      return v1::GROUP_KIND_UNSPECIFIED;  // as older clients and daemons send it
+    case GroupKind::kWindow:
+      return v1::GROUP_KIND_WINDOW;
+    case GroupKind::kState:
+      return v1::GROUP_KIND_STATE;
+    case GroupKind::kUnknown:
+      break;
+  }
+  return static_cast<v1::GroupKind>(kUnknownNumber);
+}
+
 }  // namespace
 
 void Field::AppendTo(std::string* out) const {
@@ -169,6 +199,8 @@ void DecodeVariant(const Field& at, const v1::Variant& in, VariantSpec* out) {
   out->block_tokens = in.block_tokens();
   out->layers = in.layers();
   out->first_layer = in.first_layer();
+  out->kind = KindOf(in.kind());
+  out->window_tokens = out->kind == GroupKind::kWindow ? in.window_tokens() : 0;
   if (!at.ok()) return;
   if (const absl::Status status = out->Validate(); !status.ok()) at.Refuse(status.message());
 }
@@ -230,6 +262,8 @@ void Encode(const VariantSpec& in, v1::Variant* out) {
   out->set_block_tokens(in.block_tokens);
   out->set_layers(in.layers);
   out->set_first_layer(in.first_layer);
+  out->set_kind(KindOf(in.kind));
+  out->set_window_tokens(in.window_tokens);
 }
 
 // Leaves out `layers` if each segment has one layer, `codecs` and `raw_bytes` if all segments are

@@ -116,6 +116,11 @@ void DecodeReserve(const Field& at, const v1::Reserve& in, Reserve* out) {
       return at("bytes")[i].Refuse("a block of 0 bytes; at least 1 is required");
     out->bytes[static_cast<size_t>(i)] = ByteCount(in.bytes(i));
   }
+  out->variant = in.variant();
+  DecodeDigests(at("digests"), in.digests(), kKeysMax, &out->digests);
+  if (at.ok() && !out->digests.empty() && out->digests.size() != out->bytes.size()) {
+    at("digests").Refuse(out->digests.size(), " names for ", out->bytes.size(), " blocks");
+  }
 }
 
 void EncodeReserve(const Reserve& in, v1::Reserve* out) {
@@ -123,6 +128,8 @@ void EncodeReserve(const Reserve& in, v1::Reserve* out) {
   out->mutable_bytes()->Reserve(static_cast<int>(in.bytes.size()));
   for (const ByteCount bytes : in.bytes) out->mutable_bytes()->AddAlreadyReserved(bytes.value());
   out->set_deadline_ms(in.deadline_ms);
+  out->set_variant(in.variant);
+  EncodeDigests(in.digests, out->mutable_digests());
 }
 
 void DecodeAcquire(const Field& at, const v1::Acquire& in, Acquire* out) {
@@ -163,6 +170,27 @@ void EncodeAcquire(const Acquire& in, v1::Acquire* out) {
   out->set_staging_id(in.staging_id);
   out->set_staging_offset(in.staging_offset);
   out->set_staging_bytes(in.staging_bytes);
+}
+
+void DecodePromise(const Field& at, const v1::Promise& in, Promise* out) {
+  DecodeRequestId(at("id"), in.id(), &out->id);
+  if (!CheckCount(at("variants"), in.variants_size(), kVariantsMax)) return;
+  out->variants.assign(in.variants().begin(), in.variants().end());
+  DecodeDigests(at("digests"), in.digests(), kLookupDigestsMax, &out->digests);
+  out->first_token = in.first_token();
+  out->deadline_ms = DecodeDeadlineMs(in.deadline_ms());
+  out->remaining_bytes = in.remaining_bytes();
+  out->promise = LeaseId{in.promise_id()};
+}
+
+void EncodePromise(const Promise& in, v1::Promise* out) {
+  out->set_id(in.id);
+  out->mutable_variants()->Add(in.variants.begin(), in.variants.end());
+  EncodeDigests(in.digests, out->mutable_digests());
+  out->set_first_token(in.first_token);
+  out->set_deadline_ms(in.deadline_ms);
+  out->set_remaining_bytes(in.remaining_bytes);
+  out->set_promise_id(in.promise.value);
 }
 
 void DecodeDirectiveDone(const Field& at, const v1::DirectiveDone& in, DirectiveDone* out) {
@@ -239,6 +267,7 @@ absl::Status Decode(const v1::Up& in, Up* out) {
              &out->device_blocks);
   DecodeEach(at("damaged"), in.damaged(), kPartsMax, DecodeDamageReport, &out->damaged);
   out->bye = in.bye();
+  DecodeEach(at("promises"), in.promises(), kPartsMax, DecodePromise, &out->promises);
   return error;
 }
 
@@ -257,6 +286,7 @@ void Encode(const Up& in, v1::Up* out) {
   EncodeEach(in.device_blocks, EncodeDeviceBlocks, out->mutable_device_blocks());
   EncodeEach(in.damaged, EncodeDamageReport, out->mutable_damaged());
   out->set_bye(in.bye);
+  EncodeEach(in.promises, EncodePromise, out->mutable_promises());
 }
 
 }  // namespace larder::wire

@@ -4,6 +4,7 @@
 // units, defaults, limits and errors.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -157,6 +158,92 @@ struct ClearResult {
   uint64_t unanswered = 0;          // only for kDevice
   std::vector<BlockAnswer> blocks;  // only for SelectionScope::kBlocks
   friend bool operator==(const ClearResult&, const ClearResult&) = default;
+};
+
+// ---- Cache.Pin, Unpin, Prefetch
+
+inline constexpr std::chrono::milliseconds kPinTtlDefault = std::chrono::hours(1);
+inline constexpr std::chrono::milliseconds kPrefetchTtlDefault = std::chrono::minutes(1);
+
+struct PinQuery {
+  std::string tenant;  // empty means the caller's own
+  BlockSelection blocks;
+  std::string owner;
+  Tier tier = Tier::kHost;
+  std::chrono::milliseconds ttl = kPinTtlDefault;
+  friend bool operator==(const PinQuery&, const PinQuery&) = default;
+};
+
+struct UnpinQuery {
+  std::string tenant;
+  std::optional<BlockSelection> blocks;  // nullopt means all pins of the owner
+  std::string owner;
+  Tier tier = Tier::kHost;
+  friend bool operator==(const UnpinQuery&, const UnpinQuery&) = default;
+};
+
+struct PrefetchQuery {
+  std::string tenant;
+  BlockSelection blocks;
+  std::chrono::milliseconds ttl = kPrefetchTtlDefault;
+  friend bool operator==(const PrefetchQuery&, const PrefetchQuery&) = default;
+};
+
+struct PinResult {
+  std::vector<BlockAnswer> blocks;
+  uint64_t deadline_unix_ms = 0;
+  bool durable = false;
+  friend bool operator==(const PinResult&, const PinResult&) = default;
+};
+
+struct UnpinResult {
+  std::vector<BlockAnswer> blocks;  // empty if the query was for all pins of the owner
+  uint64_t unpinned = 0;
+  uint32_t sessions_unanswered = 0;
+  friend bool operator==(const UnpinResult&, const UnpinResult&) = default;
+};
+
+// ---- Cache.WatchEvents
+
+struct WatchQuery {
+  std::string tenant;
+  bool snapshot = false;
+  std::string boot_id;  // to continue after `after`; empty to begin now, or with the snapshot
+  uint64_t after = 0;
+  TierSet tiers = 0;  // 0 is sent as the default tiers
+  bool with_tokens = false;
+  friend bool operator==(const WatchQuery&, const WatchQuery&) = default;
+};
+
+// What happened to blocks of one variant in one tier, or, if `cleared` is true, to all blocks of an
+// engine in DEVICE.
+struct BlockEvent {
+  uint64_t sequence = 0;  // of the last block or of the clearing; 0 in a snapshot
+  bool stored = false;    // if neither stored nor cleared, the blocks were removed
+  bool cleared = false;   // what `engine_id` had in `tier` is gone, unless it follows as stored
+  Digest variant;
+  Tier tier = Tier::kHost;
+  std::string engine_id = {};  // only for kDevice
+  std::vector<Digest> digests;
+  // `chain` is set for stored blocks if their tokens are known and were requested; `digests` are
+  // then consecutive blocks of one chain.
+  struct Chain {
+    Digest parent, content;  // parent of the first block; a content of Digest{} is unknown
+    uint32_t block_tokens = 0;
+    std::vector<uint32_t> tokens;  // of all blocks
+    BlockWriter writer = {};       // of all blocks, as far as it is known
+    friend bool operator==(const Chain&, const Chain&) = default;
+  };
+  std::optional<Chain> chain;
+  friend bool operator==(const BlockEvent&, const BlockEvent&) = default;
+};
+
+struct WatchReply {
+  std::string boot_id;  // in the first reply
+  std::vector<BlockEvent> events;
+  uint64_t sequence = 0;
+  bool snapshot_end = false;
+  friend bool operator==(const WatchReply&, const WatchReply&) = default;
 };
 
 }  // namespace larder::wire

@@ -24,16 +24,16 @@ namespace larder::wire {
 
 inline constexpr size_t kLookupDigestsMax = 8192;
 inline constexpr size_t kLookupTokensMax = 1 << 20;
+inline constexpr size_t kPromiseReadyMax = 4096;  // blocks in one PromiseReady
 inline constexpr size_t kMessageBytesMax = 16 << 20;
 // The most parts of one kind in one Up or Down; some kinds may have more (kKeysMax, kIdsMax).
 inline constexpr size_t kPartsMax = 64;
 inline constexpr size_t kIdsMax = 65'536;        // leases or reservations in one list
-inline constexpr size_t kContentsMax = 64;       // of one engine
+inline constexpr size_t kContentsMax = 64;       // of one engine, in one answer
 inline constexpr size_t kVariantsMax = 1024;     // of one engine
 inline constexpr size_t kInstancesMax = 65'536;  // in one answer
 inline constexpr uint32_t kInstancesPerPage = 256;
-// Contents of one Register.  More than kContentsMax, so that exceeding kContentsMax is usually
-// answered with FULL and does not end the stream.
+// Contents of one Register.
 inline constexpr size_t kRegisterContentsMax = 1024;
 inline constexpr size_t kAnswersMax = kLookupTokensMax / kStepTokens;  // names in one answer
 inline constexpr size_t kEventsMax = 65'536;                           // in one answer
@@ -43,9 +43,7 @@ inline constexpr size_t kDeviceLimitsMax = 16;
 inline constexpr size_t kDataBytesMax = 1 << 20;  // in one message of a byte stream
 inline constexpr uint32_t kDeadlineDefaultMs = 30'000;
 inline constexpr uint32_t kDeadlineMaxMs = 600'000;
-inline constexpr std::chrono::milliseconds kPinTtlDefault = std::chrono::hours(1);
 inline constexpr std::chrono::milliseconds kPinTtlMax = std::chrono::days(30);
-inline constexpr std::chrono::milliseconds kPrefetchTtlDefault = std::chrono::minutes(1);
 inline constexpr std::chrono::milliseconds kPrefetchTtlMax = std::chrono::minutes(10);
 
 // The FeatureBit values of engine.proto.
@@ -54,6 +52,7 @@ inline constexpr uint64_t kFeatureDirectives = 2;
 inline constexpr uint64_t kFeatureTiers = 4;
 inline constexpr uint64_t kFeatureCodecs = 8;
 inline constexpr uint64_t kFeatureCopiedReads = 16;
+inline constexpr uint64_t kFeaturePromises = 32;
 
 enum class AcquireWhat : uint8_t { kBytes = 1, kView = 2, kPromise = 3 };
 enum class RevocationCause : uint8_t { kDeadline = 1, kDamage = 2, kDrain = 3 };
@@ -116,6 +115,8 @@ struct Reserve {
   uint64_t id = 0;
   std::vector<ByteCount> bytes;
   uint32_t deadline_ms = kDeadlineDefaultMs;
+  uint32_t variant = 0;
+  std::vector<Digest> digests = {};  // names of the blocks, or empty
   friend bool operator==(const Reserve&, const Reserve&) = default;
 };
 
@@ -139,6 +140,17 @@ struct Acquire {
   uint64_t staging_offset = 0;
   uint64_t staging_bytes = 0;
   friend bool operator==(const Acquire&, const Acquire&) = default;
+};
+
+struct Promise {
+  uint64_t id = 0;
+  std::vector<uint32_t> variants;  // empty if `promise` is set
+  std::vector<Digest> digests;     // of the chain's steps
+  uint32_t first_token = 0;
+  uint32_t deadline_ms = kDeadlineDefaultMs;
+  uint64_t remaining_bytes = 0;
+  LeaseId promise;  // to hold and extend; otherwise a new one is made
+  friend bool operator==(const Promise&, const Promise&) = default;
 };
 
 struct DirectiveDone {
@@ -178,6 +190,7 @@ struct Up {
   std::vector<DeviceBlocks> device_blocks;
   std::vector<DamageReport> damaged;
   bool bye = false;
+  std::vector<Promise> promises;
   friend bool operator==(const Up&, const Up&) = default;
 };
 
@@ -213,6 +226,7 @@ struct Reserved {
   std::vector<ExtentGrant> extents;
   uint32_t word = 0;
   std::string message;
+  std::vector<uint32_t> taken = {};  // indices in the request
   friend bool operator==(const Reserved&, const Reserved&) = default;
 };
 
@@ -239,6 +253,36 @@ struct Grant {
   std::vector<BlockGrant> blocks;
   uint32_t retry_after_ms = 0;
   friend bool operator==(const Grant&, const Grant&) = default;
+};
+
+struct PromisedBlocks {
+  uint32_t first_block = 0;
+  std::vector<BlockStatus> status;
+  std::vector<Tier> tiers;
+  friend bool operator==(const PromisedBlocks&, const PromisedBlocks&) = default;
+};
+
+struct Promised {
+  uint64_t id = 0;
+  BlockStatus status = BlockStatus::kMissing;
+  LeaseId promise;
+  uint32_t deadline_ms = 0;
+  uint32_t tokens = 0;
+  std::vector<PromisedBlocks> blocks;  // by variant
+  uint32_t retry_after_ms = 0;
+  friend bool operator==(const Promised&, const Promised&) = default;
+};
+
+struct PromiseReady {
+  struct Block {
+    uint32_t variant = 0;  // index in Promise::variants
+    uint32_t block = 0;
+    BlockStatus status = BlockStatus::kOk;
+    friend bool operator==(const Block&, const Block&) = default;
+  };
+  LeaseId promise;
+  std::vector<Block> blocks;
+  friend bool operator==(const PromiseReady&, const PromiseReady&) = default;
 };
 
 struct BlockReady {
@@ -281,6 +325,8 @@ struct Down {
   std::vector<Durable> durable;
   std::vector<Revocation> revocations;
   std::vector<Directive> directives;
+  std::vector<Promised> promised;
+  std::vector<PromiseReady> promise_ready;
   friend bool operator==(const Down&, const Down&) = default;
 };
 
@@ -300,44 +346,6 @@ struct InstancesPage {
 };
 
 // ---- Cache.Pin, Unpin, Prefetch
-
-struct PinQuery {
-  std::string tenant;  // empty means the caller's own
-  BlockSelection blocks;
-  std::string owner;
-  Tier tier = Tier::kHost;
-  std::chrono::milliseconds ttl = kPinTtlDefault;
-  friend bool operator==(const PinQuery&, const PinQuery&) = default;
-};
-
-struct UnpinQuery {
-  std::string tenant;
-  std::optional<BlockSelection> blocks;  // nullopt means all pins of the owner
-  std::string owner;
-  Tier tier = Tier::kHost;
-  friend bool operator==(const UnpinQuery&, const UnpinQuery&) = default;
-};
-
-struct PrefetchQuery {
-  std::string tenant;
-  BlockSelection blocks;
-  std::chrono::milliseconds ttl = kPrefetchTtlDefault;
-  friend bool operator==(const PrefetchQuery&, const PrefetchQuery&) = default;
-};
-
-struct PinResult {
-  std::vector<BlockAnswer> blocks;
-  uint64_t deadline_unix_ms = 0;
-  bool durable = false;
-  friend bool operator==(const PinResult&, const PinResult&) = default;
-};
-
-struct UnpinResult {
-  std::vector<BlockAnswer> blocks;  // empty if the query was for all pins of the owner
-  uint64_t unpinned = 0;
-  uint32_t sessions_unanswered = 0;
-  friend bool operator==(const UnpinResult&, const UnpinResult&) = default;
-};
 
 struct MoveQuery {
   std::string tenant;
@@ -374,47 +382,6 @@ struct CompressProgress {
   uint64_t kept_in_use = 0, no_room = 0, unsupported = 0;
   std::vector<BlockAnswer> answers;
   friend bool operator==(const CompressProgress&, const CompressProgress&) = default;
-};
-
-struct WatchQuery {
-  std::string tenant;
-  bool snapshot = false;
-  std::string boot_id;  // to continue after `after`; empty to begin now, or with the snapshot
-  uint64_t after = 0;
-  TierSet tiers = 0;  // 0 is sent as the default tiers
-  bool with_tokens = false;
-  friend bool operator==(const WatchQuery&, const WatchQuery&) = default;
-};
-
-// What happened to blocks of one variant in one tier, or, if `cleared` is true, to all blocks of an
-// engine in DEVICE.
-struct BlockEvent {
-  uint64_t sequence = 0;  // of the last block or of the clearing; 0 in a snapshot
-  bool stored = false;    // if neither stored nor cleared, the blocks were removed
-  bool cleared = false;   // what `engine_id` had in `tier` is gone, unless it follows as stored
-  Digest variant;
-  Tier tier = Tier::kHost;
-  std::string engine_id = {};  // only for kDevice
-  std::vector<Digest> digests;
-  // `chain` is set for stored blocks if their tokens are known and were requested; `digests` are
-  // then consecutive blocks of one chain.
-  struct Chain {
-    Digest parent, content;  // parent of the first block; a content of Digest{} is unknown
-    uint32_t block_tokens = 0;
-    std::vector<uint32_t> tokens;  // of all blocks
-    BlockWriter writer = {};       // of all blocks, as far as it is known
-    friend bool operator==(const Chain&, const Chain&) = default;
-  };
-  std::optional<Chain> chain;
-  friend bool operator==(const BlockEvent&, const BlockEvent&) = default;
-};
-
-struct WatchReply {
-  std::string boot_id;  // in the first reply
-  std::vector<BlockEvent> events;
-  uint64_t sequence = 0;
-  bool snapshot_end = false;
-  friend bool operator==(const WatchReply&, const WatchReply&) = default;
 };
 
 // ---- Engine.StoreBlocks, FetchBlocks

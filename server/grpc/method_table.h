@@ -108,7 +108,7 @@ using EngineMethods =
 
 using CacheMethods = MethodTable<
     v1::Cache, Line<v1::Cache::WithCallbackMethod_Lookup, kDataAndControl>,
-    Line<v1::Cache::WithCallbackMethod_ListInstances, kDataAndControl>,  // data: without salts
+    Line<v1::Cache::WithCallbackMethod_ListInstances, kDataAndControl>,
     Line<v1::Cache::WithCallbackMethod_QueryIp, kDataAndControl>,
     Line<v1::Cache::WithCallbackMethod_Pin, kDataAndControl>,    // data: for the caller's own user
     Line<v1::Cache::WithCallbackMethod_Unpin, kDataAndControl>,  // data: for the caller's own user

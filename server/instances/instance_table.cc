@@ -10,6 +10,7 @@
 #include "absl/container/node_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "server/instances/device_table.h"
+#include "storage/format/prefix.h"
 #include "storage/status_macros.h"
 
 namespace larder {
@@ -29,9 +30,9 @@ template <class Contents, class Variants>
 size_t BytesOf(const Contents& contents, const Variants& variants) {
   constexpr size_t kNumbers = 32;
   size_t bytes = kNumbers * std::size(contents);
-  for (const ContentSpec& content : contents) {
-    for (const std::string* part : {&content.tenant, &content.model, &content.revision,
-                                    &content.salt, &content.lora, &content.multimodal})
+  for (const auto& content : contents) {
+    for (const std::string* part :
+         {&content.spec.tenant, &content.spec.model, &content.spec.revision, &content.spec.lora})
       bytes += part->size();
   }
   for (const auto& variant : variants)
@@ -92,22 +93,74 @@ InstanceTable::InstanceTable(BlockStore& store, const Clock& clock, std::vector<
                              const DeviceTable* devices)
     : store_(store), clock_(clock), rates_(std::move(rates)), devices_(devices) {}
 
+// ---- what an engine registered
+
+InstanceTable::Content::Content(ContentSpec content) : spec(std::move(content)) {
+  spec.salt.clear();
+  spec.multimodal.clear();
+  id = spec.Id();
+  model = ModelOf(spec);
+}
+
+Digest InstanceTable::ModelOf(ContentSpec content) {
+  content.salt.clear();
+  content.multimodal.clear();
+  content.lora.clear();
+  return content.Id();
+}
+
+bool InstanceTable::Registration::HasContent(const Digest& id) const {
+  return std::ranges::find(contents, id, &Content::id) != contents.end();
+}
+
+bool InstanceTable::Registration::HasModel(const Digest& model) const {
+  return std::ranges::find(contents, model, &Content::model) != contents.end();
+}
+
+bool InstanceTable::Registration::Misses(const Content& content) const {
+  if (HasContent(content.id)) return false;
+  return contents.size() < kContentsMax || !HasModel(content.model);
+}
+
+bool InstanceTable::Registration::Add(Content content) {
+  if (contents.size() < kContentsMax) {
+    contents.push_back(std::move(content));
+    return true;
+  }
+  const auto spare = std::ranges::find_if(contents, [this](const Content& one) {
+    return std::ranges::count(contents, one.model, &Content::model) > 1;
+  });
+  if (spare == contents.end()) return false;
+  *spare = std::move(content);
+  return true;
+}
+
 bool InstanceTable::Said::IsIn(const Registration& registration) const {
-  const auto has_content = [&](const Digest& id) {
-    return std::ranges::find(registration.content_ids, id) != registration.content_ids.end();
-  };
-  return std::ranges::all_of(content_ids, has_content) &&
+  return std::ranges::none_of(
+             contents, [&](const Content& content) { return registration.Misses(content); }) &&
          std::ranges::all_of(variant_ids,
-                             [&](const Digest& id) { return registration.numbers.contains(id); });
+                             [&](const Digest& id) { return registration.places.contains(id); });
+}
+
+absl::Status InstanceTable::Said::CheckKinds(const Registration& registration) const {
+  for (size_t i = 0; i < variants.size(); ++i) {
+    const auto place = registration.places.find(variant_ids[i]);
+    if (place == registration.places.end()) continue;
+    if (registration.variants[place->second].spec == variants[i]) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("variant of group '", variants[i].group,
+                     "': this engine has registered it with another kind or window_tokens"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<VariantIndex>> InstanceTable::Register(
     const std::string& engine_id, std::span<const ContentSpec> contents,
     std::span<const VariantSpec> variants, const Shares::Account* who) {
-  Said said{.contents = contents, .variants = variants, .content_ids = {}, .variant_ids = {}};
+  Said said{.contents = {}, .variants = variants, .variant_ids = {}};
   for (const ContentSpec& content : contents) {
     LARDER_RETURN_IF_ERROR(content.Validate());
-    said.content_ids.push_back(content.Id());
+    said.contents.emplace_back(content);
   }
   for (const VariantSpec& variant : variants) {
     LARDER_RETURN_IF_ERROR(variant.Validate());
@@ -116,7 +169,7 @@ absl::StatusOr<std::vector<VariantIndex>> InstanceTable::Register(
   LARDER_ASSIGN_OR_RETURN(const Extended next, Extend(engine_id, said, who));
   std::vector<VariantIndex> indices;
   for (const Digest& id : said.variant_ids) {
-    indices.push_back(next.registration->numbers.at(id));
+    indices.push_back(next.registration->variants[next.registration->places.at(id)].index);
   }
   if (next.changed && on_change_) on_change_(engine_id);
   if (next.owner) TellOfOther(engine_id, {who->holder().uid}, *next.owner);
@@ -126,24 +179,20 @@ absl::StatusOr<std::vector<VariantIndex>> InstanceTable::Register(
 absl::StatusOr<std::shared_ptr<InstanceTable::Registration>> InstanceTable::With(
     const std::string& engine_id, const Registration& before, const Said& said) {
   auto next = std::make_shared<Registration>(before);
-  for (size_t i = 0; i < said.contents.size(); ++i) {
-    const Digest& id = said.content_ids[i];
-    if (std::ranges::find(next->content_ids, id) != next->content_ids.end()) continue;
-    next->contents.push_back(said.contents[i]);
-    next->content_ids.push_back(id);
+  bool all = true;
+  for (const Content& content : said.contents) {
+    if (next->Misses(content)) all = next->Add(content) && all;
   }
   for (size_t i = 0; i < said.variants.size(); ++i) {
-    if (!next->numbers.try_emplace(said.variant_ids[i], VariantIndex::kNone).second) continue;
+    if (!next->places.try_emplace(said.variant_ids[i], next->variants.size()).second) continue;
     next->variants.push_back({said.variants[i], VariantIndex::kNone});
   }
-  if (next->contents.size() > kContentsMax || next->variants.size() > kVariantsMax) {
+  if (!all || next->variants.size() > kVariantsMax) {
     return absl::ResourceExhaustedError(
         absl::StrCat("engine '", engine_id, "': its registrations would exceed the limit of ",
-                     kContentsMax, " contents and ", kVariantsMax, " variants per engine"));
+                     kContentsMax, " models and ", kVariantsMax, " variants per engine"));
   }
-  const bool more = next->contents.size() > before.contents.size() ||
-                    next->variants.size() > before.variants.size();
-  if (more && BytesOf(next->contents, next->variants) > kRegistrationBytesMax) {
+  if (!said.IsIn(before) && BytesOf(next->contents, next->variants) > kRegistrationBytesMax) {
     return absl::ResourceExhaustedError(
         absl::StrCat("engine '", engine_id, "': its contents and variants take more than ",
                      kRegistrationBytesMax, " bytes; give them shorter names"));
@@ -160,41 +209,51 @@ absl::StatusOr<InstanceTable::Extended> InstanceTable::Extend(const std::string&
   Part* const part = PartOf(engine, who);
   const Registration none;
   const Registration& before = part == nullptr ? none : *part->registration;
+  LARDER_RETURN_IF_ERROR(said.CheckKinds(before));
   // A Register that adds nothing must copy nothing, because a message may have many.
   if (part != nullptr && said.IsIn(before)) {
     return Extended{.registration = part->registration, .changed = false, .owner = {}};
   }
   LARDER_ASSIGN_OR_RETURN(std::shared_ptr<Registration> next, With(engine_id, before, said));
   Extended extended{.registration = next, .changed = false, .owner = {}};
+  if (said.IsIn(before)) return extended;
   if (part != &engine.own) extended.owner = engine.owner;
-  const size_t new_contents = next->contents.size() - before.contents.size();
-  const size_t new_variants = next->variants.size() - before.variants.size();
-  if (new_contents + new_variants == 0) {
-    extended.owner.reset();
-    return extended;
-  }
-  Shares::Answer of_contents, of_variants, of_bytes;
+  std::vector<Shares::Ticket> charges;
   if (who != nullptr && part != nullptr) {
-    const size_t new_bytes =
-        BytesOf(next->contents, next->variants) - BytesOf(before.contents, before.variants);
-    of_contents = who->OfUid().Take(ShareKind::kContents, new_contents);
-    of_variants = who->OfUid().Take(ShareKind::kVariants, new_variants);
-    of_bytes = who->OfUid().Take(ShareKind::kRegistrationBytes, new_bytes);
-    for (const Shares::Answer* const answer : {&of_contents, &of_variants, &of_bytes}) {
-      if (!answer->admitted()) return absl::ResourceExhaustedError(answer->why);
+    absl::StatusOr<std::vector<Shares::Ticket>> taken = Charge(*who, before, *next);
+    if (!taken.ok() && part == &engine.own && !engine.former.empty()) {
+      engine.former = Part();  // what takes its place may use its share
+      taken = Charge(*who, before, *next);
     }
+    LARDER_RETURN_IF_ERROR(taken.status());
+    charges = *std::move(taken);
   }
   // Variants get their numbers last: a refused registration must not use up numbers, which are
   // never released.
   LARDER_RETURN_IF_ERROR(Intern(*next, who));
   if (part == nullptr) return extended;
   part->registration = next;
-  part->charged.push_back(std::move(of_contents.ticket));
-  part->charged.push_back(std::move(of_variants.ticket));
-  part->charged.push_back(std::move(of_bytes.ticket));
+  std::ranges::move(charges, std::back_inserter(part->charged));
   extended.changed = part == &engine.own;
   if (extended.changed) engine.former = Part();
   return extended;
+}
+
+absl::StatusOr<std::vector<Shares::Ticket>> InstanceTable::Charge(const Shares::Account& who,
+                                                                  const Registration& before,
+                                                                  const Registration& next) {
+  const size_t bytes_before = BytesOf(before.contents, before.variants);
+  const size_t bytes = BytesOf(next.contents, next.variants);
+  std::vector<Shares::Ticket> taken;
+  for (const auto& [kind, amount] :
+       {std::pair(ShareKind::kContents, next.contents.size() - before.contents.size()),
+        std::pair(ShareKind::kVariants, next.variants.size() - before.variants.size()),
+        std::pair(ShareKind::kRegistrationBytes, bytes - std::min(bytes, bytes_before))}) {
+    Shares::Answer answer = who.OfUid().Take(kind, amount);
+    if (!answer.admitted()) return absl::ResourceExhaustedError(answer.why);
+    taken.push_back(std::move(answer.ticket));
+  }
+  return taken;
 }
 
 absl::Status InstanceTable::Intern(Registration& registration, const Shares::Account* who) {
@@ -212,7 +271,6 @@ absl::Status InstanceTable::Intern(Registration& registration, const Shares::Acc
     if (variant.index != VariantIndex::kNone) continue;
     LARDER_ASSIGN_OR_RETURN(VariantIndex index, NumberLocked(variant.spec, who));
     variant.index = index;
-    registration.numbers[variant.spec.Id()] = index;
   }
   return absl::OkStatus();
 }
@@ -261,7 +319,7 @@ absl::Status InstanceTable::Join(Engine& engine, const Shares::Account& who) {
   Shares::Answer place = who.OfUid().Take(ShareKind::kEngines);
   if (!place.admitted()) return absl::ResourceExhaustedError(place.why);
   const Claimant claimant{who.holder().uid};
-  engine.others.emplace_back(claimant, Part()).second.charged.push_back(std::move(place.ticket));
+  engine.others.emplace_back(claimant, Part()).second.place = std::move(place.ticket);
   // The new part is empty, so PassOn does not change the registration that Lookup uses.
   if (!AwaitsOwner(engine)) (void)PassOn(engine, claimant);
   return absl::OkStatus();
@@ -337,7 +395,7 @@ absl::StatusOr<InstanceTable::Engine*> InstanceTable::Enter(const std::string& e
     if (who != nullptr) {
       Shares::Answer place = who->OfUid().Take(ShareKind::kEngines);
       if (!place.admitted()) return absl::ResourceExhaustedError(place.why);
-      engine.own.charged.push_back(std::move(place.ticket));
+      engine.own.place = std::move(place.ticket);
     }
     found = engines_.emplace(engine_id, std::move(engine)).first;
   }
@@ -357,11 +415,21 @@ absl::Status InstanceTable::SessionBegan(const std::string& engine_id,
     if (who != nullptr) {
       LARDER_RETURN_IF_ERROR(Join(*engine, *who));
     }
+    const bool first =
+        whose ? Owns(*engine, who) && !HasSession(*engine, *whose) : engine->sessions.empty();
+    if (first) BeginAgain(*engine);
     engine->sessions.push_back({session, clock_.Now(), whose});
     owner = engine->owner;
   }
   if (whose && owner != whose) TellOfOther(engine_id, *whose, *owner);
   return absl::OkStatus();
+}
+
+void InstanceTable::BeginAgain(Engine& engine) {
+  if (engine.own.empty()) return;
+  engine.former = Part();
+  engine.former.registration = std::exchange(engine.own.registration, Part().registration);
+  engine.former.charged = std::exchange(engine.own.charged, {});
 }
 
 bool InstanceTable::IsOf(const std::string& engine_id, const Shares::Account& who) const {
@@ -388,15 +456,15 @@ void InstanceTable::SessionEnded(const std::string& engine_id, SessionId session
   }
 }
 
-std::vector<InstanceTable::Candidate> InstanceTable::Candidates(const Digest& content_id,
+std::vector<InstanceTable::Candidate> InstanceTable::Candidates(const ContentSpec& content,
                                                                 std::string_view engine_id) const {
   std::vector<Candidate> out;
+  const Digest model = ModelOf(content);
   MutexLock lock(mu_);
   for (const auto& [id, engine] : engines_) {
     if (!engine_id.empty() && engine_id != id) continue;
-    const auto& ids = engine.registration()->content_ids;
     if (engine.registration()->variants.empty()) continue;
-    if (std::find(ids.begin(), ids.end(), content_id) == ids.end()) continue;
+    if (!engine.registration()->HasModel(model)) continue;
     out.push_back(
         {id, !engine.sessions.empty(), engine.registration(), engine.owner, engine.owner_left});
   }
@@ -485,6 +553,11 @@ InstanceTable::Presence InstanceTable::PresenceOf(Tier tier, const std::string& 
 
 wire::TierHit InstanceTable::Hit(const TierRate& rate, const Candidate& candidate,
                                  std::span<const Digest> chain, Found* found) const {
+  if (!std::ranges::all_of(candidate.registration->variants, [](const Variant& variant) {
+        return variant.spec.kind == GroupKind::kFull;
+      })) {
+    return HitOfGroups(rate, candidate, chain, found);
+  }
   const wire::TierHit none{.tier = rate.tier, .contiguous = {}, .ranges = {}, .bytes = {}};
   const bool shared = rate.tier != Tier::kDevice;
   std::vector<char> steps(chain.size(), 1);
@@ -511,12 +584,44 @@ wire::TierHit InstanceTable::Hit(const TierRate& rate, const Candidate& candidat
   return hit;
 }
 
-std::vector<wire::InstanceHit> InstanceTable::Lookup(const Digest& content_id,
+wire::TierHit InstanceTable::HitOfGroups(const TierRate& rate, const Candidate& candidate,
+                                         std::span<const Digest> chain, Found* found) const {
+  wire::TierHit hit{.tier = rate.tier, .contiguous = {}, .ranges = {}, .bytes = {}};
+  std::vector<char> ends(chain.size(), 1);
+  std::deque<Presence> of_device;
+  std::vector<const Presence*> all;
+  for (const Variant& variant : candidate.registration->variants) {
+    all.push_back(rate.tier == Tier::kDevice ? &of_device.emplace_back(PresenceOf(
+                                                   rate.tier, candidate.engine_id, variant, chain))
+                                             : &found->Of(*this, rate.tier, variant, chain));
+    std::vector<char> present;
+    for (const BlockIndex::Presence& block : all.back()->blocks)
+      present.push_back(IsIn(rate.tier, block) ? 1 : 0);
+    KeepServable(RuleOf(variant.spec), present, &ends);
+    while (!ends.empty() && ends.back() == 0) ends.pop_back();
+    if (ends.empty()) return hit;
+    chain = chain.first(ends.size());
+  }
+  const auto tokens = static_cast<uint32_t>(ends.size() * kStepTokens);
+  hit.contiguous = TokenCount(tokens);
+  hit.ranges = {{0, tokens}};
+  uint64_t pages = 0;
+  for (size_t v = 0; v < all.size(); ++v) {
+    const BlockRange needed = NeededBlocks(RuleOf(candidate.registration->variants[v].spec),
+                                           ends.size() / all[v]->block_steps);
+    for (size_t b = needed.begin; b < needed.end; ++b) pages += all[v]->blocks[b].pages;
+  }
+  hit.bytes = ByteCount(pages * kPageBytes);
+  hit.load_s = static_cast<double>(hit.bytes.value()) / rate.bytes_per_s;
+  return hit;
+}
+
+std::vector<wire::InstanceHit> InstanceTable::Lookup(const ContentSpec& content,
                                                      std::span<const Digest> chain,
                                                      std::string_view engine_id) const {
   std::vector<wire::InstanceHit> hits;
   Found found;
-  for (const Candidate& candidate : Candidates(content_id, engine_id)) {
+  for (const Candidate& candidate : Candidates(content, engine_id)) {
     std::vector<wire::TierHit> tiers;
     for (const TierRate& rate : rates_) {
       if (rate.tier == Tier::kDevice &&
@@ -542,7 +647,8 @@ wire::InstanceInfo InstanceTable::Describe(const std::string& engine_id,
     info.sessions.push_back(live.session);
     info.sessions.back().age_s = std::chrono::duration<double>(clock_.Now() - live.since).count();
   }
-  info.contents = engine.registration()->contents;
+  for (const Content& content : engine.registration()->contents)
+    info.contents.push_back(content.spec);
   for (const Variant& variant : engine.registration()->variants) {
     info.variants.push_back(variant.spec);
     const BlockIndex::VariantTotals totals = store_.index().TotalsOf(variant.index);

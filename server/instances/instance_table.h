@@ -3,7 +3,15 @@
 //
 // A registration says what an engine instance needs, with one variant for each rank and group.
 // Lookup answers the minimum over these variants, so that "1,024 tokens" means that every rank can
-// load 1,024 tokens.  An engine without sessions is kept while blocks of its variants are stored.
+// load 1,024 tokens.  Where groups need only some blocks of a prefix (GroupKind), the answer is the
+// longest prefix for which each has what it needs.  Lookup answers for an engine that registered a
+// content of the same model and revision, whatever the salt, the LoRA and the multimodal part:
+// these are in the names of blocks, so Lookup finds no blocks of others.
+//
+// An engine without sessions is kept while blocks of its variants are stored.  The first session
+// after it had none begins a new registration, because the engine may have come back with other
+// variants; Lookup answers from the former one until something is registered, or is refused because
+// the share is used up.
 //
 // An engine id is a name, not a proof of identity: any process may attach under it, and its session
 // works.  The first caller that uses the id owns it; the owner is a uid, or all callers whose uid
@@ -16,8 +24,10 @@
 // Thread-safety: all methods from any thread.
 // Locks: the locks of the store, of its index and of Shares may be acquired under mu_.  The device
 // table and the callbacks are called without mu_.
-// Limits: 4,096 engines; for an engine, each caller may register 64 contents and 1,024 variants,
-// which take at most 128 KiB; and the share of each uid (server/runtime/shares.h).
+// Limits: 4,096 engines; for an engine, each caller may register contents of 64 models and 1,024
+// variants, which take at most 128 KiB; and the share of each uid (server/runtime/shares.h).  List
+// reports at most 64 contents of an engine, of each model at least one, without salts and
+// multimodal parts.
 #pragma once
 
 #include <cstdint>
@@ -111,10 +121,11 @@ class InstanceTable {
       LARDER_EXCLUDES(mu_);
   void SessionEnded(const std::string& engine_id, SessionId session) LARDER_EXCLUDES(mu_);
 
-  // Returns, the best first, how much of the chain is stored for the engines that registered
-  // `content_id`; if `engine_id` is not empty, only for that one of them.  Leaves out engines for
-  // which it finds nothing, and looks at no more than 64 engines of an owner.
-  [[nodiscard]] std::vector<wire::InstanceHit> Lookup(const Digest& content_id,
+  // Returns, the best first, how much of the chain is stored for the engines that registered the
+  // model and revision of `content`; if `engine_id` is not empty, only for that one of them.
+  // Leaves out engines for which it finds nothing, and looks at no more than 64 engines of an
+  // owner.  REQUIRES: `content` carries the authenticated tenant.
+  [[nodiscard]] std::vector<wire::InstanceHit> Lookup(const ContentSpec& content,
                                                       std::span<const Digest> chain,
                                                       std::string_view engine_id) const
       LARDER_EXCLUDES(mu_);
@@ -148,19 +159,37 @@ class InstanceTable {
     VariantSpec spec;
     VariantIndex index = VariantIndex::kNone;
   };
+  // A content as List reports it.
+  struct Content {
+    ContentSpec spec;  // without salt and multimodal part
+    Digest id;         // of `spec`
+    Digest model;      // the id of `spec` without LoRA
+    explicit Content(ContentSpec content);
+  };
+  // Returns the id of the content without salt, multimodal part and LoRA.
+  [[nodiscard]] static Digest ModelOf(ContentSpec content);
   // Immutable once shared: Register replaces it.
   struct Registration {
-    std::vector<ContentSpec> contents;
-    std::vector<Digest> content_ids;
+    std::vector<Content> contents;
     std::vector<Variant> variants;
-    absl::flat_hash_map<Digest, VariantIndex> numbers;  // by VariantSpec::Id
+    absl::flat_hash_map<Digest, size_t> places;  // of `variants`, by VariantSpec::Id
+    [[nodiscard]] bool HasContent(const Digest& id) const;
+    [[nodiscard]] bool HasModel(const Digest& model) const;
+    // Whether `content` is to be added: it is new, and its model is too or there is space for it.
+    [[nodiscard]] bool Misses(const Content& content) const;
+    // Adds a content that it misses; without space, in the place of another one of a model of which
+    // it has several.  Returns false if it has none such.
+    [[nodiscard]] bool Add(Content content);
   };
   // The arguments of one call of Register, and their ids.
   struct Said {
-    std::span<const ContentSpec> contents;
+    std::vector<Content> contents;
     std::span<const VariantSpec> variants;
-    std::vector<Digest> content_ids, variant_ids;
+    std::vector<Digest> variant_ids;
     [[nodiscard]] bool IsIn(const Registration& registration) const;
+    // Variants with one id are used in one way, because their blocks have one name.  Returns
+    // InvalidArgument if the registration has one of these with another kind.
+    [[nodiscard]] absl::Status CheckKinds(const Registration& registration) const;
   };
   // A uid; nullopt stands for all callers whose uid is not known.
   struct Claimant {
@@ -178,7 +207,8 @@ class InstanceTable {
   struct Part {
     Part();
     std::shared_ptr<const Registration> registration;  // never null
-    std::vector<Shares::Ticket> charged;               // for the engine, and for the registration
+    Shares::Ticket place;                              // for the engine
+    std::vector<Shares::Ticket> charged;               // for the registration
     [[nodiscard]] bool empty() const {
       return registration->contents.empty() && registration->variants.empty();
     }
@@ -186,8 +216,8 @@ class InstanceTable {
   struct Engine {
     std::optional<Claimant> owner;  // nullopt if no owner is known
     TimePoint owner_left;           // when its last session ended, or ExpectOwner named it
-    Part own;                       // the owner's, or what a former daemon knew
-    Part former;                    // the former owner's, until the new owner registers something
+    Part own;                       // the owner's since its first session, or a former daemon's
+    Part former;                    // the one before, until `own` has something
     std::vector<Live> sessions;     // the oldest first
     std::vector<std::pair<Claimant, Part>> others;  // other callers that have sessions
     [[nodiscard]] const std::shared_ptr<const Registration>& registration() const {
@@ -241,6 +271,9 @@ class InstanceTable {
   // Returns the part that holds the caller's registrations, or null if another caller owns the
   // engine and this one has no session of it.
   [[nodiscard]] static Part* PartOf(Engine& engine, const Shares::Account* who);
+  // To be called when the owner's first session begins: what it registers from now on replaces
+  // what is registered.
+  static void BeginAgain(Engine& engine);
   // To be called when a session of `who` begins: adds a Part for its uid, unless the uid owns the
   // engine or has one.  Returns ResourceExhausted at the uid's share of engines.
   [[nodiscard]] absl::Status Join(Engine& engine, const Shares::Account& who) LARDER_REQUIRES(mu_);
@@ -250,10 +283,14 @@ class InstanceTable {
   // Returns a copy of `before` with `said` added.  Returns ResourceExhausted at an engine's limits.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<Registration>> With(
       const std::string& engine_id, const Registration& before, const Said& said);
+  // Charges the uid of `who` for what `next` has beyond `before`.  Returns ResourceExhausted at a
+  // share.
+  [[nodiscard]] static absl::StatusOr<std::vector<Shares::Ticket>> Charge(
+      const Shares::Account& who, const Registration& before, const Registration& next);
   [[nodiscard]] absl::Status Intern(Registration& registration, const Shares::Account* who)
       LARDER_REQUIRES(mu_);
   void TellOfOther(const std::string& engine_id, const Claimant& who, const Claimant& owner) const;
-  [[nodiscard]] std::vector<Candidate> Candidates(const Digest& content_id,
+  [[nodiscard]] std::vector<Candidate> Candidates(const ContentSpec& content,
                                                   std::string_view engine_id) const
       LARDER_EXCLUDES(mu_);
   // Keeps at most kCandidatesPerUser engines of each user: those with sessions first, then those
@@ -261,6 +298,10 @@ class InstanceTable {
   static void KeepSomeOfEach(std::vector<Candidate>* candidates);
   [[nodiscard]] wire::TierHit Hit(const TierRate& rate, const Candidate& candidate,
                                   std::span<const Digest> chain, Found* found) const;
+  // The same for an engine with groups that do not need every block of a prefix: the hit is the
+  // longest prefix that all of its variants can serve.
+  [[nodiscard]] wire::TierHit HitOfGroups(const TierRate& rate, const Candidate& candidate,
+                                          std::span<const Digest> chain, Found* found) const;
   // Looks up which of the keys are in a tier; for DEVICE, which of them `engine_id` has.
   void LookUp(Tier tier, const std::string& engine_id, VariantIndex variant,
               std::span<const Digest> keys, std::span<BlockIndex::Presence> blocks) const;

@@ -89,6 +89,7 @@ struct Counters {
   Counter requests_register;
   Counter requests_reserve;
   Counter requests_publish;
+  Counter requests_promise;
   Counter requests_acquire;
 
   // Refusals.
@@ -135,6 +136,7 @@ struct Counters {
 
   // Blocks of device memory that were left out of DeviceTable, and directives to engines.
   Counter device_blocks_left_out;  // beyond a limit or share, or under another uid's engine id
+  Counter device_reports_refused;  // wrong reports of device memory
   Counter directives_sent;
   Counter directives_done;
   Counter directives_unanswered;

@@ -43,6 +43,8 @@ struct Gauges {
   std::string pool_stalled;  // why the latest growth of the pool failed, or empty
   ByteCount quarantined;
   size_t device_blocks = 0;
+  size_t promises = 0;
+  ByteCount promised;  // bytes of the blocks of promises
   size_t processes = 0;
   ByteCount staging;
   bool draining = false;

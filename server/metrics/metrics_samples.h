@@ -92,6 +92,7 @@ constexpr MetricSample kRequests[] = {Count("lookup", &C::requests_lookup),
                                       Count("register", &C::requests_register),
                                       Count("reserve", &C::requests_reserve),
                                       Count("publish", &C::requests_publish),
+                                      Count("promise", &C::requests_promise),
                                       Count("acquire", &C::requests_acquire)};
 constexpr MetricSample kCleared[] = {Count("host", &C::blocks_cleared_host),
                                      Count("disk", &C::blocks_cleared_disk)};
@@ -110,6 +111,11 @@ constexpr MetricSample kDeviceBlocks[] = {
     Read("", [](const R& r) { return Double(r.daemon.device_blocks); })};
 constexpr MetricSample kIdConflicts[] = {Count("", &C::engine_id_conflicts)};
 constexpr MetricSample kDeviceLeftOut[] = {Count("", &C::device_blocks_left_out)};
+constexpr MetricSample kDeviceRefused[] = {Count("", &C::device_reports_refused)};
+constexpr MetricSample kPromises[] = {
+    Read("", [](const R& r) { return Double(r.daemon.promises); })};
+constexpr MetricSample kPromised[] = {
+    Read("", [](const R& r) { return Double(r.daemon.promised.value()); })};
 constexpr MetricSample kDirectives[] = {
     Count("sent", &C::directives_sent), Count("done", &C::directives_done),
     Count("unanswered", &C::directives_unanswered), Count("ended", &C::directives_ended),

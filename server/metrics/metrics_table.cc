@@ -203,6 +203,13 @@ constexpr Metric kMetrics[] = {
      "Blocks of device memory that the daemon does not record: those beyond its limits (524,288 "
      "for one engine, twice as many for all), and those reported under an engine id that belongs "
      "to another user."},
+    {"larder_device_reports_refused_total", kC, "reports", "", kDeviceRefused,
+     "Reports of device memory that the daemon ignores because they are wrong: of a variant that "
+     "the session has not registered, or with digests that do not follow from their tokens."},
+    {"larder_promises", kG, "promises", "", kPromises,
+     "Promises that sessions hold: the blocks of a prefix that an engine is about to load."},
+    {"larder_promised_bytes", kG, "bytes", "", kPromised,
+     "Bytes of the blocks that promises hold, each counted once for an engine."},
     {"larder_engine_id_conflicts_total", kC, "times", "", kIdConflicts,
      "Sessions and registrations under an engine id that belongs to another user. They work, but "
      "the daemon ignores what they report about the engine."},

@@ -6,11 +6,18 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
+#include <ctime>
+#include <fstream>
+#include <optional>
 #include <string_view>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "storage/clock.h"
 #include "storage/status_macros.h"
 #include "storage/text.h"
 
@@ -59,15 +66,86 @@ absl::Status KeepForOurselves(int fd, const struct stat& file, const std::string
   return absl::OkStatus();
 }
 
-// Returns a text for an error message: the pid in the lock file, or that it is unknown.  The pid
-// may be wrong: only the lock decides which daemon serves the directory.
-std::string HolderPid(int fd) {
+// Returns the pid in the lock file.  It may be wrong: only the lock decides which daemon serves the
+// directory.
+std::optional<pid_t> HolderPid(int fd) {
   char text[24] = {};
   const ssize_t n = pread(fd, text, sizeof text - 1, 0);
-  uint64_t pid = 0;
+  pid_t pid = 0;
   const std::string_view read(text, n > 0 ? static_cast<size_t>(n) : 0);
   const auto trimmed = absl::StripAsciiWhitespace(AbslView(read));
-  return absl::SimpleAtoi(trimmed, &pid) ? absl::StrCat("pid ", pid) : "of unknown pid";
+  return absl::SimpleAtoi(trimmed, &pid) && pid > 0 ? std::optional(pid) : std::nullopt;
+}
+
+std::string NameOf(std::optional<pid_t> pid) {
+  return pid ? absl::StrCat("pid ", *pid) : "of unknown pid";
+}
+
+// Whether the kernel has begun to end the process (PF_EXITING among the flags of proc(5)).
+bool IsExiting(pid_t pid) {
+  constexpr uint64_t kExiting = 4;
+  constexpr size_t kFlags = 6;  // fields after the name, which is in parentheses
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string line;
+  if (!std::getline(file, line) || line.rfind(')') == std::string::npos) return false;
+  const std::vector<std::string> fields =
+      absl::StrSplit(line.substr(line.rfind(')') + 1), ' ', absl::SkipEmpty());
+  uint64_t flags = 0;
+  return fields.size() > kFlags && absl::SimpleAtoi(fields[kFlags], &flags) &&
+         (flags & kExiting) != 0;
+}
+
+enum class HolderState : uint8_t { kRuns, kExits, kUnseen };
+
+// Returns kExits for a process that has died, is exiting, or is about to because it was killed.
+HolderState StateOf(std::optional<pid_t> pid) {
+  if (!pid) return HolderState::kUnseen;
+  std::ifstream file(absl::StrCat("/proc/", *pid, "/status"));
+  if (!file) return HolderState::kUnseen;
+  // A process whose threads are still exiting is a zombie already.
+  constexpr uint64_t kKill = uint64_t{1} << (SIGKILL - 1);
+  for (std::string line; std::getline(file, line);) {
+    const std::vector<std::string> words =
+        absl::StrSplit(line, absl::ByAnyChar(":\t "), absl::SkipEmpty());
+    if (words.size() < 2) continue;
+    if (words[0] == "State" && (words[1] == "Z" || words[1] == "X")) return HolderState::kExits;
+    uint64_t pending = 0;
+    if ((words[0] == "SigPnd" || words[0] == "ShdPnd") && absl::SimpleHexAtoi(words[1], &pending) &&
+        (pending & kKill) != 0) {
+      return HolderState::kExits;
+    }
+  }
+  return IsExiting(*pid) ? HolderState::kExits : HolderState::kRuns;
+}
+
+// Whether a signal to end is pending, which larderd blocks until it serves.
+bool AskedToEnd() {
+  sigset_t pending;
+  return sigpending(&pending) == 0 &&
+         (sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1);
+}
+
+// Locks the file.  Waits for a holder that exits, and for a shorter time for one that it cannot
+// see.  Returns false, with errno set, if it has no lock.
+bool Lock(int fd, absl::FunctionRef<void(const std::string&)> waits) {
+  const TimePoint begun = SteadyNow();
+  for (bool told = false;; told = true) {
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
+    const int error = errno;
+    const std::optional<pid_t> pid = HolderPid(fd);
+    const HolderState state = StateOf(pid);
+    const auto most = state == HolderState::kExits    ? LockFile::kEndingMax
+                      : state == HolderState::kUnseen ? LockFile::kUnseenMax
+                                                      : std::chrono::seconds(0);
+    errno = error;
+    if (error != EWOULDBLOCK || SteadyNow() - begun >= most) return false;
+    if (!told)
+      waits(absl::StrCat("another larderd (", NameOf(pid), ") still has the lock; waiting for it"));
+    constexpr timespec kPause{.tv_sec = 0, .tv_nsec = 20'000'000};
+    nanosleep(&kPause, nullptr);
+    errno = EWOULDBLOCK;
+    if (AskedToEnd()) return false;
+  }
 }
 
 absl::Status WritePid(int fd) {
@@ -81,7 +159,8 @@ absl::Status WritePid(int fd) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LockFile>> LockFile::Acquire(const std::string& socket_dir) {
+absl::StatusOr<std::unique_ptr<LockFile>> LockFile::Acquire(
+    const std::string& socket_dir, absl::FunctionRef<void(const std::string&)> waits) {
   LARDER_RETURN_IF_ERROR(PrepareDirectory(socket_dir));
   const std::string path = absl::StrCat(socket_dir, "/", kName);
   // O_NOFOLLOW: in a shared directory the name may be another user's link to one of our files.
@@ -95,9 +174,9 @@ absl::StatusOr<std::unique_ptr<LockFile>> LockFile::Acquire(const std::string& s
         absl::StrCat(path, " is not a regular file: move it away or choose --socket-dir"));
   }
   LARDER_RETURN_IF_ERROR(KeepForOurselves(fd, st, path));
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+  if (!Lock(fd, waits)) {
     if (errno != EWOULDBLOCK) return FromErrno(errno, "cannot lock", path);
-    return absl::FailedPreconditionError(absl::StrCat("another larderd (", HolderPid(fd),
+    return absl::FailedPreconditionError(absl::StrCat("another larderd (", NameOf(HolderPid(fd)),
                                                       ") serves ", socket_dir,
                                                       ": stop it or choose --socket-dir"));
   }

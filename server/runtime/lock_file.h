@@ -5,6 +5,9 @@
 // creates the directory (one level) if it is missing.  Daemons never remove the lock file:
 // otherwise two daemons could hold the locks of two files of the same name.
 //
+// A daemon that was killed keeps the lock until the kernel has freed its memory, which may take
+// seconds for a large pool.  Acquire waits for such a daemon.
+//
 // The lock does not keep another program from binding a socket in the directory; RemoveStaleSocket
 // refuses to remove a socket at which a program listens.
 // Ownership: the owner of the handle holds the lock until the handle is destroyed or the process
@@ -14,9 +17,11 @@
 // sockets that were bound are closed.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
@@ -25,11 +30,17 @@ namespace larder {
 class LockFile {
  public:
   static constexpr const char* kName = "larderd.lock";
+  // How long Acquire waits for a holder that is exiting.
+  static constexpr std::chrono::seconds kEndingMax{60};
+  // How long it waits for a holder in another PID namespace, which it cannot see exiting.
+  static constexpr std::chrono::seconds kUnseenMax{5};
 
   // Returns FailedPrecondition, with what to do about it, if another larderd serves the directory.
   // Also returns an error if the directory or the lock file cannot be used, or is not safe to use.
+  // Calls `waits` with a text for the operator before it waits for a daemon that exits.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<LockFile>> Acquire(
-      const std::string& socket_dir);
+      const std::string& socket_dir,
+      absl::FunctionRef<void(const std::string&)> waits = [](const std::string&) {});
   ~LockFile();
   LockFile(const LockFile&) = delete;
   LockFile& operator=(const LockFile&) = delete;

@@ -101,7 +101,7 @@ Shares::Limits Shares::LimitsOf(const Sizes& sizes) {
   of(ShareKind::kEngines) = {.all = 4096};
   of(ShareKind::kVariants) = {.all = 65'534};
   of(ShareKind::kNumbers) = {.all = 65'534};  // VariantTable::kVariantsMax
-  of(ShareKind::kContents) = {.all = 16'384};
+  of(ShareKind::kContents) = {.all = 262'144};
   of(ShareKind::kRegistrationBytes) = {.all = sizes.registrations.value()};
   of(ShareKind::kLeases) = {.all = 131'072};  // about 300 B each
   of(ShareKind::kDevicePlaces) = {.all = 1 << 20};

@@ -55,7 +55,7 @@ enum class ShareKind : uint8_t {
   kEngines,            // known engine ids
   kVariants,           // variants of all registrations
   kNumbers,            // numbers of variants, released only by a restart
-  kContents,           // contents of all registrations
+  kContents,           // contents of registrations, and those whose ids sessions keep
   kRegistrationBytes,  // bytes of names and numbers in registrations
   kLeases,             // leases, including revoked ones until they are acknowledged
   kLeasedBytes,        // bytes that leases hold; a block under two leases counts twice

@@ -15,14 +15,6 @@ namespace {
 constexpr Duration kRetryAfterLongCalls = std::chrono::seconds(1);
 constexpr size_t kPageBytesMax = 1 << 20;  // of instances; the first of a page may be larger
 
-// Removes the salts of contents.  A salt keeps users apart: only a user that knows it can compute
-// the digests of the blocks stored with it.
-void HideSalts(std::vector<wire::InstanceInfo>* instances) {
-  for (wire::InstanceInfo& instance : *instances) {
-    for (ContentSpec& content : instance.contents) content.salt.clear();
-  }
-}
-
 }  // namespace
 
 CacheService::CacheService(Socket socket, SessionDeps& deps, const SessionTable& sessions,
@@ -63,7 +55,7 @@ void CacheService::AnswerLookup(UnaryCall& call, const v1::LookupRequest& reques
   if (!tokens.empty()) query.digests = Chain(content_id, tokens);
   wire::LookupResult result;
   result.boot_id = deps_.boot_id;
-  result.instances = deps_.instances.Lookup(content_id, query.digests, query.engine_id);
+  result.instances = deps_.instances.Lookup(query.content, query.digests, query.engine_id);
   wire::Encode(result, reply);
   deps_.counters.latencies.lookup.Observe(deps_.clock.Now() - begun);
   call.Finish(absl::OkStatus());
@@ -81,7 +73,6 @@ void CacheService::AnswerListInstances(UnaryCall& call, const v1::ListInstancesR
     InstanceTable::Page found =
         deps_.instances.List(query.page_token, query.page_size, kPageBytesMax);
     page.instances = std::move(found.instances);
-    if (for_engines_) HideSalts(&page.instances);
     if (found.more) page.next_page_token = page.instances.back().engine_id;
     wire::Encode(page, reply);
   }

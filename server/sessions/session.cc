@@ -1,13 +1,16 @@
 #include "server/sessions/session.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/instances/device_table.h"
 #include "server/instances/directive_queue.h"
 #include "server/sessions/damage_checks.h"
+#include "server/sessions/promise_table.h"
 #include "storage/status_macros.h"
+#include "storage/tiering/tier_worker.h"
 
 namespace larder {
 namespace {
@@ -24,7 +27,7 @@ bool IsShort(const wire::Grant& grant) {
 
 bool HasAnswers(const wire::Down& down) {
   return !down.registered.empty() || !down.published.empty() || !down.reserved.empty() ||
-         !down.grants.empty();
+         !down.promised.empty() || !down.grants.empty();
 }
 
 // Limits the size of the answers that one message can cause.  Returns InvalidArgument if its
@@ -32,6 +35,12 @@ bool HasAnswers(const wire::Down& down) {
 absl::Status CheckAnswerSize(const wire::Up& up) {
   size_t keys = 0;
   size_t tables = 0;
+  size_t steps = 0;
+  for (const wire::Promise& p : up.promises) steps += p.digests.size();
+  if (steps > wire::kLookupDigestsMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "promises: ", steps, " steps in one message; at most ", wire::kLookupDigestsMax));
+  }
   for (const wire::Acquire& a : up.acquires) {
     keys += a.digests.size();
     if (a.want_tables) tables += a.digests.size();
@@ -85,6 +94,7 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
   wire::Down down;
   bool released = false;
   size_t promised = 0;  // extents
+  std::vector<Promoter::Prepared> reads;
   {
     MutexLock lock(mu_);
     if (closed_) return absl::OkStatus();
@@ -104,6 +114,7 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     // Cancels are for leases that the client keeps, because releasing a lease ends its reads too.
     leases_.Cancel(up.cancels);
     promised = HandleWrites(up, &down);
+    HandlePromises(up, &down, &reads);
     HandleAcquires(up, &released, &down);
     // A reader's report alone drops no block: the daemon checks the bytes itself.
     for (const wire::DamageReport& d : up.damaged) {
@@ -119,15 +130,12 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
   }
   // Device reports are handled before answers to directives, since a report may remove the blocks
   // that such an answer says were dropped.
-  absl::Status reported;
   for (const wire::DeviceBlocks& d : up.device_blocks) {
-    if (reported.ok()) reported = device_.Report(d);
+    if (!device_.Report(d).ok()) ++deps_.counters.device_reports_refused;
   }
-  if (reported.ok()) {
-    for (const wire::DirectiveDone& d : up.directives_done) deps_.directives.Done(id(), d);
-  }
+  for (const wire::DirectiveDone& d : up.directives_done) deps_.directives.Done(id(), d);
+  if (!reads.empty()) deps_.promises.StartReads(std::move(reads), &deps_.disk->promoter());
   leases_.StartReads();
-  LARDER_RETURN_IF_ERROR(reported);  // the session ends, which returns what was granted
   // If little of the pool is free, evicts some blocks in advance, so that the writer's next reserve
   // may find free memory.
   if (promised > 0) deps_.store.EvictToWatermark(std::min(promised, kEvictionsMax));
@@ -171,6 +179,41 @@ size_t AttachedSession::HandleWrites(wire::Up& up, wire::Down* down) {
   return promised;
 }
 
+void AttachedSession::HandlePromises(const wire::Up& up, wire::Down* down,
+                                     std::vector<Promoter::Prepared>* reads) {
+  if (up.promises.empty()) return;
+  const TimePoint begun = deps_.clock.Now();
+  const bool disk =
+      context_.tiers && deps_.disk != nullptr && deps_.disk->promoter().worth_asking();
+  const PromiseTable::Caller caller{
+      .session = id(),
+      .engine_id = context_.engine_id,
+      .account = context_.account,
+      .tell = [context = &context_, session = context_.self](wire::Down news) {
+        if (const std::shared_ptr<const void> alive = session.lock())
+          context->outlet.Send(std::move(news));
+      }};
+  size_t blocks = PromiseTable::kBlocksMax;
+  for (const wire::Promise& p : up.promises) {
+    wire::Promised& answer = down->promised.emplace_back();
+    answer.id = p.id;
+    if (context_.Drained()) {
+      answer.status = BlockStatus::kCancelled;
+    } else if (p.promise) {
+      answer = deps_.promises.Join(caller, p);
+    } else if (const auto variants = registrations_.FindAll(p.variants); !variants) {
+      answer.status = BlockStatus::kInvalid;
+    } else {
+      PromiseTable::Answer made =
+          deps_.promises.Make(caller, LeaseId{context_.NewId()}, p, *variants,
+                              disk ? &deps_.disk->promoter() : nullptr, &blocks);
+      answer = std::move(made.promised);
+      std::ranges::move(made.reads, std::back_inserter(*reads));
+    }
+  }
+  deps_.counters.latencies.acquire.Observe(deps_.clock.Now() - begun);
+}
+
 void AttachedSession::HandleAcquires(const wire::Up& up, bool* released, wire::Down* down) {
   if (up.acquires.empty()) return;
   const TimePoint begun = deps_.clock.Now();
@@ -199,6 +242,7 @@ void AttachedSession::CountRequests(const wire::Up& up) {
   if (!up.registers.empty()) deps_.counters.requests_register += up.registers.size();
   if (!up.publishes.empty()) deps_.counters.requests_publish += up.publishes.size();
   if (!up.reserves.empty()) deps_.counters.requests_reserve += up.reserves.size();
+  if (!up.promises.empty()) deps_.counters.requests_promise += up.promises.size();
   if (!up.acquires.empty()) deps_.counters.requests_acquire += up.acquires.size();
 }
 
@@ -212,7 +256,8 @@ absl::Status AttachedSession::Attach(const wire::Hello& hello) {
   attached.boot_id = deps_.boot_id;
   attached.tenant = deps_.tenant;
   attached.feature_bits = wire::kFeatureTiers | wire::kFeatureCodecs | wire::kFeatureDeviceBlocks |
-                          wire::kFeatureDirectives | wire::kFeatureCopiedReads;
+                          wire::kFeatureDirectives | wire::kFeatureCopiedReads |
+                          wire::kFeaturePromises;
   ChooseModes(hello, &attached);
   const uint64_t features = hello.feature_bits & attached.feature_bits;
   if ((features & wire::kFeatureDirectives) != 0) device_.TakeDirectives();
@@ -394,6 +439,7 @@ void AttachedSession::OnClosed() {
   }
   // The page's words are cleared before an extent of the session can be given to another holder.
   if (context_.page) context_.page->ClearAll();
+  deps_.promises.EndSession(id());
   leases_.End(&touchable);
   reservations_.End(clean, &touchable);
   if (!context_.process) return;
@@ -403,7 +449,9 @@ void AttachedSession::OnClosed() {
 
 void AttachedSession::PutInQuarantine(SessionHoldings holdings) {
   // The process stays charged for as long as the quarantine keeps its leases and extents.
-  const auto charges = std::make_shared<std::vector<Shares::Ticket>>(std::move(holdings.charges));
+  using Charges = std::pair<std::vector<Shares::Ticket>, std::vector<LedgerHold>>;
+  const auto charges =
+      std::make_shared<Charges>(std::move(holdings.charges), std::move(holdings.under_promises));
   // Counted before Put, because a CLEAN frame, which the process may send right after Put,
   // decrements the count.
   const bool counted = deps_.processes.AddQuarantine(process());

@@ -101,6 +101,10 @@ class AttachedSession {
   void ChooseModes(const wire::Hello& hello, wire::Attached* attached);
   // Handles the publishes and reserves of a message.  Returns how many extents it reserved.
   size_t HandleWrites(wire::Up& up, wire::Down* down) LARDER_REQUIRES(mu_);
+  // Answers the promises of a message.  Appends to *reads what must be started once the answers are
+  // sent.
+  void HandlePromises(const wire::Up& up, wire::Down* down, std::vector<Promoter::Prepared>* reads)
+      LARDER_REQUIRES(mu_);
   // Answers the acquires of a message.  If a block of an acquire is FULL and *released is false,
   // handles the message's releases, sets *released, and tries the acquire again.
   void HandleAcquires(const wire::Up& up, bool* released, wire::Down* down) LARDER_REQUIRES(mu_);

@@ -29,10 +29,12 @@
 #include "server/processes/staging_table.h"
 #include "server/runtime/shares.h"
 #include "server/runtime/worker_pool.h"
+#include "server/sessions/hold_ledger.h"
 #include "server/sessions/quarantine.h"
 #include "server/sessions/session_page.h"
 #include "storage/check.h"
 #include "storage/clock.h"
+#include "storage/format/prefix.h"
 #include "storage/memory/copy_kernels.h"
 #include "storage/mutex.h"
 #include "storage/store/block_store.h"
@@ -42,6 +44,7 @@ namespace larder {
 class DamageChecks;    // server/sessions/damage_checks.h
 class DeviceTable;     // server/instances/device_table.h
 class DirectiveQueue;  // server/instances/directive_queue.h
+class PromiseTable;    // server/sessions/promise_table.h
 class TierWorker;      // storage/tiering/tier_worker.h
 
 // Where a session sends its answers.  The methods are called from any thread, possibly under the
@@ -113,6 +116,7 @@ struct SessionDeps {
   DirectiveQueue& directives;
   Shares& shares;
   DamageChecks& damage_checks;
+  PromiseTable& promises;
   TierWorker* disk = nullptr;  // null without a disk
 };
 
@@ -169,6 +173,7 @@ struct SessionHoldings {
   std::vector<BlockLease> leases;
   std::vector<ExtentReservation> extents;
   std::vector<Shares::Ticket> charges;
+  std::vector<LedgerHold> under_promises;  // charges for blocks of `leases`
 };
 
 // A variant that a session registered.  The session's messages name it by its position among the
@@ -177,6 +182,7 @@ struct SessionVariant {
   VariantIndex index = VariantIndex::kNone;
   uint32_t block_tokens = 0;
   uint32_t layers = 0;
+  GroupRule rule = {};
 };
 
 // Charges `account` for the answers that a session's client has not read: afterwards *charged

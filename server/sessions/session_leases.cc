@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "server/sessions/promise_table.h"
 #include "storage/tiering/tier_worker.h"
 
 namespace larder {
@@ -25,6 +26,16 @@ bool Accepts(const wire::Acquire& request, const BlockMetadata& metadata) {
     }
   }
   return true;
+}
+
+// Returns the blocks that a lease holds, each once.
+std::vector<HoldLedger::Block> ChargedBlocks(const BlockStore::AcquireResult& held) {
+  std::vector<HoldLedger::Block> blocks;
+  for (const BlockIndex::Held& block : held.blocks) {
+    if (block.ref.value != 0 && !block.repeated)
+      blocks.push_back({block.ref, block.extent.bytes()});
+  }
+  return blocks;
 }
 
 void RefuseAll(BlockStatus status, wire::Grant* grant) {
@@ -100,7 +111,10 @@ HoldWhat SessionLeases::TiersToHold() const {
 
 BlockStore::AcquireResult SessionLeases::Hold(const wire::Acquire& request, VariantIndex variant,
                                               HoldWhat what, std::vector<EntryRef>* crowded) {
-  const ByteCount budget(context_.account.Room(ShareKind::kLeasedBytes));
+  const ByteCount room(context_.account.Room(ShareKind::kLeasedBytes));
+  // What the ledger has need not be charged (Charge).
+  const std::shared_ptr<HoldLedger> ledger = LedgerOf(request);
+  const ByteCount budget = ledger == nullptr ? room : room + ledger->bytes();
   const auto may_crowd = [&](EntryRef block) LARDER_NO_THREAD_SAFETY_ANALYSIS {
     uint32_t& mine = crowded_[block.value];
     if (mine >= kCrowdedMax) return false;
@@ -108,7 +122,16 @@ BlockStore::AcquireResult SessionLeases::Hold(const wire::Acquire& request, Vari
     crowded->push_back(block);
     return true;
   };
-  return deps_.store.Acquire(variant, request.digests, budget, what, may_crowd);
+  BlockStore::AcquireResult held =
+      deps_.store.Acquire(variant, request.digests, budget, what, may_crowd);
+  if (ledger == nullptr || held.lease.held_bytes() <= room) return held;
+  LedgerHold known;
+  if (held.lease.held_bytes() - ledger->AddKnown(ChargedBlocks(held), &known) <= room) return held;
+  // The ledger's bytes are of other blocks.
+  held = {};
+  Uncrowd(*crowded);
+  crowded->clear();
+  return deps_.store.Acquire(variant, request.digests, room, what, may_crowd);
 }
 
 void SessionLeases::Uncrowd(std::span<const EntryRef> blocks) {
@@ -140,7 +163,7 @@ void SessionLeases::Grant(const wire::Acquire& request, const SessionVariant& va
   }
   if (grant->retry_after_ms > 0) context_.account.CountRefused(ShareKind::kLeasedBytes);
   if (!any) return;  // destroying `held` returns its blocks
-  const bool charged = Charge(held.lease.held_bytes(), &record);
+  const bool charged = Charge(request, held, &record);
   // A session without a page reads nothing in place, so its lease needs no word.
   std::optional<uint32_t> word = 0;
   if (context_.page && charged) word = context_.page->AllocateWord(id.value);
@@ -168,11 +191,20 @@ void SessionLeases::Grant(const wire::Acquire& request, const SessionVariant& va
   leases_.emplace(id, std::move(record));
 }
 
-bool SessionLeases::Charge(ByteCount bytes, Record* record) const {
+bool SessionLeases::Charge(const wire::Acquire& request, const BlockStore::AcquireResult& held,
+                           Record* record) const {
   record->place = context_.account.Take(ShareKind::kLeases).ticket;
   if (!record->place) return false;
+  ByteCount bytes = held.lease.held_bytes();
+  if (const std::shared_ptr<HoldLedger> ledger = LedgerOf(request))
+    bytes -= ledger->AddKnown(ChargedBlocks(held), &record->under_promise);
   record->bytes = context_.account.Take(ShareKind::kLeasedBytes, bytes).ticket;
   return static_cast<bool>(record->bytes);
+}
+
+std::shared_ptr<HoldLedger> SessionLeases::LedgerOf(const wire::Acquire& request) const {
+  if (!request.promised_lease) return nullptr;
+  return deps_.promises.Under(context_.engine_id, context_.account, request.promised_lease);
 }
 
 bool SessionLeases::ByCopies(const wire::Acquire& request) const {
@@ -369,6 +401,7 @@ void SessionLeases::OnCopied(LeaseId lease) {
 
 void SessionLeases::LetGo(Record& record) {
   record.bytes.Reset();
+  record.under_promise.Reset();
   record.lease.Reset();
   record.window.reset();
   record.deadline = TimePoint::max();
@@ -463,7 +496,7 @@ void SessionLeases::Release(std::span<const LeaseId> leases) {
   for (const LeaseId id : leases) {
     if (!id) continue;
     if (!leases_.contains(id)) {
-      ++deps_.counters.unknown_releases;
+      if (!deps_.promises.Release(context_.id, id)) ++deps_.counters.unknown_releases;
       continue;
     }
     ReleaseLocked(id);
@@ -545,6 +578,7 @@ void SessionLeases::End(SessionHoldings* touchable) {
     if (record.copied) continue;  // the process cannot access its blocks
     touchable->charges.push_back(std::move(record.place));
     touchable->charges.push_back(std::move(record.bytes));
+    touchable->under_promises.push_back(std::move(record.under_promise));
     touchable->leases.push_back(std::move(record.lease));
     std::ranges::move(record.decoded, std::back_inserter(touchable->extents));
   }

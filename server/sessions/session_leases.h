@@ -85,6 +85,7 @@ class SessionLeases final : private FillingHost {
     std::vector<ExtentReservation> decoded;  // the lease's own extents, with decoded blocks
     Promoter::Prepared promotion;            // reads from disk for the lease; may be null
     Shares::Ticket place, bytes;             // charges for the lease
+    LedgerHold under_promise;                // for its blocks that a promise's ledger has
     std::vector<EntryRef> crowded;           // the lease's blocks that crowded_ counts
   };
   struct Promotion;
@@ -108,8 +109,12 @@ class SessionLeases final : private FillingHost {
   void Grant(const wire::Acquire& request, const SessionVariant& variant, LeaseId id,
              BlockStore::AcquireResult& held, Promoter::Prepared promotion, wire::Grant* grant)
       LARDER_REQUIRES(mu_);
-  // Charges a lease to the session's account.  Returns false if there is no share left for it.
-  [[nodiscard]] bool Charge(ByteCount bytes, Record* record) const;
+  // Charges a lease to the session's account, except for what the ledger of the request's promise
+  // has.  Returns false if there is no share left for it.
+  [[nodiscard]] bool Charge(const wire::Acquire& request, const BlockStore::AcquireResult& held,
+                            Record* record) const;
+  // Returns the ledger of the promise that the request names; null if there is none.
+  [[nodiscard]] std::shared_ptr<HoldLedger> LedgerOf(const wire::Acquire& request) const;
   // Returns the answer for one key of the request.  Without `encoded`, an encoded block is not
   // given as it is, even to a client that accepts its codec.
   [[nodiscard]] wire::BlockGrant GrantOne(const wire::Acquire& request,

@@ -61,6 +61,31 @@ struct SessionReservations::Job {
   std::string message LARDER_GUARDED_BY(mu);  // the first reason that a thread found
 };
 
+bool SessionReservations::LeaveOutTaken(const wire::Reserve& request, std::vector<ByteCount>* sizes,
+                                        wire::Reserved* answer) const {
+  *sizes = request.bytes;
+  if (request.digests.empty()) return true;
+  const std::optional<SessionVariant> variant = registered_.Find(request.variant);
+  if (!variant) {
+    answer->status = BlockStatus::kInvalid;
+    answer->message = "variant: not registered by this session";
+    return false;
+  }
+  std::vector<BlockIndex::Presence> known(request.digests.size());
+  deps_.store.index().Lookup(variant->index, request.digests, known);
+  sizes->clear();
+  for (size_t i = 0; i < known.size(); ++i) {
+    if (known[i].tiers == 0) {
+      sizes->push_back(request.bytes[i]);
+    } else {
+      answer->taken.push_back(static_cast<uint32_t>(i));
+    }
+  }
+  if (!sizes->empty()) return true;
+  answer->status = BlockStatus::kDuplicate;
+  return false;
+}
+
 wire::Reserved SessionReservations::Reserve(const wire::Reserve& request) {
   wire::Reserved answer;
   answer.id = request.id;
@@ -74,14 +99,15 @@ wire::Reserved SessionReservations::Reserve(const wire::Reserve& request) {
     answer.message = "larderd is draining";
     return answer;
   }
+  std::vector<ByteCount> sizes;
+  if (!LeaveOutTaken(request, &sizes, &answer)) return answer;
   // Charged before memory is reserved, because a request that is refused must not have evicted
   // blocks.
   ByteCount total;
-  for (const ByteCount bytes : request.bytes)
-    total += ByteCount(RoundUp(bytes.value(), kPageBytes));
+  for (const ByteCount bytes : sizes) total += ByteCount(RoundUp(bytes.value(), kPageBytes));
   Shares::Answer charge = context_.account.Take(ShareKind::kReservedBytes, total);
   BlockStore::ReserveResult result =
-      deps_.store.Reserve(request.bytes, charge.admitted() ? total : ByteCount(0));
+      deps_.store.Reserve(sizes, charge.admitted() ? total : ByteCount(0));
   answer.status = result.status;
   if (result.status == BlockStatus::kFull) answer.message = std::move(charge.why);
   if (result.status == BlockStatus::kInvalid) {
@@ -374,7 +400,8 @@ void SessionReservations::Publish(wire::Publish request, wire::Down* down) {
       !held      ? "reservation: unknown, ended, revoked, or smaller than this"
       : !variant ? "variant: not registered by this session"
       : !registered_.SetContents(&request)
-          ? "content_id: not registered by this session, or another than the parent"
+          ? "content_id: another than the parent, or not among the contents that this session "
+            "registered last (register it again)"
           : nullptr;
   wire::Published answer;
   answer.id = request.id;

@@ -66,6 +66,10 @@ class SessionReservations {
   };
   struct Job;
 
+  // Sets *sizes to those of the blocks whose names are not taken, and answer->taken to the others.
+  // Returns false if *answer is the whole answer.
+  [[nodiscard]] bool LeaveOutTaken(const wire::Reserve& request, std::vector<ByteCount>* sizes,
+                                   wire::Reserved* answer) const;
   [[nodiscard]] std::shared_ptr<Record> Find(ReservationId id) const LARDER_EXCLUDES(mu_);
   void CloseLocked(ReservationId id) LARDER_REQUIRES(mu_);
   // Reduces the charge of a reservation to what it still holds after a publish or an abort, and

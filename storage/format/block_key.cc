@@ -146,6 +146,9 @@ absl::Status VariantSpec::Validate() const {
   }
   if (status.ok()) status = CheckNumber("layers", layers, 1, kLayersMax);
   if (status.ok()) status = CheckNumber("first_layer", first_layer, 0, kFirstLayerMax);
+  if (status.ok() && kind == GroupKind::kWindow && window_tokens == 0) {
+    status = absl::InvalidArgumentError("window_tokens is 0; a window has at least 1 token");
+  }
   return status;
 }
 
@@ -179,8 +182,8 @@ uint16_t EngineNumber(std::string_view engine_id) {
 void AppendChain(const Digest& seed, std::span<const uint32_t> tokens, std::vector<Digest>* out) {
   const size_t steps = tokens.size() / kStepTokens;
   const size_t before = out->size();
+  ChainStep chain(seed);  // before resize, because `seed` may lie in *out
   out->resize(before + steps);
-  ChainStep chain(seed);
   for (size_t i = 0; i < steps; ++i) {
     chain.Next(tokens.data() + i * kStepTokens, &(*out)[before + i]);
   }

@@ -44,6 +44,14 @@ struct ContentSpec {
   friend bool operator==(const ContentSpec&, const ContentSpec&) = default;
 };
 
+// Which blocks of a chain an engine needs to go on after a prefix of it (storage/format/prefix.h).
+enum class GroupKind : uint8_t {
+  kUnknown,  // a kind that a newer client knows; nothing is found for its engine
+  kFull,     // all blocks of the prefix: full attention
+  kWindow,   // those that cover its last `window_tokens` tokens: a sliding window
+  kState,    // the last one, which has the state after its last token: recurrent layers
+};
+
 // How an engine lays out its KV in a block.
 struct VariantSpec {
   std::string dtype;          // 1 to 32 bytes
@@ -54,6 +62,9 @@ struct VariantSpec {
   uint32_t block_tokens = 0;  // a multiple of 16, from 16 to 4,096
   uint32_t layers = 0;        // 1 to 1,024
   uint32_t first_layer = 0;   // at most 65,535
+  // These two are not part of the id: they say how the engine uses the blocks.
+  GroupKind kind = GroupKind::kFull;
+  uint32_t window_tokens = 0;  // kWindow: at least 1; otherwise 0
 
   [[nodiscard]] absl::Status Validate() const;
   [[nodiscard]] Digest Id() const;
@@ -81,7 +92,7 @@ struct BlockKey {
 
 // Appends to `out` the digest of each whole step of 16 tokens in `tokens`; tokens after the last
 // whole step are ignored.  `seed` is the content id if the tokens begin the chain, otherwise the
-// digest of the step before them.
+// digest of the step before them; it may lie in `out`.
 void AppendChain(const Digest& seed, std::span<const uint32_t> tokens, std::vector<Digest>* out);
 // Returns the digest of each whole step of 16 tokens in `tokens`; tokens after the last whole step
 // are ignored.  `seed` is the content id if the tokens begin the chain, otherwise the digest of the

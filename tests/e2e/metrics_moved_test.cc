@@ -81,6 +81,31 @@ std::vector<Happening> Happenings() {
          ASSERT_TRUE(at.session_->ReportDevice(at.variant_, {.stored = digests}).ok());
          EXPECT_TRUE(Eventually([&] { return at.Moved("larder_device_blocks_left_out_total"); }));
        }},
+      {"AWrongDeviceReport",
+       {"larder_device_reports_refused_total"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         const TestBlock block = at.maker_.Block(0);
+         const Digest wrong = at.maker_.Block(1).digest;
+         ASSERT_TRUE(at.session_
+                         ->ReportDevice(at.variant_, {.stored = {&wrong, 1},
+                                                      .parent = block.parent,
+                                                      .tokens = block.tokens})
+                         .ok());
+       }},
+      {"APromise",
+       {"larder_promises", "larder_promised_bytes", "larder_requests_total{kind=\"promise\"}"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         ASSERT_EQ(at.Put(0), BlockStatus::kOk);
+         const Digest chain = at.maker_.Block(0).digest;
+         auto asked =
+             at.session_->BeginPromise({.variants = {&at.variant_, 1}, .chain = {&chain, 1}});
+         ASSERT_TRUE(asked.ok() && asked->Wait(std::chrono::seconds(10))) << asked.status();
+         auto promise = asked->Take();
+         ASSERT_TRUE(promise.ok()) << promise.status();
+         at.promise_ = *std::move(promise);
+       }},
       {"PutAndGet",
        {"larder_sessions_total{result=\"attached\"}",
         "larder_requests_total{kind=\"register\"}",

@@ -57,7 +57,9 @@ inline VariantSpec Variant() {
           .group = "full",
           .block_tokens = 64,
           .layers = 3,
-          .first_layer = 7};
+          .first_layer = 7,
+          .kind = GroupKind::kWindow,
+          .window_tokens = 1'024};
 }
 
 inline EngineDevice Device() {
@@ -97,7 +99,12 @@ inline Up FullUp() {
   uniform.segments = UniformTable(3, 100);
   up.publishes = {
       {.id = 8, .reservation = ReservationId{9}, .variant = 1, .blocks = {block, uniform}}};
-  up.reserves = {{.id = 10, .bytes = {ByteCount(1), MiB(1)}, .deadline_ms = 5}};
+  up.reserves = {{.id = 10, .bytes = {ByteCount(1), MiB(1)}, .deadline_ms = 5},
+                 {.id = 12,
+                  .bytes = {ByteCount(1), MiB(1)},
+                  .deadline_ms = 5,
+                  .variant = 1,
+                  .digests = Digests(2)}};
   Acquire acquire{.id = 11,
                   .variant = 1,
                   .digests = Digests(16),
@@ -125,6 +132,20 @@ inline Up FullUp() {
                        .tokens = Tokens(32)}};
   up.damaged = {{.variant = 1, .digests = Digests(1)}};
   up.bye = true;
+  up.promises = {{.id = 13,
+                  .variants = {0, 1},
+                  .digests = Digests(4),
+                  .first_token = 16,
+                  .deadline_ms = 7,
+                  .remaining_bytes = 8,
+                  .promise = {}},
+                 {.id = 14,
+                  .variants = {},
+                  .digests = {},
+                  .first_token = 0,
+                  .deadline_ms = 9,
+                  .remaining_bytes = 0,
+                  .promise = LeaseId{10}}};
   return up;
 }
 
@@ -155,7 +176,8 @@ inline Down FullDown() {
                     .reservation = ReservationId{4},
                     .extents = {extent, {}},
                     .word = 5,
-                    .message = "y"}};
+                    .message = "y",
+                    .taken = {0, 3}}};
   down.published = {{.id = 3, .status = {BlockStatus::kDuplicate}, .message = "z"}};
   const BlockGrant block{
       .status = BlockStatus::kOk, .tier = Tier::kDisk, .extent = extent, .table = Table()};
@@ -181,6 +203,18 @@ inline Down FullDown() {
                       .pinned = true,
                       .valid_unix_ms = 8},
                      Directive{}};
+  down.promised = {{.id = 8,
+                    .status = BlockStatus::kOk,
+                    .promise = LeaseId{9},
+                    .deadline_ms = 10,
+                    .tokens = 48,
+                    .blocks = {{.first_block = 1,
+                                .status = {BlockStatus::kOk, BlockStatus::kPending},
+                                .tiers = {Tier::kHost, Tier::kDisk}},
+                               {}},
+                    .retry_after_ms = 11}};
+  down.promise_ready = {{.promise = LeaseId{9},
+                         .blocks = {{.variant = 1, .block = 2, .status = BlockStatus::kDamaged}}}};
   return down;
 }
 

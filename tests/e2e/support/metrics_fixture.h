@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "client/promise.h"
 #include "tests/e2e/support/frozen.h"
 #include "tests/e2e/support/verb_fixture.h"
 #include "tests/support/eventually.h"
@@ -27,6 +28,7 @@ class MetricsTest : public VerbTest, public ::testing::WithParamInterface<Happen
   // What a test holds until the metrics have been checked.
   std::optional<Lease> lease_;
   std::optional<Reservation> reservation_;
+  std::optional<Promise> promise_;
   std::unique_ptr<ChildEngine> engine_;
   std::unique_ptr<RawSession> raw_;
   FileDescriptor socket_;

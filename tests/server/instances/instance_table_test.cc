@@ -50,7 +50,7 @@ class InstanceTableTest : public ::testing::Test {
               BlockStatus::kOk);
   }
   std::vector<wire::InstanceHit> Lookup(std::string_view engine = "") {
-    return table_.Lookup(Content().Id(), chain_, engine);
+    return table_.Lookup(Content(), chain_, engine);
   }
 
   StoreFixture f_;
@@ -84,6 +84,49 @@ TEST_F(InstanceTableTest, GroupsMayHaveDifferentBlockSizes) {
   for (size_t step = 0; step < 10; ++step) Store((*index)[0], step);
   Store((*index)[1], 3);
   EXPECT_EQ(Lookup().at(0).tiers.at(0).ranges, (std::vector<TokenRange>{{0, 64}}));
+}
+
+// Full attention needs all blocks of a prefix, a window the last ones, recurrent layers the last.
+TEST_F(InstanceTableTest, TheAnswerIsTheLongestPrefixThatAllGroupsCanServe) {
+  const ContentSpec content = Content();
+  VariantSpec full = Variant(0, 1, 16), window = Variant(0, 1, 16), state = Variant(0, 1, 32);
+  window.group = "sliding";
+  window.kind = GroupKind::kWindow;
+  window.window_tokens = 40;  // three blocks of 16
+  state.group = "state";
+  state.kind = GroupKind::kState;
+  const auto index = table_.Register("e", {&content, 1}, std::vector{full, window, state});
+  ASSERT_TRUE(index.ok()) << index.status();
+  for (const size_t step : {0, 1, 2, 3, 4, 5, 6, 7, 8}) Store((*index)[0], step);
+  for (const size_t step : {3, 4, 5, 6, 7}) Store((*index)[1], step);
+  EXPECT_TRUE(Lookup().empty()) << "there is no state";
+  Store((*index)[2], 9);
+  EXPECT_TRUE(Lookup().empty()) << "full attention lacks step 9";
+  Store((*index)[2], 5);
+  const wire::TierHit host = Lookup().at(0).tiers.at(0);
+  EXPECT_EQ(host.contiguous, TokenCount(96)) << "6 steps: the state after step 5";
+  EXPECT_EQ(host.ranges, (std::vector<TokenRange>{{0, 96}}));
+  EXPECT_EQ(host.bytes, ByteCount((6 + 3 + 1) * kPageBytes));
+  EXPECT_DOUBLE_EQ(host.load_s, 10 * 4096 / 1e9);
+  ASSERT_TRUE(f_.store().Drop((*index)[1], chain_[4]));
+  EXPECT_TRUE(Lookup().empty()) << "a hole in the window";
+  Store((*index)[2], 7);
+  EXPECT_EQ(Lookup().at(0).tiers.at(0).contiguous, TokenCount(128)) << "the hole is further back";
+}
+
+// A client that is newer than the daemon may have groups that the daemon does not know.
+TEST_F(InstanceTableTest, NothingIsFoundForAnUnknownKind) {
+  const ContentSpec content = Content();
+  VariantSpec full = Variant(0, 1), unknown = Variant(0, 1);
+  unknown.group = "other";
+  unknown.kind = GroupKind::kUnknown;
+  const auto index = table_.Register("e", {&content, 1}, std::vector{full, unknown});
+  ASSERT_TRUE(index.ok());
+  for (const VariantIndex variant : *index) Store(variant, 1);
+  EXPECT_TRUE(Lookup().empty());
+  unknown.kind = GroupKind::kState;
+  EXPECT_TRUE(absl::IsInvalidArgument(table_.Register("e", {}, {&unknown, 1}).status()))
+      << "the same blocks cannot have another kind";
 }
 
 TEST_F(InstanceTableTest, TailOfAPartialBlockIsNotCounted) {
@@ -126,7 +169,7 @@ TEST_F(InstanceTableTest, BestInstanceFirstAndFilterByEngine) {
   EXPECT_EQ(Lookup().at(0).engine_id, "b");
   EXPECT_EQ(Lookup("a").size(), 1u);
   EXPECT_TRUE(Lookup("c").empty());
-  EXPECT_TRUE(table_.Lookup(Content("other").Id(), chain_, "").empty());
+  EXPECT_TRUE(table_.Lookup(Content("other"), chain_, "").empty());
 }
 
 TEST_F(InstanceTableTest, RefusedVariantsUseUpNoNumbers) {
@@ -299,14 +342,49 @@ TEST_F(EngineIdTest, AnIdWithoutAnOwnerCanBeTakenAndPassesOn) {
   EXPECT_EQ(Models(), std::vector{poison_.model});
 }
 
-TEST_F(EngineIdTest, TheOwnersNextSessionFindsItsRegistration) {
+TEST_F(EngineIdTest, RegistrationsOfSessionsThatOverlapAreMerged) {
   ASSERT_TRUE(table_.SessionBegan("e", Session(1), &first_).ok());
   ASSERT_TRUE(Register(content_, variant_, first_));
+  ASSERT_TRUE(table_.SessionBegan("e", Session(2), &again_).ok());
+  table_.SessionEnded("e", SessionId{1});
+  ASSERT_TRUE(Register(poison_, rank_, again_));
+  EXPECT_EQ(Models().size(), 2u);
+  EXPECT_TRUE(told_.empty());
+}
+
+// The engine may have come back with another block size, dtype or number of ranks.
+TEST_F(EngineIdTest, TheFirstSessionBeginsANewRegistration) {
+  ASSERT_TRUE(table_.SessionBegan("e", Session(1), &first_).ok());
+  ASSERT_TRUE(Register(content_, rank_, first_));
+  const uint64_t held = shares_.held(ShareKind::kVariants);
   table_.SessionEnded("e", SessionId{1});
   ASSERT_TRUE(table_.SessionBegan("e", Session(2), &again_).ok());
-  ASSERT_TRUE(Register(poison_, rank_, again_));
-  EXPECT_EQ(Models().size(), 2u) << "registrations of an engine's sessions are merged";
-  EXPECT_TRUE(told_.empty());
+  EXPECT_EQ(Models(), std::vector{content_.model})
+      << "the former one stays until the next Register";
+  ASSERT_TRUE(Register(content_, variant_, again_));
+  EXPECT_EQ(table_.Find("e").variants, std::vector{variant_});
+  EXPECT_EQ(shares_.held(ShareKind::kVariants), held);
+  EXPECT_EQ(first_.OfUid().held(ShareKind::kEngines), 1u);
+  Store(*f_.store().index().FindVariant(variant_.Id()), 1);
+  ASSERT_EQ(Lookup().size(), 1u) << "no variant of the former registration hides the block";
+  // Another process attaches between two registers of the same life.
+  ASSERT_TRUE(table_.SessionBegan("e", Session(3), &first_).ok());
+  ASSERT_TRUE(Register(content_, rank_, first_));
+  EXPECT_EQ(table_.Find("e").variants.size(), 2u);
+}
+
+// A user that has used up its share can still come back: the former registration's place is free.
+TEST_F(EngineIdTest, ANewRegistrationUsesTheShareOfTheFormer) {
+  Shares::Limits limits = Shares::LimitsOf({});
+  limits[static_cast<size_t>(ShareKind::kVariants)].all = 1;
+  Shares shares(limits);
+  const Shares::Account who = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
+  for (uint64_t life = 1; life < 4; ++life) {
+    ASSERT_TRUE(table_.SessionBegan("e", Session(life), &who).ok());
+    EXPECT_TRUE(Register(content_, Variant(0, 1, 32 * static_cast<uint32_t>(life)), who));
+    EXPECT_FALSE(Register(content_, rank_, who)) << "the share is used up";
+    table_.SessionEnded("e", SessionId{life});
+  }
 }
 
 TEST_F(InstanceTableTest, OneUidGetsItsShareAndCollectReleasesIt) {
@@ -488,6 +566,44 @@ TEST_F(InstanceTableTest, PagesCoverAllEnginesAndAreBounded) {
   EXPECT_EQ(table_.List("", 7, 1).instances.size(), 1u)
       << "a page has at least one instance, however large";
   EXPECT_FALSE(table_.List("engine-49", 7, 1).more);
+}
+
+// Salts, LoRA names and multimodal parts have no limit: they are in the names of blocks.
+TEST_F(InstanceTableTest, LookupAnswersForEveryContentOfAModel) {
+  const VariantSpec variant = Variant(0, 1);
+  int changes = 0;
+  table_.SetOnChange([&](const std::string&) { ++changes; });
+  ContentSpec content = Content();
+  VariantIndex index = VariantIndex::kNone;
+  for (int i = 0; i < 1'000; ++i) {
+    content.salt = std::to_string(i);
+    content.lora = std::to_string(i % 100);
+    content.multimodal = std::to_string(i % 10);
+    const auto registered = table_.Register("e", {&content, 1}, {&variant, 1});
+    ASSERT_TRUE(registered.ok()) << registered.status();
+    index = registered->front();
+  }
+  EXPECT_EQ(changes, 64) << "a content that List does not report is not written to disk";
+  content.salt = "never registered";
+  const std::vector<Digest> chain = Chain(content.Id(), testing::TestTokens(1, 160));
+  EXPECT_TRUE(table_.Lookup(content, chain, "").empty());
+  chain_ = chain;
+  Store(index, 1);
+  EXPECT_EQ(table_.Lookup(content, chain, "").size(), 1u);
+  content.revision = "other";
+  EXPECT_TRUE(table_.Lookup(content, chain, "").empty());
+  const std::vector<ContentSpec> listed = table_.Find("e").contents;
+  EXPECT_EQ(listed.size(), 64u);
+  for (const ContentSpec& one : listed) EXPECT_EQ(one.salt + one.multimodal, "");
+  // Further models take the places of LoRAs.
+  for (int i = 0; i < 63; ++i) {
+    const ContentSpec other = Content(absl::StrCat("other", i));
+    ASSERT_TRUE(table_.Register("e", {&other, 1}, {}).ok()) << i;
+  }
+  EXPECT_EQ(table_.Find("e").contents.size(), 64u);
+  EXPECT_EQ(table_.Lookup(Content(), chain, "").size(), 1u) << "one of each model stays";
+  const ContentSpec more = Content("more");
+  EXPECT_TRUE(absl::IsResourceExhausted(table_.Register("e", {&more, 1}, {}).status()));
 }
 
 TEST_F(InstanceTableTest, LimitsAreExact) {

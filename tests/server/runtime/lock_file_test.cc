@@ -84,6 +84,39 @@ TEST_F(LockFileTest, AKilledDaemonHoldsNothing) {
   close(ready[1]);
 }
 
+// A killed daemon has the lock until its memory is free.  Here it keeps it for another reason: the
+// process that holds the descriptor is a zombie, and a child of it has the descriptor, too.
+TEST_F(LockFileTest, WaitsForADaemonThatExits) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t daemon = fork();
+  if (daemon == 0) {
+    const auto lock = LockFile::Acquire(dir_);
+    const pid_t child = fork();
+    if (child == 0) {
+      usleep(300'000);  // what the kernel would need
+      _exit(0);
+    }
+    const char ok = lock.ok() ? 1 : 0;
+    if (write(ready[1], &ok, 1) != 1) _exit(1);
+    pause();
+    _exit(0);
+  }
+  char ok = 0;
+  ASSERT_EQ(read(ready[0], &ok, 1), 1);
+  ASSERT_EQ(ok, 1);
+  EXPECT_EQ(LockFile::Acquire(dir_).status().code(), absl::StatusCode::kFailedPrecondition)
+      << "the daemon runs";
+  kill(daemon, SIGKILL);
+  std::string told;
+  EXPECT_TRUE(LockFile::Acquire(dir_, [&](const std::string& what) { told += what; }).ok());
+  EXPECT_EQ(told, "another larderd (pid " + std::to_string(daemon) +
+                      ") still has the lock; waiting for it");
+  waitpid(daemon, nullptr, 0);
+  close(ready[0]);
+  close(ready[1]);
+}
+
 TEST_F(LockFileTest, MakesTheDirectoryOrSaysWhyItCannot) {
   EXPECT_TRUE(LockFile::Acquire(dir_ + "/new").ok());
   EXPECT_THAT(Message(LockFile::Acquire(dir_ + "/no/such").status()), HasSubstr("cannot create"));

@@ -11,6 +11,7 @@
 #include "server/instances/device_table.h"
 #include "server/instances/directive_queue.h"
 #include "server/sessions/damage_checks.h"
+#include "server/sessions/promise_table.h"
 #include "server/sessions/quarantine.h"
 #include "server/sessions/session.h"
 #include "server/sessions/session_table.h"
@@ -101,6 +102,7 @@ class SessionFixture {
   Counters counters_;
   SessionTable sessions_;
   DamageChecks damage_checks_{store_.store(), counters_};
+  PromiseTable promises_{store_.store(), store_.clock()};
   DeviceTable devices_{store_.store().index().events()};
   DirectiveQueue directives_{devices_, store_.clock(), UnixMilliseconds, counters_,
                              [this](SessionId id, VariantIndex variant, wire::Directive directive) {
@@ -124,7 +126,8 @@ class SessionFixture {
                     .devices = devices_,
                     .directives = directives_,
                     .shares = shares_,
-                    .damage_checks = damage_checks_};
+                    .damage_checks = damage_checks_,
+                    .promises = promises_};
 };
 
 }  // namespace larder::testing

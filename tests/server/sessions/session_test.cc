@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "server/sessions/session_registrations.h"
 #include "tests/server/sessions/session_driver.h"
 #include "tests/support/eventually.h"
 
@@ -96,6 +97,65 @@ TEST_F(SessionContents, RefusesAContentThatIsNotTheBlocks) {
     EXPECT_EQ(answer.status.at(0), BlockStatus::kInvalid);
     EXPECT_NE(answer.message.find("content_id"), std::string::npos) << answer.message;
   }
+}
+
+// An engine has as many contents as it has users, and may register all of them.
+TEST_F(SessionContents, TheSessionForgetsTheContentsThatWereRegisteredLongestAgo) {
+  Start(wire::WriteMode::kMapped);
+  const auto of_user = [](size_t user) {
+    ContentSpec content = Content();
+    content.salt = std::to_string(user);
+    return content;
+  };
+  const auto registered = [&](size_t begin, size_t end) {
+    wire::Up up;
+    wire::Register& add = up.registers.emplace_back();
+    add.id = 1;
+    for (size_t user = begin; user < end; ++user) add.contents.push_back(of_user(user));
+    EXPECT_TRUE(session_->OnUp(up).ok());
+    const wire::Registered answer = sink_.Next().registered.at(0);
+    EXPECT_EQ(answer.status, BlockStatus::kOk) << answer.message;
+    EXPECT_EQ(answer.content_ids.size(), end - begin);
+    return answer.content_ids.front();
+  };
+  const Digest first = registered(0, 1), second = registered(1, 2);
+  constexpr size_t kMax = SessionRegistrations::kContentsMax;
+  for (size_t at = 2; at < kMax; at += 1'022) registered(at, std::min(at + 1'022, kMax));
+  ASSERT_EQ(PutOf(1, Name(9), first).status.at(0), BlockStatus::kOk);
+  EXPECT_EQ(registered(0, 1), first) << "registering it again keeps it longer";
+  const Digest last = registered(kMax, kMax + 1);
+  EXPECT_EQ(PutOf(2, Name(9), last).status.at(0), BlockStatus::kOk);
+  EXPECT_EQ(PutOf(3, Name(9), first).status.at(0), BlockStatus::kOk);
+  const wire::Published forgotten = PutOf(4, Name(9), second);
+  EXPECT_EQ(forgotten.status.at(0), BlockStatus::kInvalid);
+  EXPECT_NE(forgotten.message.find("register it again"), std::string::npos) << forgotten.message;
+  EXPECT_EQ(registered(1, 2), second);
+  EXPECT_EQ(PutOf(4, Name(9), second).status.at(0), BlockStatus::kOk);
+}
+
+// The writer need not copy what is stored already.
+TEST_F(SessionTest, AReserveThatNamesItsBlocksLeavesOutThoseThatAreStored) {
+  Start(wire::WriteMode::kMapped);
+  ASSERT_EQ(Put(2, std::byte{2}), BlockStatus::kOk);
+  const auto reserve = [&](std::vector<Digest> names, uint32_t variant = 0) {
+    wire::Up up;
+    wire::Reserve& request = up.reserves.emplace_back();
+    request.id = 5;
+    request.variant = variant;
+    request.bytes.assign(names.size(), ByteCount(kBytes));
+    request.digests = std::move(names);
+    EXPECT_TRUE(session_->OnUp(up).ok());
+    return sink_.Next().reserved.at(0);
+  };
+  const wire::Reserved some = reserve({Name(1), Name(2), Name(3)});
+  EXPECT_EQ(some.status, BlockStatus::kOk);
+  EXPECT_EQ(some.taken, std::vector<uint32_t>{1});
+  EXPECT_EQ(some.extents.size(), 2u);
+  const wire::Reserved none = reserve({Name(2)});
+  EXPECT_EQ(none.status, BlockStatus::kDuplicate);
+  EXPECT_EQ(none.reservation, ReservationId{});
+  EXPECT_EQ(none.taken, std::vector<uint32_t>{0});
+  EXPECT_EQ(reserve({Name(1)}, 9).status, BlockStatus::kInvalid);
 }
 
 TEST_F(SessionTest, HelloMustComeFirstAndOnce) {
