@@ -1,0 +1,74 @@
+// Where an EngineCache finds prefixes, and moves blocks to and from the engine's pages.
+//
+// There are two: SessionStore asks a daemon, LoopbackStore keeps blocks in this process, for tests
+// of adapters.  One contract suite (tests/contract/engine_cache_contract.h) covers both.
+//
+// Thread-safety: PageStore from any thread; a Question and a Mover from one thread at a time.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/paged_cache.h"
+#include "storage/types.h"
+
+namespace larder {
+
+class PageStore {
+ public:
+  // Asks how long a prefix is stored.  While the question lives, the answer stays true, because
+  // the store holds the counted blocks (client/promise.h).
+  class Question {
+   public:
+    virtual ~Question() = default;
+    // Takes in what has arrived, without waiting.  Returns true once there is an answer; the other
+    // methods may be called then.
+    [[nodiscard]] virtual bool Poll() = 0;
+    // Tokens from the beginning; 0 if nothing can be loaded.
+    [[nodiscard]] virtual TokenCount tokens() const = 0;
+    // Under which the blocks are read; 0 if they need none.
+    [[nodiscard]] virtual LeaseId promise() const = 0;
+    // Blocks that have yet to be read from disk.
+    [[nodiscard]] virtual size_t pending() const = 0;
+    // The asker waits no longer, although there is no answer.
+    virtual void GiveUp() = 0;
+  };
+
+  // Moves blocks for one thread.
+  class Mover {
+   public:
+    virtual ~Mover() = default;
+    // Loads blocks into pages, and returns a status for each: kOk if all of its bytes are there;
+    // otherwise its pages have undefined content.  Ends early, with kCancelled, after a stop was
+    // requested.  When it returns, nothing writes to the pages any more.
+    [[nodiscard]] virtual std::vector<BlockStatus> Load(std::span<const PagedGet> blocks,
+                                                        LeaseId promise,
+                                                        std::chrono::milliseconds deadline,
+                                                        const std::stop_token& stop) = 0;
+    // Stores blocks, and returns a status for each; kOk and kDuplicate are successes.  When it
+    // returns, nothing reads the pages any more.
+    [[nodiscard]] virtual std::vector<BlockStatus> Store(std::span<const PagedPut> blocks,
+                                                         std::chrono::milliseconds deadline,
+                                                         const std::stop_token& stop) = 0;
+    // Called now and then while there is nothing to move: lets go of a session that is over.
+    virtual void Rest() {}
+  };
+
+  virtual ~PageStore() = default;
+  // Returns OK if questions and moves are served now, otherwise why not.  Never waits.
+  [[nodiscard]] virtual absl::Status status() const = 0;
+  // Asks for the longest prefix of a chain, given by its steps of 16 tokens, beyond `first_token`.
+  // Never waits.  Returns null if the question cannot be asked now.
+  [[nodiscard]] virtual std::unique_ptr<Question> Ask(std::span<const Digest> steps,
+                                                      TokenCount first_token) = 0;
+  // Returns an error if the pages do not fit the blocks.
+  [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<Mover>> MakeMover() = 0;
+};
+
+}  // namespace larder

@@ -1,0 +1,53 @@
+#include "client/engine/loopback_store.h"
+#include "tests/contract/engine_cache_contract.h"
+
+namespace larder {
+namespace {
+
+class LoopbackWorld final : public EngineWorld {
+ public:
+  [[nodiscard]] std::unique_ptr<PageStore> MakeStore(EnginePages& pages) override {
+    auto store =
+        LoopbackStore::Make(pages.device(), pages.Layout(), EnginePages::Payload(), blocks_);
+    EXPECT_TRUE(store.ok()) << store.status();
+    return *std::move(store);
+  }
+  [[nodiscard]] Digest Seed() override {
+    ContentSpec content;
+    content.tenant = "loopback";
+    content.model = "m";
+    return content.Id();
+  }
+  void Break() override { blocks_->Set({.serves = false}); }
+  void Heal() override { blocks_->Set({}); }
+  void Lose(const Digest& digest) override { EXPECT_TRUE(blocks_->Drop(digest)); }
+
+ private:
+  const std::shared_ptr<LoopbackBlocks> blocks_ = std::make_shared<LoopbackBlocks>();
+};
+
+// A daemon that does not answer costs a lookup its patience, and no more.
+TEST(EngineCachePatience, ALookupWithoutAnAnswerIsAMiss) {
+  EnginePages pages;
+  const auto blocks = std::make_shared<LoopbackBlocks>();
+  blocks->Set({.answers = false});
+  EngineCache cache(
+      LoopbackStore::Make(pages.device(), pages.Layout(), EnginePages::Payload(), blocks).value(),
+      {.lookup_patience = std::chrono::milliseconds(30)});
+  const JobId asked = cache.BeginLookup({}, {});
+  EXPECT_EQ(cache.PollLookup(asked), std::nullopt);
+  std::optional<EngineCache::Found> found;
+  EXPECT_TRUE(Eventually([&] { return (found = cache.PollLookup(asked)).has_value(); }));
+  EXPECT_EQ(found->tokens, TokenCount());
+  EXPECT_EQ(cache.stats().impatient, 1u);
+  EXPECT_TRUE(cache.PollLookup(asked).has_value()) << "the answer stays";
+  cache.EndLookup(asked);
+}
+
+INSTANTIATE_TEST_SUITE_P(Loopback, EngineCacheContract,
+                         ::testing::Values(EngineRoad{
+                             "memory", [] { return std::make_unique<LoopbackWorld>(); }}),
+                         [](const auto& road) { return road.param.name; });
+
+}  // namespace
+}  // namespace larder

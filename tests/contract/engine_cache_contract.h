@@ -1,0 +1,360 @@
+// What EngineCache promises over every PageStore (client/engine/engine_cache.h), as tests.  A store
+// provides an EngineWorld, and its test instantiates EngineCacheContract.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/engine/engine_cache.h"
+#include "client/engine/token_chain.h"
+#include "cuda/device.h"
+#include "gtest/gtest.h"
+#include "storage/clock.h"
+#include "storage/format/block_key.h"
+#include "tests/support/eventually.h"
+#include "tests/support/test_scale.h"
+
+namespace larder {
+
+// The pages of an engine, in memory of the host: 16 tokens a page, one page a block.
+class EnginePages {
+ public:
+  static constexpr uint32_t kLayers = 3, kPlanes = 2, kHeads = 2, kRowBytes = 64, kPageTokens = 16,
+                            kPages = 96;
+  static constexpr uint64_t kPageBytes = uint64_t{kPageTokens} * kHeads * kRowBytes;
+  static constexpr uint64_t kPlaneBytes = kPages * kPageBytes;
+
+  EnginePages()
+      : device_(OpenDevice(DeviceWish::kHost).value().device),
+        memory_(device_->Allocate(ByteCount(kLayers * kPlanes * kPlaneBytes)).value()) {}
+
+  [[nodiscard]] Device& device() { return *device_; }
+  [[nodiscard]] PagedLayout Layout() const {
+    PagedLayout layout;
+    layout.layers = kLayers;
+    layout.planes = kPlanes;
+    layout.heads = kHeads;
+    layout.row_bytes = kRowBytes;
+    layout.page_tokens = kPageTokens;
+    layout.pages = kPages;
+    layout.page_stride = kPageBytes;
+    layout.token_stride = kHeads * kRowBytes;
+    layout.head_stride = kRowBytes;
+    for (uint32_t plane = 0; plane < kLayers * kPlanes; ++plane)
+      layout.bases.push_back(memory_->address() + plane * kPlaneBytes);
+    return layout;
+  }
+  [[nodiscard]] static PayloadLayout Payload() {
+    return {.block_tokens = kPageTokens,
+            .order = RowOrder::kTokenHead,
+            .table = UniformTable(kLayers, static_cast<uint32_t>(kPlanes * kPageBytes))};
+  }
+  // Fills a page with bytes that follow from `seed`.
+  void Fill(uint32_t page, uint64_t seed) {
+    for (uint32_t plane = 0; plane < kLayers * kPlanes; ++plane) {
+      std::mt19937_64 random(seed * 1'000 + plane);
+      for (uint64_t at = 0; at < kPageBytes; at += 8) {
+        const uint64_t word = random();
+        std::memcpy(At(plane, page) + at, &word, 8);
+      }
+    }
+  }
+  [[nodiscard]] std::vector<std::byte> Read(uint32_t page) const {
+    std::vector<std::byte> bytes;
+    for (uint32_t plane = 0; plane < kLayers * kPlanes; ++plane)
+      bytes.insert(bytes.end(), At(plane, page), At(plane, page) + kPageBytes);
+    return bytes;
+  }
+
+ private:
+  [[nodiscard]] std::byte* At(uint32_t plane, uint32_t page) const {
+    return reinterpret_cast<std::byte*>(memory_->address() + plane * kPlaneBytes +
+                                        page * kPageBytes);
+  }
+  const std::unique_ptr<Device> device_;
+  const std::unique_ptr<DeviceMemory> memory_;
+};
+
+class EngineWorld {
+ public:
+  virtual ~EngineWorld() = default;
+  [[nodiscard]] virtual std::unique_ptr<PageStore> MakeStore(EnginePages& pages) = 0;
+  [[nodiscard]] virtual Digest Seed() = 0;
+  // From now on the store does not serve, or serves again.
+  virtual void Break() = 0;
+  virtual void Heal() = 0;
+  virtual void Lose(const Digest& digest) = 0;
+};
+
+struct EngineRoad {
+  std::string name;
+  std::function<std::unique_ptr<EngineWorld>()> make;
+};
+
+class EngineCacheContract : public ::testing::TestWithParam<EngineRoad> {
+ protected:
+  static constexpr uint32_t kBlockTokens = EnginePages::kPageTokens;
+
+  void Make(const EngineCache::Options& options = {}) {
+    cache_.reset();
+    cache_ = std::make_unique<EngineCache>(world_->MakeStore(pages_), options);
+    ASSERT_TRUE(Eventually([&] { return cache_->status().ok(); })) << cache_->status();
+  }
+  void SetUp() override { ASSERT_NO_FATAL_FAILURE(Make()); }
+
+  // A chain of blocks, whose pages are filled with bytes that follow from `text` and their number.
+  TokenChain ChainOf(uint32_t text, size_t blocks) {
+    std::vector<uint32_t> tokens(blocks * kBlockTokens);
+    for (uint32_t i = 0; i < tokens.size(); ++i) tokens[i] = text * 1'000'000 + i;
+    TokenChain chain(world_->Seed());
+    chain.Append(tokens);
+    return chain;
+  }
+  static uint64_t SeedOf(uint32_t text, size_t block) { return uint64_t{text} * 10'000 + block; }
+  std::vector<StoreBlock> StoresOf(const TokenChain& chain, uint32_t text,
+                                   uint32_t first_page = 0) {
+    std::vector<StoreBlock> blocks;
+    for (size_t b = 0; b < chain.Blocks(kBlockTokens); ++b) {
+      const auto page = static_cast<uint32_t>(first_page + b);
+      pages_.Fill(page, SeedOf(text, b));
+      const auto tokens = chain.TokensOf(b, kBlockTokens);
+      blocks.push_back({.digest = chain.DigestOf(b, kBlockTokens),
+                        .parent = chain.ParentOf(b, kBlockTokens),
+                        .tokens = {tokens.begin(), tokens.end()},
+                        .pages = {page}});
+    }
+    return blocks;
+  }
+  static std::vector<LoadBlock> LoadsOf(const TokenChain& chain, size_t begin, size_t end,
+                                        uint32_t first_page) {
+    std::vector<LoadBlock> blocks;
+    for (size_t b = begin; b < end; ++b)
+      blocks.push_back({.digest = chain.DigestOf(b, kBlockTokens),
+                        .pages = {static_cast<uint32_t>(first_page + b - begin)}});
+    return blocks;
+  }
+  // Returns the result of a job, which it waits for.
+  JobResult Await(JobId job) {
+    JobResult result;
+    EXPECT_TRUE(Eventually([&] {
+      for (JobResult& one : cache_->Poll()) {
+        EXPECT_TRUE(told_.insert(one.job).second) << "told twice";
+        results_.push_back(std::move(one));
+      }
+      for (JobResult& one : results_) {
+        if (one.job == job) result = one;
+      }
+      return result.job != 0;
+    })) << job;
+    return result;
+  }
+  std::vector<BlockStatus> Store(const TokenChain& chain, uint32_t text) {
+    return Await(cache_->BeginStore(StoresOf(chain, text))).status;
+  }
+  EngineCache::Found Find(const TokenChain& chain, TokenCount first = {}, JobId* id = nullptr) {
+    const JobId asked = cache_->BeginLookup(chain.steps(), first);
+    std::optional<EngineCache::Found> found;
+    EXPECT_TRUE(Eventually([&] { return (found = cache_->PollLookup(asked)).has_value(); }));
+    if (id != nullptr) *id = asked;
+    if (id == nullptr) cache_->EndLookup(asked);
+    return found.value_or(EngineCache::Found{});
+  }
+  // Whether the page has the bytes that were stored for a block.
+  bool IsRight(uint32_t page, uint32_t text, size_t block) {
+    const std::vector<std::byte> found = pages_.Read(page);
+    pages_.Fill(page, SeedOf(text, block));
+    return found == pages_.Read(page);
+  }
+
+  const std::unique_ptr<EngineWorld> world_ = GetParam().make();
+  EnginePages pages_;
+  std::set<JobId> told_;
+  std::vector<JobResult> results_;
+  std::unique_ptr<EngineCache> cache_;
+};
+
+TEST_P(EngineCacheContract, WhatWasStoredIsFoundAndLoaded) {
+  const TokenChain chain = ChainOf(1, 10);
+  EXPECT_EQ(Find(chain).tokens, TokenCount());
+  EXPECT_EQ(Store(chain, 1), std::vector(10, BlockStatus::kOk));
+  JobId lookup = 0;
+  const EngineCache::Found found = Find(chain, {}, &lookup);
+  EXPECT_EQ(found.tokens, TokenCount(160));
+  const JobResult loaded = Await(cache_->BeginLoad(LoadsOf(chain, 0, 10, 40), found.promise));
+  EXPECT_TRUE(loaded.load);
+  EXPECT_EQ(loaded.status, std::vector(10, BlockStatus::kOk));
+  for (uint32_t b = 0; b < 10; ++b) EXPECT_TRUE(IsRight(40 + b, 1, b)) << b;
+  cache_->EndLookup(lookup);
+  EXPECT_EQ(Store(chain, 1), std::vector(10, BlockStatus::kDuplicate));
+  const EngineCache::Stats stats = cache_->stats();
+  EXPECT_EQ(stats.stored, 10u);
+  EXPECT_EQ(stats.duplicates, 10u);
+  EXPECT_EQ(stats.loaded, 10u);
+  EXPECT_EQ(stats.hits, 1u);
+  EXPECT_EQ(stats.misses, 1u);
+}
+
+TEST_P(EngineCacheContract, ALookupCountsWhatLiesBehindTheFirstTokenOnly) {
+  const TokenChain chain = ChainOf(2, 6);
+  (void)Store(chain, 2);
+  EXPECT_EQ(Find(chain, TokenCount(64)).tokens, TokenCount(96));
+  EXPECT_EQ(Find(chain, TokenCount(96)).tokens, TokenCount()) << "the engine has it all";
+  TokenChain longer = chain;
+  longer.Append(std::vector<uint32_t>(40, 7));
+  EXPECT_EQ(Find(longer).tokens, TokenCount(96));
+}
+
+TEST_P(EngineCacheContract, ABlockThatIsGoneIsReportedAndTheOthersAreLoaded) {
+  const TokenChain chain = ChainOf(3, 5);
+  (void)Store(chain, 3);
+  world_->Lose(chain.DigestOf(2, kBlockTokens));
+  EXPECT_EQ(Find(chain).tokens, TokenCount(32));
+  const JobResult loaded = Await(cache_->BeginLoad(LoadsOf(chain, 0, 5, 40)));
+  for (uint32_t b = 0; b < 5; ++b) {
+    EXPECT_EQ(loaded.status[b] == BlockStatus::kOk, b != 2) << b;
+    if (b == 2) continue;
+    EXPECT_TRUE(IsRight(40 + b, 3, b)) << b;
+  }
+}
+
+// While the store does not serve, every question is answered at once, and afterwards it serves
+// again by itself.
+TEST_P(EngineCacheContract, NothingWaitsWhileTheStoreIsGone) {
+  const TokenChain chain = ChainOf(4, 4);
+  (void)Store(chain, 4);
+  world_->Break();
+  ASSERT_TRUE(Eventually([&] { return !cache_->status().ok(); }));
+  Duration slowest{};
+  for (int i = 0; i < 1'000; ++i) {
+    const TimePoint begun = SteadyNow();
+    const JobId asked = cache_->BeginLookup(chain.steps(), {});
+    const auto found = cache_->PollLookup(asked);
+    cache_->EndLookup(asked);
+    slowest = std::max<Duration>(slowest, SteadyNow() - begun);
+    ASSERT_TRUE(found.has_value() && found->tokens == TokenCount());
+  }
+  EXPECT_LT(slowest, std::chrono::milliseconds(500)) << "nothing was waited for";
+  const JobResult load = Await(cache_->BeginLoad(LoadsOf(chain, 0, 4, 40)));
+  for (const BlockStatus status : load.status) EXPECT_NE(status, BlockStatus::kOk);
+  const JobResult store = Await(cache_->BeginStore(StoresOf(ChainOf(5, 4), 5, 10)));
+  for (const BlockStatus status : store.status) EXPECT_NE(status, BlockStatus::kOk);
+  world_->Heal();
+  ASSERT_TRUE(Eventually([&] { return cache_->status().ok(); }));
+  EXPECT_EQ(Store(ChainOf(6, 4), 6), std::vector(4, BlockStatus::kOk));
+  EXPECT_EQ(Find(ChainOf(6, 4)).tokens, TokenCount(64));
+}
+
+TEST_P(EngineCacheContract, WhatDoesNotFitIntoAQueueIsDroppedAndCounted) {
+  EngineCache::Options options;
+  options.store_blocks_max = 8;
+  options.load_blocks_max = 8;
+  ASSERT_NO_FATAL_FAILURE(Make(options));
+  const TokenChain chain = ChainOf(7, 9);
+  EXPECT_EQ(Store(chain, 7), std::vector(9, BlockStatus::kFull));
+  EXPECT_EQ(cache_->stats().dropped, 9u);
+  EXPECT_EQ(Await(cache_->BeginLoad(LoadsOf(chain, 0, 9, 40))).status,
+            std::vector(9, BlockStatus::kFull));
+  EXPECT_EQ(Await(cache_->BeginLoad({})).status.size(), 0u) << "a job without blocks ends too";
+}
+
+// After Cancel nothing writes to the pages any more, and the job is told once.
+TEST_P(EngineCacheContract, AfterCancelThePagesAreTheEnginesAgain) {
+  const TokenChain chain = ChainOf(8, 40);
+  (void)Store(chain, 8);
+  std::mt19937 random(testing::TestSeed());
+  EngineCache::Options options;
+  options.step_blocks = 2;
+  ASSERT_NO_FATAL_FAILURE(Make(options));
+  told_.clear();
+  results_.clear();
+  for (uint64_t round = 0; round < testing::Scaled(1'000); ++round) {
+    const JobId job = cache_->BeginLoad(LoadsOf(chain, 0, 40, 40));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 800));
+    cache_->Cancel(job);
+    std::vector<std::vector<std::byte>> before;
+    for (uint32_t page = 40; page < 80; ++page) {
+      pages_.Fill(page, round);
+      before.push_back(pages_.Read(page));
+    }
+    std::this_thread::yield();
+    for (uint32_t page = 40; page < 80; ++page) ASSERT_EQ(pages_.Read(page), before[page - 40]);
+    const JobResult result = Await(job);
+    EXPECT_EQ(result.status.size(), 40u);
+    cache_->Cancel(job);  // it has ended
+  }
+}
+
+// Two threads begin, poll and cancel at random, while the store comes and goes.  Only this thread
+// starts daemons, because they die with the thread that started them.
+TEST_P(EngineCacheContract, EveryJobEndsOnce) {
+  std::vector<std::jthread> users;
+  std::atomic<size_t> begun = 0, ended = 0, finished = 0;
+  for (uint32_t user = 0; user < 2; ++user) {
+    users.emplace_back([&, user] {
+      std::mt19937 random(testing::TestSeed() + user);
+      for (uint64_t i = 0; i < testing::Scaled(2'000); ++i) {
+        const auto text = static_cast<uint32_t>(100 + random() % 20);
+        const TokenChain chain = ChainOf(text, 1 + random() % 4);
+        const size_t blocks = chain.Blocks(kBlockTokens);
+        const JobId asked = cache_->BeginLookup(chain.steps(), {});
+        const JobId job = random() % 2 == 0
+                              ? cache_->BeginLoad(LoadsOf(chain, 0, blocks, 20 + 10 * user))
+                              : cache_->BeginStore([&] {
+                                  std::vector<StoreBlock> stores;
+                                  for (size_t b = 0; b < blocks; ++b) {
+                                    const auto tokens = chain.TokensOf(b, kBlockTokens);
+                                    stores.push_back({.digest = chain.DigestOf(b, kBlockTokens),
+                                                      .parent = chain.ParentOf(b, kBlockTokens),
+                                                      .tokens = {tokens.begin(), tokens.end()},
+                                                      .pages = {static_cast<uint32_t>(b)}});
+                                  }
+                                  return stores;
+                                }());
+        ++begun;
+        if (random() % 3 == 0) cache_->Cancel(job);
+        (void)cache_->PollLookup(asked);
+        cache_->EndLookup(asked);
+        ended += cache_->Poll().size();
+      }
+      ++finished;
+    });
+  }
+  while (finished < users.size()) {
+    world_->Break();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    world_->Heal();
+    (void)Eventually([&] { return cache_->status().ok() || finished == users.size(); });
+  }
+  users.clear();
+  EXPECT_TRUE(Eventually([&] {
+    ended += cache_->Poll().size();
+    return ended == begun;
+  })) << ended
+      << " of " << begun;
+  ASSERT_TRUE(Eventually([&] { return cache_->status().ok(); }));
+  EXPECT_EQ(Find(ChainOf(90, 2)).tokens, TokenCount());
+  EXPECT_EQ(Store(ChainOf(90, 2), 90), std::vector(2, BlockStatus::kOk));
+  EXPECT_EQ(cache_->stats().loads_waiting, 0u);
+  EXPECT_EQ(cache_->stats().stores_waiting, 0u);
+}
+
+TEST_P(EngineCacheContract, EndsWithJobsUnderWay) {
+  const TokenChain chain = ChainOf(9, 40);
+  for (int i = 0; i < 50; ++i) {
+    (void)cache_->BeginStore(StoresOf(chain, 9));
+    (void)cache_->BeginLoad(LoadsOf(chain, 0, 40, 40));
+    (void)cache_->BeginLookup(chain.steps(), {});
+  }
+  cache_.reset();
+}
+
+}  // namespace larder
