@@ -101,7 +101,7 @@ absl::Status SessionKeeper::Probe(Live& live) const {
 
 void SessionKeeper::Run(const std::stop_token& stop) {
   std::shared_ptr<Live> live;
-  std::vector<std::shared_ptr<Live>> retired;  // that somebody may still use
+  std::vector<std::shared_ptr<Live>> retired;  // callers of Get may still use them
   bool breaker = false;
   std::chrono::milliseconds backoff = options_.backoff_min;
   while (!stop.stop_requested()) {

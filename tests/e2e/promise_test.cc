@@ -181,7 +181,7 @@ TEST_P(PromiseTest, EndsAtItsDeadlineAndWithTheDaemon) {
   EXPECT_TRUE(absl::IsUnavailable(Ask().status()));
 }
 
-// Requests that nobody takes the answer of.
+// The client begins requests and never takes their answers.
 TEST_P(PromiseTest, AbandonedRequestsLeaveNothing) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(Put(kBlocks));

@@ -412,7 +412,7 @@ TEST_F(PromisesTest, ASessionThatHoldsItTwiceReleasesItTwice) {
   EXPECT_EQ(Charged(), 0u);
 }
 
-// Nothing is left of promises that nobody released.
+// Promises that their client does not release end at their deadlines, and leave nothing behind.
 TEST_F(PromisesTest, ThousandsThatTimeOutLeaveNothing) {
   AttachBoth();
   for (const size_t rank : {0, 1}) StoreSteps(rank, 0, kSteps);
