@@ -48,7 +48,6 @@ EngineCache::~EngineCache() {
 
 JobId EngineCache::BeginLookup(std::span<const Digest> steps, TokenCount first_token) {
   auto lookup = std::make_shared<Lookup>();
-  lookup->until = SteadyNow() + options_.lookup_patience;
   bool asked = false;
   {
     MutexLock lock(lookup->mu);
@@ -62,38 +61,49 @@ JobId EngineCache::BeginLookup(std::span<const Digest> steps, TokenCount first_t
   return last_;
 }
 
+std::shared_ptr<EngineCache::Lookup> EngineCache::LookupOf(JobId id) {
+  MutexLock lock(mu_);
+  const auto known = lookups_.find(id);
+  return known == lookups_.end() ? nullptr : known->second;
+}
+
+void EngineCache::CountAnswer(Lookup& lookup, TokenCount tokens, bool impatient) {
+  if (std::exchange(lookup.counted, true)) return;
+  MutexLock lock(mu_);
+  ++(tokens > TokenCount() ? stats_.hits : stats_.misses);
+  stats_.impatient += impatient ? 1 : 0;
+  stats_.hit_tokens += tokens.value();
+}
+
 std::optional<EngineCache::Found> EngineCache::PollLookup(JobId id) {
-  std::shared_ptr<Lookup> lookup;
-  {
-    MutexLock lock(mu_);
-    const auto known = lookups_.find(id);
-    if (known == lookups_.end()) return Found{};
-    lookup = known->second;
-  }
+  const std::shared_ptr<Lookup> lookup = LookupOf(id);
+  if (lookup == nullptr) return Found{};
   MutexLock lock(lookup->mu);
-  const bool first = !lookup->answer;
-  bool impatient = false;
   if (lookup->question == nullptr) {
-    lookup->answer = Found{};
-  } else if (PageStore::Question& question = *lookup->question; question.Poll()) {
-    // What was found may be gone by now, if the promise has ended.
-    lookup->answer = Found{question.tokens(), question.promise(), question.pending()};
-  } else if (SteadyNow() < lookup->until) {
-    return std::nullopt;
-  } else {
-    question.GiveUp();
-    lookup->question.reset();
-    lookup->answer = Found{};
-    impatient = true;
+    CountAnswer(*lookup, {}, /*impatient=*/false);
+    return Found{};
   }
-  if (first) {
-    MutexLock counting(mu_);
-    const bool hit = lookup->answer->tokens > TokenCount();
-    ++(hit ? stats_.hits : stats_.misses);
-    stats_.impatient += impatient ? 1 : 0;
-    stats_.hit_tokens += lookup->answer->tokens.value();
+  PageStore::Question& question = *lookup->question;
+  if (question.Poll()) {
+    lookup->until.reset();
+    CountAnswer(*lookup, question.tokens(), /*impatient=*/false);
+    return Found{question.tokens(), question.promise(), question.pending()};
   }
-  return lookup->answer;
+  const TimePoint now = SteadyNow();
+  if (!lookup->until) lookup->until = now + options_.lookup_patience;
+  if (now < *lookup->until) return std::nullopt;
+  question.GiveUp();
+  lookup->question.reset();
+  CountAnswer(*lookup, {}, /*impatient=*/true);
+  return Found{};
+}
+
+std::vector<Tier> EngineCache::TiersOf(JobId id) {
+  const std::shared_ptr<Lookup> lookup = LookupOf(id);
+  if (lookup == nullptr) return {};
+  MutexLock lock(lookup->mu);
+  if (lookup->question == nullptr || !lookup->question->Poll()) return {};
+  return lookup->question->tiers();
 }
 
 void EngineCache::EndLookup(JobId id) {
@@ -107,39 +117,44 @@ void EngineCache::EndLookup(JobId id) {
 
 // ---- jobs
 
-JobId EngineCache::Add(std::shared_ptr<Job> job, bool fits) {
+bool EngineCache::Job::Fits() const {
+  const std::vector<uint32_t>& pages = loads ? load.pages : store.pages;
+  const std::vector<uint32_t>& slots = loads ? load.first_slots : store.first_slots;
+  if (pages.size() % blocks() != 0 || pages.empty()) return false;
+  if (!slots.empty() && slots.size() != blocks()) return false;
+  return loads || (store.content != nullptr && store.tokens.size() % blocks() == 0);
+}
+
+JobId EngineCache::Add(std::shared_ptr<Job> job) {
+  const size_t blocks = job->blocks();
+  job->until = job->begun + (job->loads ? job->load.deadline : job->store.deadline);
+  MutexLock lock(mu_);
   job->id = ++last_;
-  if (!fits || job->blocks() == 0) {
-    job->status.assign(job->blocks(), BlockStatus::kFull);
-    jobs_.emplace(job->id, job);
+  jobs_.emplace(job->id, job);
+  size_t& waiting = job->loads ? stats_.loads_waiting : stats_.stores_waiting;
+  const size_t most = job->loads ? options_.load_blocks_max : options_.store_blocks_max;
+  if (blocks == 0) {
     Finish(job);
-    return job->id;
+  } else if (!job->Fits()) {
+    job->status.assign(blocks, BlockStatus::kInvalid);
+    Finish(job);
+  } else if (waiting + blocks > most) {
+    job->status.assign(blocks, BlockStatus::kFull);
+    job->cause = absl::ResourceExhaustedError("the queue is full");
+    if (!job->loads) stats_.dropped += blocks;
+    Finish(job);
+  } else {
+    waiting += blocks;
+    (job->loads ? loads_ : stores_).push_back(job);
+    changed_.NotifyAll();
   }
-  (job->load() ? stats_.loads_waiting : stats_.stores_waiting) += job->blocks();
-  (job->load() ? loads_ : stores_).push_back(job);
-  jobs_.emplace(job->id, std::move(job));
-  changed_.NotifyAll();
-  return last_;
+  return job->id;
 }
 
-JobId EngineCache::BeginLoad(std::vector<LoadBlock> blocks, LeaseId promise) {
-  auto job = std::make_shared<Job>();
-  job->loads = std::move(blocks);
-  job->promise = promise;
-  MutexLock lock(mu_);
-  const bool fits = stats_.loads_waiting + job->blocks() <= options_.load_blocks_max;
-  return Add(std::move(job), fits);
-}
+JobId EngineCache::BeginLoad(LoadJob load) { return Add(std::make_shared<Job>(std::move(load))); }
 
-JobId EngineCache::BeginStore(std::vector<StoreBlock> blocks,
-                              std::shared_ptr<const DeviceEvent> ready) {
-  auto job = std::make_shared<Job>();
-  job->stores = std::move(blocks);
-  job->ready = std::move(ready);
-  MutexLock lock(mu_);
-  const bool fits = stats_.stores_waiting + job->blocks() <= options_.store_blocks_max;
-  if (!fits) stats_.dropped += job->blocks();
-  return Add(std::move(job), fits);
+JobId EngineCache::BeginStore(StoreJob store) {
+  return Add(std::make_shared<Job>(std::move(store)));
 }
 
 std::vector<JobResult> EngineCache::Poll() {
@@ -147,35 +162,53 @@ std::vector<JobResult> EngineCache::Poll() {
   return std::exchange(done_, {});
 }
 
-void EngineCache::Cancel(JobId id) {
-  MutexLock lock(mu_);
+bool EngineCache::Stop(JobId id) {
   const auto known = jobs_.find(id);
-  if (known == jobs_.end()) return;
+  if (known == jobs_.end()) return false;
   const std::shared_ptr<Job> job = known->second;
   job->stop.request_stop();
   if (!job->running) {
-    Jobs& waiting = job->load() ? loads_ : stores_;
-    if (std::erase(waiting, job) > 0) {
-      (job->load() ? stats_.loads_waiting : stats_.stores_waiting) -= job->blocks();
-      Finish(job);
-    }
+    std::erase(job->loads ? loads_ : stores_, job);
+    (job->loads ? stats_.loads_waiting : stats_.stores_waiting) -= job->blocks();
+    Finish(job);
+    return false;
   }
   changed_.NotifyAll();
+  return true;
+}
+
+void EngineCache::BeginCancel(JobId id) {
+  MutexLock lock(mu_);
+  (void)Stop(id);
+}
+
+void EngineCache::Cancel(JobId id) {
+  MutexLock lock(mu_);
+  if (!Stop(id)) return;
   while (jobs_.contains(id)) changed_.Wait(mu_);
 }
 
 void EngineCache::Finish(const std::shared_ptr<Job>& job) {
   job->status.resize(job->blocks(), BlockStatus::kCancelled);
   Count(*job);
-  done_.push_back({job->id, job->stores.empty(), std::move(job->status)});
+  const TimePoint now = SteadyNow();
+  const TimePoint taken = job->running ? job->taken : now;
+  done_.push_back({.job = job->id,
+                   .load = job->loads,
+                   .status = std::move(job->status),
+                   .cause = std::move(job->cause),
+                   .waited = taken - job->begun,
+                   .moved = now - taken});
   jobs_.erase(job->id);
+  if (!job->loads && options_.stores_ended != nullptr) ++*options_.stores_ended;
   changed_.NotifyAll();
 }
 
 void EngineCache::Count(const Job& job) {
+  ++(job.loads ? stats_.loads_ended : stats_.stores_ended);
   for (const BlockStatus status : job.status) {
     const bool ok = status == BlockStatus::kOk;
-    if (job.load()) {
+    if (job.loads) {
       ++(ok ? stats_.loaded : stats_.load_failed);
     } else {
       ++(ok                                  ? stats_.stored
@@ -203,6 +236,7 @@ std::shared_ptr<EngineCache::Job> EngineCache::Next(const std::stop_token& stop,
   waiting.pop_front();
   (loads ? stats_.loads_waiting : stats_.stores_waiting) -= job->blocks();
   job->running = true;
+  job->taken = SteadyNow();
   loading_ += loads ? 1 : 0;
   return job;
 }
@@ -232,41 +266,56 @@ void EngineCache::Do(Job& job, PageStore::Mover* mover) {
     return;
   }
   const std::stop_token stop = job.stop.get_token();
-  if (job.ready != nullptr && !AwaitReady(*job.ready, stop)) return;
+  const auto& ready = job.loads ? job.load.ready : job.store.ready;
+  if (ready != nullptr && !AwaitReady(*ready, stop)) return;
   while (job.status.size() < job.blocks() && !stop.stop_requested()) {
     Yield(job);
+    if (SteadyNow() >= job.until) {
+      job.cause = absl::DeadlineExceededError("the job took longer than its deadline");
+      return;
+    }
     const size_t first = job.status.size();
     const size_t count = std::min(options_.step_blocks, job.blocks() - first);
-    const std::vector<BlockStatus> step = Step(job, first, count, *mover);
-    LARDER_CHECK(step.size() == count);
-    job.status.insert(job.status.end(), step.begin(), step.end());
+    const PageStore::Moved step = Step(job, first, count, *mover);
+    LARDER_CHECK(step.status.size() == count);
+    job.status.insert(job.status.end(), step.status.begin(), step.status.end());
+    if (job.cause.ok()) job.cause = step.cause;
   }
 }
 
-std::vector<BlockStatus> EngineCache::Step(const Job& job, size_t first, size_t count,
-                                           PageStore::Mover& mover) const {
-  const std::stop_token stop = job.stop.get_token();
-  if (job.load()) {
+PageStore::Moved EngineCache::Step(const Job& job, size_t first, size_t count,
+                                   PageStore::Mover& mover) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(job.until - SteadyNow());
+  const auto deadline = std::max(left, std::chrono::milliseconds(1));
+  const auto part = [&](const std::vector<uint32_t>& all, size_t block) {
+    const size_t each = all.size() / job.blocks();
+    return std::span(all).subspan(block * each, each);
+  };
+  const auto slot = [](const std::vector<uint32_t>& slots, size_t block) {
+    return slots.empty() ? 0 : slots[block];
+  };
+  if (job.loads) {
+    const LoadJob& load = job.load;
     std::vector<PagedGet> gets;
-    for (const LoadBlock& block : std::span(job.loads).subspan(first, count))
-      gets.push_back({block.digest, block.pages, block.first_slot});
-    return mover.Load(gets, job.promise, options_.load_deadline, stop);
+    for (size_t i = first; i < first + count; ++i)
+      gets.push_back({load.digests[i], part(load.pages, i), slot(load.first_slots, i)});
+    return mover.Load(gets, load.promise, deadline, job.stop.get_token());
   }
+  const StoreJob& store = job.store;
   std::vector<PagedPut> puts;
-  for (const StoreBlock& block : std::span(job.stores).subspan(first, count)) {
-    puts.push_back({.digest = block.digest,
-                    .parent = block.parent,
-                    .tokens = block.tokens,
-                    .pages = block.pages,
-                    .first_slot = block.first_slot,
-                    .content = block.content});
+  for (size_t i = first; i < first + count; ++i) {
+    puts.push_back({.digest = store.digests[i],
+                    .parent = i == 0 ? store.parent : store.digests[i - 1],
+                    .tokens = part(store.tokens, i),
+                    .pages = part(store.pages, i),
+                    .first_slot = slot(store.first_slots, i)});
   }
-  return mover.Store(puts, options_.store_deadline, stop);
+  return mover.Store(puts, *store.content, deadline, job.stop.get_token());
 }
 
 void EngineCache::Yield(const Job& job) {
-  if (job.load()) return;
-  const TimePoint until = SteadyNow() + options_.yield_max;
+  if (job.loads) return;
+  const TimePoint until = std::min(job.until, SteadyNow() + options_.yield_max);
   MutexLock lock(mu_);
   while ((loading_ > 0 || !loads_.empty()) && !job.stop.stop_requested()) {
     if (!changed_.WaitUntil(mu_, until)) return;

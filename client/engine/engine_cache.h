@@ -4,7 +4,7 @@
 //   EngineCache cache(std::move(store), {});
 //   const JobId asked = cache.BeginLookup(chain.steps(), have);   // in the scheduler
 //   if (auto found = cache.PollLookup(asked)) ...                 // nullopt: not yet
-//   const JobId load = cache.BeginLoad(blocks, found->promise);   // in a worker
+//   const JobId load = cache.BeginLoad({.digests = ..., .pages = ...});  // in a worker
 //   for (JobResult& done : cache.Poll()) ...                      // once a step
 //   cache.EndLookup(asked);                                       // when the workers have read
 //
@@ -20,6 +20,7 @@
 // Lifecycle: made -> ... -> destroyed (cancels all jobs).
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -41,24 +42,36 @@ namespace larder {
 
 using JobId = uint64_t;  // never 0
 
-// A block and the pages that it lies in, as in PagedGet and PagedPut; it owns what it names.
-struct LoadBlock {
-  Digest digest;
-  std::vector<uint32_t> pages;
-  uint32_t first_slot = 0;
+// Blocks to load.  All lists are by block; a block has the same number of pages as every other.
+struct LoadJob {
+  std::vector<Digest> digests = {};
+  std::vector<uint32_t> pages = {};        // as in PagedBlock, one block after the other
+  std::vector<uint32_t> first_slots = {};  // as in PagedBlock; empty: all 0
+  LeaseId promise = {};                    // that holds the blocks; may be 0
+  // From now on, for the whole job; blocks that have not been loaded by then are kCancelled.
+  std::chrono::milliseconds deadline{10'000};
+  // If not null, the pages are not written before it has fired.
+  std::shared_ptr<const DeviceEvent> ready = nullptr;
 };
-struct StoreBlock {
-  Digest digest, parent;
-  std::vector<uint32_t> tokens;
-  std::vector<uint32_t> pages;
-  uint32_t first_slot = 0;
-  Digest content = {};
+
+// Consecutive blocks of a chain, to store.
+struct StoreJob {
+  std::shared_ptr<const ContentSpec> content = nullptr;  // never null
+  Digest parent = {};  // of the first block: the seed, or the digest of the block before
+  std::vector<Digest> digests = {};
+  std::vector<uint32_t> tokens = {};  // of all blocks
+  std::vector<uint32_t> pages = {}, first_slots = {};
+  std::chrono::milliseconds deadline{10'000};
+  std::shared_ptr<const DeviceEvent> ready = nullptr;  // the pages are not read before it
 };
 
 struct JobResult {
   JobId job = 0;
-  bool load = false;                // otherwise a store
-  std::vector<BlockStatus> status;  // by block
+  bool load = false;                       // otherwise a store
+  std::vector<BlockStatus> status;         // by block
+  absl::Status cause = absl::OkStatus();   // as in PageStore::Moved
+  std::chrono::duration<double> waited{};  // from its beginning until a thread took it
+  std::chrono::duration<double> moved{};   // from then until its end
 };
 
 class EngineCache {
@@ -69,14 +82,17 @@ class EngineCache {
     // Blocks that may wait.  A load beyond it ends at once, with kFull; a store is dropped.
     size_t load_blocks_max = 65'536, store_blocks_max = 8'192;
     size_t step_blocks = 64;  // that one thread moves before it looks whether to stop; 1 to 512
-    std::chrono::milliseconds lookup_patience{200};  // then a lookup is a miss
-    std::chrono::milliseconds load_deadline{10'000}, store_deadline{10'000};  // of a step
+    // A lookup without an answer is a miss so long after it was first polled.
+    std::chrono::milliseconds lookup_patience{200};
     // The longest time that a step of a store waits for loads.
     std::chrono::milliseconds yield_max{1'000};
+    // If not null, it is incremented when a store has ended, so that another process that shares
+    // this memory knows when the pages of all stores that it ordered are free.
+    std::atomic<uint64_t>* stores_ended = nullptr;
   };
   struct Found {
     TokenCount tokens;     // from the beginning; 0: a miss
-    LeaseId promise = {};  // for BeginLoad; may be 0
+    LeaseId promise = {};  // for LoadJob; may be 0
     size_t pending = 0;    // blocks that have yet to be read from disk
   };
 
@@ -87,27 +103,33 @@ class EngineCache {
 
   // ---- the scheduler's part
 
+  // As PageStore::Seed.
+  [[nodiscard]] std::optional<Digest> Seed(const ContentSpec& content) const {
+    return store_->Seed(content);
+  }
   // Asks for the longest prefix beyond `first_token`.
   [[nodiscard]] JobId BeginLookup(std::span<const Digest> steps, TokenCount first_token)
       LARDER_EXCLUDES(mu_);
   // Returns the answer, or nullopt if there is none yet; after lookup_patience, a miss.  What was
-  // found stays until EndLookup.  An unknown id is a miss.
+  // found is kept until EndLookup; if the store cannot keep it, the lookup has no answer yet again.
+  // An unknown id is a miss.
   [[nodiscard]] std::optional<Found> PollLookup(JobId lookup) LARDER_EXCLUDES(mu_);
+  // Returns where the found blocks are, from block 0 on; nothing unless PollLookup returned a hit.
+  [[nodiscard]] std::vector<Tier> TiersOf(JobId lookup) LARDER_EXCLUDES(mu_);
   void EndLookup(JobId lookup) LARDER_EXCLUDES(mu_);
 
   // ---- the workers' part
 
-  [[nodiscard]] JobId BeginLoad(std::vector<LoadBlock> blocks, LeaseId promise = {})
-      LARDER_EXCLUDES(mu_);
-  // `ready`, if not null, is waited for before the pages are read.
-  [[nodiscard]] JobId BeginStore(std::vector<StoreBlock> blocks,
-                                 std::shared_ptr<const DeviceEvent> ready = nullptr)
-      LARDER_EXCLUDES(mu_);
+  // A job whose lists do not fit each other ends at once, with kInvalid.
+  [[nodiscard]] JobId BeginLoad(LoadJob load) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] JobId BeginStore(StoreJob store) LARDER_EXCLUDES(mu_);
   // Returns the jobs that have ended and that no earlier call returned.
   [[nodiscard]] std::vector<JobResult> Poll() LARDER_EXCLUDES(mu_);
-  // Ends a job.  When it returns, nothing reads or writes its pages any more.  Poll returns the job
-  // with what was done; the other blocks are kCancelled.  It may wait until a step that is under
-  // way has ended: a load stops soon, a store at the latest at store_deadline.
+  // Ends a job soon, without waiting.  Poll returns the job with what was done; the other blocks
+  // are kCancelled.
+  void BeginCancel(JobId job) LARDER_EXCLUDES(mu_);
+  // The same, and waits: when it returns, nothing reads or writes the job's pages any more.  A load
+  // stops soon, a store at the latest at its deadline.
   void Cancel(JobId job) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] absl::Status status() const { return store_->status(); }
@@ -117,7 +139,8 @@ class EngineCache {
     uint64_t hit_tokens = 0;
     uint64_t loaded = 0, load_failed = 0;                   // blocks
     uint64_t stored = 0, duplicates = 0, store_failed = 0;  // blocks
-    uint64_t dropped = 0;  // blocks of stores that did not fit into the queue
+    uint64_t dropped = 0;                        // blocks of stores that did not fit into the queue
+    uint64_t loads_ended = 0, stores_ended = 0;  // jobs
     size_t loads_waiting = 0, stores_waiting = 0;  // blocks
   };
   [[nodiscard]] Stats stats() const LARDER_EXCLUDES(mu_);
@@ -126,20 +149,28 @@ class EngineCache {
   struct Lookup {
     Mutex mu;
     std::unique_ptr<PageStore::Question> question LARDER_GUARDED_BY(mu);  // null: a miss
-    TimePoint until;
-    std::optional<Found> answer LARDER_GUARDED_BY(mu);
+    // When patience ends; not set before the first poll, and while there is an answer.
+    std::optional<TimePoint> until LARDER_GUARDED_BY(mu);
+    bool counted LARDER_GUARDED_BY(mu) = false;  // as a hit or a miss
   };
   struct Job {
+    explicit Job(LoadJob job) : load(std::move(job)), loads(true) {}
+    explicit Job(StoreJob job) : store(std::move(job)), loads(false) {}
+    [[nodiscard]] size_t blocks() const {
+      return loads ? load.digests.size() : store.digests.size();
+    }
+    [[nodiscard]] bool Fits() const;  // its lists fit each other
+
     JobId id = 0;
-    std::vector<LoadBlock> loads;
-    std::vector<StoreBlock> stores;
-    LeaseId promise;
-    std::shared_ptr<const DeviceEvent> ready;
+    LoadJob load;  // if loads
+    StoreJob store;
+    const bool loads;
+    TimePoint begun = SteadyNow(), taken = begun;
+    TimePoint until;
     std::vector<BlockStatus> status;  // of the blocks that are done
+    absl::Status cause;
     std::stop_source stop;
     bool running = false;
-    [[nodiscard]] bool load() const { return !loads.empty(); }
-    [[nodiscard]] size_t blocks() const { return loads.size() + stores.size(); }
   };
   using Jobs = std::deque<std::shared_ptr<Job>>;
 
@@ -149,11 +180,17 @@ class EngineCache {
   [[nodiscard]] std::shared_ptr<Job> Next(const std::stop_token& stop, bool loads)
       LARDER_EXCLUDES(mu_);
   void Do(Job& job, PageStore::Mover* mover) LARDER_EXCLUDES(mu_);
-  [[nodiscard]] std::vector<BlockStatus> Step(const Job& job, size_t first, size_t count,
-                                              PageStore::Mover& mover) const;
+  // Moves `count` blocks from number `first` on.
+  [[nodiscard]] static PageStore::Moved Step(const Job& job, size_t first, size_t count,
+                                             PageStore::Mover& mover);
   // Waits while loads are under way, at most yield_max.
   void Yield(const Job& job) LARDER_EXCLUDES(mu_);
-  [[nodiscard]] JobId Add(std::shared_ptr<Job> job, bool fits) LARDER_REQUIRES(mu_);
+  [[nodiscard]] JobId Add(std::shared_ptr<Job> job) LARDER_EXCLUDES(mu_);
+  // Returns false if there is no such job any more.
+  bool Stop(JobId id) LARDER_REQUIRES(mu_);
+  [[nodiscard]] std::shared_ptr<Lookup> LookupOf(JobId id) LARDER_EXCLUDES(mu_);
+  void CountAnswer(Lookup& lookup, TokenCount tokens, bool impatient) LARDER_REQUIRES(lookup.mu)
+      LARDER_EXCLUDES(mu_);
   void Finish(const std::shared_ptr<Job>& job) LARDER_REQUIRES(mu_);
   void Count(const Job& job) LARDER_REQUIRES(mu_);
 

@@ -15,25 +15,28 @@ std::byte* At(uint64_t address) { return reinterpret_cast<std::byte*>(address); 
 
 class LoopbackStore::Answer final : public Question {
  public:
-  Answer(std::shared_ptr<const LoopbackBlocks> blocks, TokenCount tokens)
-      : blocks_(std::move(blocks)), tokens_(tokens) {}
+  Answer(std::shared_ptr<const LoopbackBlocks> blocks, TokenCount tokens, size_t found)
+      : blocks_(std::move(blocks)), tokens_(tokens), found_(found) {}
   [[nodiscard]] bool Poll() override { return blocks_->weather().answers; }
   [[nodiscard]] TokenCount tokens() const override { return tokens_; }
   [[nodiscard]] LeaseId promise() const override { return {}; }
   [[nodiscard]] size_t pending() const override { return 0; }
+  [[nodiscard]] std::vector<Tier> tiers() const override {
+    return std::vector<Tier>(found_, Tier::kHost);
+  }
   void GiveUp() override {}
 
  private:
   const std::shared_ptr<const LoopbackBlocks> blocks_;
   const TokenCount tokens_;
+  const size_t found_;  // blocks
 };
 
 class LoopbackStore::Copies final : public Mover {
  public:
   explicit Copies(LoopbackStore& store) : store_(store) {}
-  [[nodiscard]] std::vector<BlockStatus> Load(std::span<const PagedGet> blocks, LeaseId,
-                                              std::chrono::milliseconds,
-                                              const std::stop_token& stop) override {
+  [[nodiscard]] Moved Load(std::span<const PagedGet> blocks, LeaseId, std::chrono::milliseconds,
+                           const std::stop_token& stop) override {
     std::vector<BlockStatus> status(blocks.size(), BlockStatus::kCancelled);
     for (size_t i = 0; i < blocks.size() && !stop.stop_requested(); ++i) {
       std::optional<std::vector<std::byte>> payload;
@@ -41,11 +44,10 @@ class LoopbackStore::Copies final : public Mover {
       status[i] = payload ? Move(*payload, blocks[i].pages, blocks[i].first_slot, /*load=*/true)
                           : BlockStatus::kMissing;
     }
-    return status;
+    return {std::move(status)};
   }
-  [[nodiscard]] std::vector<BlockStatus> Store(std::span<const PagedPut> blocks,
-                                               std::chrono::milliseconds,
-                                               const std::stop_token& stop) override {
+  [[nodiscard]] Moved Store(std::span<const PagedPut> blocks, const ContentSpec&,
+                            std::chrono::milliseconds, const std::stop_token& stop) override {
     std::vector<BlockStatus> status(blocks.size(), BlockStatus::kCancelled);
     for (size_t i = 0; i < blocks.size() && !stop.stop_requested(); ++i) {
       std::vector<std::byte> payload(store_.payload_bytes_);
@@ -58,7 +60,7 @@ class LoopbackStore::Copies final : public Mover {
         status[i] = BlockStatus::kDuplicate;
       }
     }
-    return status;
+    return {std::move(status)};
   }
 
  private:
@@ -148,7 +150,13 @@ std::unique_ptr<PageStore::Question> LoopbackStore::Ask(std::span<const Digest> 
   while (end + block_steps <= steps.size() && blocks_->Has(steps[end + block_steps - 1]))
     end += block_steps;
   const TokenCount tokens(end * kStepTokens);
-  return std::make_unique<Answer>(blocks_, tokens > first_token ? tokens : TokenCount());
+  if (tokens <= first_token) return std::make_unique<Answer>(blocks_, TokenCount(), 0);
+  return std::make_unique<Answer>(blocks_, tokens, end / block_steps);
+}
+
+std::optional<Digest> LoopbackStore::Seed(ContentSpec content) const {
+  content.tenant = "loopback";
+  return content.Id();
 }
 
 absl::StatusOr<std::unique_ptr<PageStore::Mover>> LoopbackStore::MakeMover() {

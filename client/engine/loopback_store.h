@@ -53,6 +53,7 @@ class LoopbackStore final : public PageStore {
   ~LoopbackStore() override;
 
   [[nodiscard]] absl::Status status() const override;
+  [[nodiscard]] std::optional<Digest> Seed(ContentSpec content) const override;
   [[nodiscard]] std::unique_ptr<Question> Ask(std::span<const Digest> steps,
                                               TokenCount first_token) override;
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Mover>> MakeMover() override;

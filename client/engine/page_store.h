@@ -10,11 +10,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "client/paged_cache.h"
 #include "storage/types.h"
 
@@ -22,13 +24,14 @@ namespace larder {
 
 class PageStore {
  public:
-  // Asks how long a prefix is stored.  While the question lives, the answer stays true, because
-  // the store holds the counted blocks (client/promise.h).
+  // Asks how long a prefix is stored.  While the question has an answer, the answer stays true,
+  // because the store holds the counted blocks (client/promise.h).
   class Question {
    public:
     virtual ~Question() = default;
-    // Takes in what has arrived, without waiting.  Returns true once there is an answer; the other
-    // methods may be called then.
+    // Takes in what has arrived, without waiting.  Returns true while there is an answer; the other
+    // methods may be called then.  If the store stops to hold the blocks, for example because a
+    // promise has ended, it asks again by itself, and Poll returns false until the new answer.
     [[nodiscard]] virtual bool Poll() = 0;
     // Tokens from the beginning; 0 if nothing can be loaded.
     [[nodiscard]] virtual TokenCount tokens() const = 0;
@@ -36,26 +39,34 @@ class PageStore {
     [[nodiscard]] virtual LeaseId promise() const = 0;
     // Blocks that have yet to be read from disk.
     [[nodiscard]] virtual size_t pending() const = 0;
+    // Where the counted blocks were found, from block 0 on; blocks before first_token are kHost.
+    [[nodiscard]] virtual std::vector<Tier> tiers() const = 0;
     // The asker waits no longer, although there is no answer.
     virtual void GiveUp() = 0;
+  };
+
+  struct Moved {
+    std::vector<BlockStatus> status;  // by block
+    // OK, or the first reason why blocks were not moved although the store may have them, or room
+    // for them: it does not serve, was too slow, failed.
+    absl::Status cause = absl::OkStatus();
   };
 
   // Moves blocks for one thread.
   class Mover {
    public:
     virtual ~Mover() = default;
-    // Loads blocks into pages, and returns a status for each: kOk if all of its bytes are there;
-    // otherwise its pages have undefined content.  Ends early, with kCancelled, after a stop was
-    // requested.  When it returns, nothing writes to the pages any more.
-    [[nodiscard]] virtual std::vector<BlockStatus> Load(std::span<const PagedGet> blocks,
-                                                        LeaseId promise,
-                                                        std::chrono::milliseconds deadline,
-                                                        const std::stop_token& stop) = 0;
-    // Stores blocks, and returns a status for each; kOk and kDuplicate are successes.  When it
-    // returns, nothing reads the pages any more.
-    [[nodiscard]] virtual std::vector<BlockStatus> Store(std::span<const PagedPut> blocks,
-                                                         std::chrono::milliseconds deadline,
-                                                         const std::stop_token& stop) = 0;
+    // Loads blocks into pages.  A block is kOk if all of its bytes are there; otherwise its pages
+    // have undefined content.  Ends early, with kCancelled, after a stop was requested or the
+    // deadline has passed.  When it returns, nothing writes to the pages any more.
+    [[nodiscard]] virtual Moved Load(std::span<const PagedGet> blocks, LeaseId promise,
+                                     std::chrono::milliseconds deadline,
+                                     const std::stop_token& stop) = 0;
+    // Stores blocks of a content; kOk and kDuplicate are successes.  PagedPut::content is ignored.
+    // When it returns, nothing reads the pages any more.
+    [[nodiscard]] virtual Moved Store(std::span<const PagedPut> blocks, const ContentSpec& content,
+                                      std::chrono::milliseconds deadline,
+                                      const std::stop_token& stop) = 0;
     // Called now and then while there is nothing to move: lets go of a session that is over.
     virtual void Rest() {}
   };
@@ -63,6 +74,9 @@ class PageStore {
   virtual ~PageStore() = default;
   // Returns OK if questions and moves are served now, otherwise why not.  Never waits.
   [[nodiscard]] virtual absl::Status status() const = 0;
+  // Returns the seed of a content's chains.  Returns nullopt as long as the store has not yet
+  // learned which tenant asks, which a daemon says; content.tenant is ignored.  Never waits.
+  [[nodiscard]] virtual std::optional<Digest> Seed(ContentSpec content) const = 0;
   // Asks for the longest prefix of a chain, given by its steps of 16 tokens, beyond `first_token`.
   // Never waits.  Returns null if the question cannot be asked now.
   [[nodiscard]] virtual std::unique_ptr<Question> Ask(std::span<const Digest> steps,

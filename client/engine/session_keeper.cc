@@ -32,6 +32,11 @@ absl::Status SessionKeeper::status() const {
   return status_;
 }
 
+std::optional<std::string> SessionKeeper::Tenant() const {
+  MutexLock lock(mu_);
+  return tenant_;
+}
+
 void SessionKeeper::Note(const Live& live, const absl::Status& result) {
   MutexLock lock(mu_);
   if (live_ == nullptr || live_->number != live.number) return;
@@ -64,6 +69,7 @@ void SessionKeeper::Show(std::shared_ptr<Live> live, const absl::Status& why) {
     MutexLock lock(mu_);
     changed = status_.code() != why.code() || status_.message() != why.message();
     live_ = std::move(live);
+    if (live_ != nullptr) tenant_ = live_->session->attached().tenant;
     status_ = why;
     timeouts_ = 0;
     changed_.NotifyAll();

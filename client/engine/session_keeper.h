@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -42,7 +43,7 @@ class SessionKeeper {
     SessionOptions session = {};
     std::vector<ContentSpec> contents = {};
     std::vector<VariantSpec> variants = {};
-    std::chrono::milliseconds backoff_min{100}, backoff_max{5'000};  // between two tries to attach
+    std::chrono::milliseconds backoff_min{100}, backoff_max{1'000};  // between two tries to attach
     std::chrono::milliseconds look_every{100};  // how often it checks that the session serves
     int timeouts_max = 3;
     std::chrono::milliseconds probe_every{1'000};
@@ -62,6 +63,8 @@ class SessionKeeper {
   [[nodiscard]] std::shared_ptr<Live> Get() const LARDER_EXCLUDES(mu_);
   // Returns OK if Get returns a session, otherwise why it does not.
   [[nodiscard]] absl::Status status() const LARDER_EXCLUDES(mu_);
+  // Returns the tenant that the daemon said at the last attachment; nullopt before the first.
+  [[nodiscard]] std::optional<std::string> Tenant() const LARDER_EXCLUDES(mu_);
   // To be told the result of each call that was made with `live`.  A call that timed out counts
   // toward the breaker; one that failed because the session is lost makes the keeper look at once.
   void Note(const Live& live, const absl::Status& result) LARDER_EXCLUDES(mu_);
@@ -94,6 +97,7 @@ class SessionKeeper {
   mutable Mutex mu_;
   CondVar changed_;
   std::shared_ptr<Live> live_ LARDER_GUARDED_BY(mu_);  // null: not now
+  std::optional<std::string> tenant_ LARDER_GUARDED_BY(mu_);
   absl::Status status_ LARDER_GUARDED_BY(mu_) = absl::UnavailableError("not attached yet");
   int timeouts_ LARDER_GUARDED_BY(mu_) = 0;  // of live_, in a row
   bool look_ LARDER_GUARDED_BY(mu_) = false;

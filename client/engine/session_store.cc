@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "client/promise.h"
 #include "cuda/paged_plan.h"
 #include "storage/clock.h"
@@ -14,37 +15,84 @@ using Live = SessionKeeper::Live;
 
 class SessionStore::Asked final : public Question {
  public:
-  Asked(SessionKeeper& keeper, std::shared_ptr<Live> live, PendingPromise pending,
-        std::chrono::milliseconds life)
+  Asked(SessionKeeper& keeper, std::shared_ptr<Live> live, std::span<const Digest> steps,
+        TokenCount first_token, std::chrono::milliseconds life)
       : keeper_(keeper),
         live_(std::move(live)),
-        life_(life),
-        extend_(SteadyNow() + life / 2),
-        pending_(std::move(pending)) {}
+        steps_(steps.begin(), steps.end()),
+        first_token_(first_token),
+        life_(life) {}
+
+  // Sends the question.
+  [[nodiscard]] absl::Status Ask() {
+    again_.reset();
+    promise_ = Promise();
+    answered_ = false;
+    absl::StatusOr<PendingPromise> pending = live_->session->BeginPromise(
+        {.variants = live_->variants, .chain = steps_, .first_token = first_token_, .life = life_});
+    if (!pending.ok()) {
+      keeper_.Note(*live_, pending.status());
+      return pending.status();
+    }
+    pending_ = *std::move(pending);
+    extend_ = SteadyNow() + life_ / 2;
+    return absl::OkStatus();
+  }
 
   [[nodiscard]] bool Poll() override {
-    if (answered_) {
-      if (promise_.Valid()) Extend();
+    if (answered_ && !held_) return true;  // there is nothing, which stays true enough
+    if (answered_ && promise_.Valid()) {
+      Extend();
       return true;
     }
+    if (answered_) return !Ask().ok() && Nothing();
+    if (retry_ && SteadyNow() < *retry_) return false;
+    if (std::exchange(retry_, std::nullopt)) return !Ask().ok() && Nothing();
     if (!pending_.Poll()) return false;
-    answered_ = true;
-    absl::StatusOr<Promise> promise = pending_.Take();
-    // That there is no prefix, or no capacity, is an answer in time.
-    const bool served = promise.ok() || absl::IsNotFound(promise.status()) ||
-                        absl::IsResourceExhausted(promise.status());
-    keeper_.Note(*live_, served ? absl::OkStatus() : promise.status());
-    if (promise.ok()) promise_ = *std::move(promise);
-    return true;
+    return Take();
   }
   [[nodiscard]] TokenCount tokens() const override {
-    return promise_.Valid() ? promise_.tokens() : TokenCount();
+    return held_ ? promise_.tokens() : TokenCount();
   }
-  [[nodiscard]] LeaseId promise() const override { return promise_.id(); }
-  [[nodiscard]] size_t pending() const override { return promise_.pending(); }
+  [[nodiscard]] LeaseId promise() const override { return held_ ? promise_.id() : LeaseId(); }
+  [[nodiscard]] size_t pending() const override { return held_ ? promise_.pending() : 0; }
+  [[nodiscard]] std::vector<Tier> tiers() const override {
+    if (!held_) return {};
+    std::vector<Tier> tiers;
+    for (const PromisedBlocks& variant : promise_.blocks()) {
+      tiers.resize(std::max(tiers.size(), variant.first_block + variant.tiers.size()), Tier::kHost);
+      for (size_t i = 0; i < variant.tiers.size(); ++i) {
+        Tier& slowest = tiers[variant.first_block + i];
+        slowest = std::max(slowest, variant.tiers[i]);
+      }
+    }
+    return tiers;
+  }
   void GiveUp() override { keeper_.Note(*live_, absl::DeadlineExceededError("no answer in time")); }
 
  private:
+  static constexpr std::chrono::milliseconds kRetryAfter{20};
+
+  bool Nothing() {
+    answered_ = true;
+    held_ = false;
+    return true;
+  }
+  [[nodiscard]] bool Take() {
+    absl::StatusOr<Promise> promise = pending_.Take();
+    const bool full = absl::IsResourceExhausted(promise.status());
+    // That there is no prefix, or no capacity, is an answer in time.
+    const bool served = promise.ok() || absl::IsNotFound(promise.status()) || full;
+    keeper_.Note(*live_, served ? absl::OkStatus() : promise.status());
+    if (full) {
+      retry_ = SteadyNow() + kRetryAfter;
+      return false;
+    }
+    if (!promise.ok()) return Nothing();
+    promise_ = *std::move(promise);
+    answered_ = held_ = true;
+    return true;
+  }
   // Keeps the promise for longer than its life, by holding it once more.
   void Extend() {
     const TimePoint now = SteadyNow();
@@ -54,17 +102,23 @@ class SessionStore::Asked final : public Question {
       if (again.ok()) again_ = *std::move(again);
     }
     live_->session->Poll();
-    if (!again_.Poll()) return;
-    if (absl::StatusOr<Promise> extended = again_.Take(); extended.ok())
-      promise_ = *std::move(extended);  // lets go of the former hold
+    if (!again_ || !again_->Poll()) return;
+    absl::StatusOr<Promise> extended = again_->Take();
+    if (extended.ok()) promise_ = *std::move(extended);  // lets go of the former hold
+    again_.reset();
   }
 
   SessionKeeper& keeper_;
   const std::shared_ptr<Live> live_;  // destroyed after the promise
+  const std::vector<Digest> steps_;
+  const TokenCount first_token_;
   const std::chrono::milliseconds life_;
   TimePoint extend_;
-  PendingPromise pending_, again_;
+  std::optional<TimePoint> retry_;  // when to ask again, after an answer that there is no room
+  PendingPromise pending_;
+  std::optional<PendingPromise> again_;
   bool answered_ = false;
+  bool held_ = false;  // promise_ holds what was found
   Promise promise_;
 };
 
@@ -72,10 +126,11 @@ class SessionStore::Moves final : public Mover {
  public:
   Moves(SessionKeeper& keeper, const Pages& pages) : keeper_(keeper), pages_(pages) {}
 
-  [[nodiscard]] std::vector<BlockStatus> Load(std::span<const PagedGet> blocks, LeaseId promise,
-                                              std::chrono::milliseconds deadline,
-                                              const std::stop_token& stop) override {
-    if (!Ready().ok()) return Refused(blocks.size(), BlockStatus::kMissing);
+  [[nodiscard]] Moved Load(std::span<const PagedGet> blocks, LeaseId promise,
+                           std::chrono::milliseconds deadline,
+                           const std::stop_token& stop) override {
+    if (const absl::Status ready = Ready(); !ready.ok())
+      return All(blocks.size(), BlockStatus::kMissing, ready);
     CallOptions options{.deadline = deadline};
     options.promise = promise;
     options.stop = stop;
@@ -86,53 +141,93 @@ class SessionStore::Moves final : public Mover {
         load.ok() ? load->Wait(until) : absl::StatusOr<std::vector<BlockStatus>>(load.status());
     return Took(std::move(status), blocks.size(), stop);
   }
-  [[nodiscard]] std::vector<BlockStatus> Store(std::span<const PagedPut> blocks,
-                                               std::chrono::milliseconds deadline,
-                                               const std::stop_token& stop) override {
-    if (!Ready().ok()) return Refused(blocks.size(), BlockStatus::kFull);
-    CallOptions options{.deadline = deadline};
-    options.stop = stop;
-    return Took(cache_->Put(blocks, nullptr, options), blocks.size(), stop);
+  [[nodiscard]] Moved Store(std::span<const PagedPut> blocks, const ContentSpec& content,
+                            std::chrono::milliseconds deadline,
+                            const std::stop_token& stop) override {
+    if (const absl::Status ready = Ready(); !ready.ok())
+      return All(blocks.size(), BlockStatus::kFull, ready);
+    const TimePoint until = SteadyNow() + deadline;
+    const Digest seed = live_->session->Seed(content);
+    std::vector<PagedPut> puts(blocks.begin(), blocks.end());
+    for (PagedPut& put : puts) put.content = seed;
+    Moved moved;
+    // The daemon may have forgotten a content that it knew, after very many others.
+    for (const bool again : {false, true}) {
+      if (const absl::Status known = Know(seed, content, until, again); !known.ok())
+        return Took(known, blocks.size(), stop);
+      CallOptions options{.deadline = Left(until)};
+      options.stop = stop;
+      moved = Took(cache_->Put(puts, nullptr, options), blocks.size(), stop);
+      if (std::ranges::count(moved.status, BlockStatus::kInvalid) == 0) break;
+    }
+    return moved;
   }
   void Rest() override {
-    if (live_ == nullptr || keeper_.Get() == live_) return;
-    cache_.reset();
-    live_.reset();
+    if (live_ != nullptr && keeper_.Get() != live_) Forget();
   }
 
  private:
+  static constexpr size_t kKnownMax = 4'096;  // contents; more are registered again when used
+
+  void Forget() {
+    cache_.reset();
+    live_.reset();
+    known_.clear();
+  }
   // Makes a cache for the session that serves.
   [[nodiscard]] absl::Status Ready() {
     std::shared_ptr<Live> live = keeper_.Get();
     if (live == nullptr) {
-      cache_.reset();
-      live_.reset();
+      Forget();
       return keeper_.status();
     }
     if (live == live_ && cache_ != nullptr) return absl::OkStatus();
-    cache_.reset();
+    Forget();
     live_ = std::move(live);
     LARDER_ASSIGN_OR_RETURN(
         cache_, PagedCache::Make(*live_->session, *pages_.device, live_->variants[pages_.variant],
                                  pages_.engine, pages_.payload, pages_.options));
     return absl::OkStatus();
   }
-  [[nodiscard]] static std::vector<BlockStatus> Refused(size_t blocks, BlockStatus status) {
-    return std::vector<BlockStatus>(blocks, status);
+  [[nodiscard]] static std::chrono::milliseconds Left(TimePoint until) {
+    return std::max(std::chrono::milliseconds(1),
+                    std::chrono::ceil<std::chrono::milliseconds>(until - SteadyNow()));
   }
-  [[nodiscard]] std::vector<BlockStatus> Took(absl::StatusOr<std::vector<BlockStatus>> status,
-                                              size_t blocks, const std::stop_token& stop) {
+  // Registers a content that this session may not know.
+  [[nodiscard]] absl::Status Know(const Digest& seed, const ContentSpec& content, TimePoint until,
+                                  bool again) {
+    if (!again && known_.contains(seed)) return absl::OkStatus();
+    LARDER_RETURN_IF_ERROR(
+        live_->session->Register({&content, 1}, {}, {.deadline = Left(until)}).status());
+    if (known_.size() >= kKnownMax) known_.clear();
+    known_.insert(seed);
+    return absl::OkStatus();
+  }
+  [[nodiscard]] static Moved All(size_t blocks, BlockStatus status, const absl::Status& cause) {
+    return {std::vector<BlockStatus>(blocks, status), cause};
+  }
+  [[nodiscard]] Moved Took(absl::StatusOr<std::vector<BlockStatus>> status, size_t blocks,
+                           const std::stop_token& stop) {
     // A call that was stopped ends as if its deadline had passed.
-    if (!stop.stop_requested()) keeper_.Note(*live_, status.status());
-    if (status.ok()) return *std::move(status);
-    return Refused(blocks, absl::IsResourceExhausted(status.status()) ? BlockStatus::kFull
-                                                                      : BlockStatus::kCancelled);
+    if (stop.stop_requested()) {
+      if (status.ok()) return {*std::move(status)};
+      return All(blocks, BlockStatus::kCancelled, absl::OkStatus());
+    }
+    absl::Status cause = status.status();
+    if (status.ok() && std::ranges::count(*status, BlockStatus::kCancelled) > 0)
+      cause = absl::DeadlineExceededError("blocks were not moved in time");
+    keeper_.Note(*live_, cause);
+    if (status.ok()) return {*std::move(status), cause};
+    return All(blocks,
+               absl::IsResourceExhausted(cause) ? BlockStatus::kFull : BlockStatus::kCancelled,
+               cause);
   }
 
   SessionKeeper& keeper_;
   const Pages& pages_;
   std::shared_ptr<Live> live_;         // destroyed after the cache
   std::unique_ptr<PagedCache> cache_;  // null: no session serves
+  absl::flat_hash_set<Digest> known_;  // contents registered with live_
 };
 
 SessionStore::SessionStore(Options options)
@@ -163,16 +258,18 @@ std::unique_ptr<PageStore::Question> SessionStore::Ask(std::span<const Digest> s
   std::shared_ptr<Live> live = keeper_.Get();
   if (live == nullptr) return nullptr;
   constexpr size_t kStepsMax = 8'192;  // of a promise; a longer prefix is held up to there
-  absl::StatusOr<PendingPromise> pending =
-      live->session->BeginPromise({.variants = live->variants,
-                                   .chain = steps.first(std::min(steps.size(), kStepsMax)),
-                                   .first_token = first_token,
-                                   .life = promise_life_});
-  if (!pending.ok()) {
-    keeper_.Note(*live, pending.status());
-    return nullptr;
-  }
-  return std::make_unique<Asked>(keeper_, std::move(live), *std::move(pending), promise_life_);
+  auto asked = std::make_unique<Asked>(keeper_, std::move(live),
+                                       steps.first(std::min(steps.size(), kStepsMax)), first_token,
+                                       promise_life_);
+  if (!asked->Ask().ok()) return nullptr;
+  return asked;
+}
+
+std::optional<Digest> SessionStore::Seed(ContentSpec content) const {
+  std::optional<std::string> tenant = keeper_.Tenant();
+  if (!tenant) return std::nullopt;
+  content.tenant = *std::move(tenant);
+  return content.Id();
 }
 
 absl::StatusOr<std::unique_ptr<PageStore::Mover>> SessionStore::MakeMover() {

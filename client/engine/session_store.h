@@ -1,6 +1,7 @@
 // A PageStore over the session that a SessionKeeper keeps.  Promises answer its lookups, and a
 // PagedCache moves its blocks.
 //
+// A content is registered with a session when its first block is stored there.
 // Ownership: owns the keeper; the device and its pages are the caller's and outlive the store.
 // Thread-safety: that of PageStore.
 #pragma once
@@ -37,6 +38,7 @@ class SessionStore final : public PageStore {
   ~SessionStore() override;
 
   [[nodiscard]] absl::Status status() const override { return keeper_.status(); }
+  [[nodiscard]] std::optional<Digest> Seed(ContentSpec content) const override;
   // Asks for all variants of the keeper's options together.
   [[nodiscard]] std::unique_ptr<Question> Ask(std::span<const Digest> steps,
                                               TokenCount first_token) override;

@@ -1,5 +1,7 @@
 #include "client/engine/token_chain.h"
 
+#include "storage/check.h"
+
 namespace larder {
 
 void TokenChain::Append(std::span<const uint32_t> tokens) {
@@ -8,8 +10,10 @@ void TokenChain::Append(std::span<const uint32_t> tokens) {
               std::span(tokens_).subspan(steps_.size() * kStepTokens), &steps_);
 }
 
-void TokenChain::GrowTo(std::span<const uint32_t> all) {
-  if (all.size() > tokens_.size()) Append(all.subspan(tokens_.size()));
+void TokenChain::Extend(size_t first, std::span<const uint32_t> tokens) {
+  LARDER_CHECK(first <= tokens_.size());
+  const size_t known = tokens_.size() - first;
+  if (tokens.size() > known) Append(tokens.subspan(known));
 }
 
 }  // namespace larder

@@ -21,8 +21,9 @@ class TokenChain {
 
   // Appends tokens, and the digest of each step of 16 tokens that is whole now.
   void Append(std::span<const uint32_t> tokens);
-  // Appends those of `all` that it does not have yet.  REQUIRES: `all` begins with its tokens.
-  void GrowTo(std::span<const uint32_t> all);
+  // Appends those of the request's tokens from number `first` on that it does not have yet.
+  // REQUIRES: first <= tokens().size(), and what it has already of `tokens` is equal.
+  void Extend(size_t first, std::span<const uint32_t> tokens);
 
   [[nodiscard]] std::span<const uint32_t> tokens() const { return tokens_; }
   // Returns the digest of each whole step, for Session::BeginPromise and Lookup.

@@ -88,7 +88,11 @@ class EngineWorld {
  public:
   virtual ~EngineWorld() = default;
   [[nodiscard]] virtual std::unique_ptr<PageStore> MakeStore(EnginePages& pages) = 0;
-  [[nodiscard]] virtual Digest Seed() = 0;
+  [[nodiscard]] static ContentSpec Content() {
+    ContentSpec content;
+    content.model = "engine";
+    return content;
+  }
   // From now on the store does not serve, or serves again.
   virtual void Break() = 0;
   virtual void Heal() = 0;
@@ -115,32 +119,35 @@ class EngineCacheContract : public ::testing::TestWithParam<EngineRoad> {
   TokenChain ChainOf(uint32_t text, size_t blocks) {
     std::vector<uint32_t> tokens(blocks * kBlockTokens);
     for (uint32_t i = 0; i < tokens.size(); ++i) tokens[i] = text * 1'000'000 + i;
-    TokenChain chain(world_->Seed());
+    TokenChain chain(cache_->Seed(*content_).value());
     chain.Append(tokens);
     return chain;
   }
   static uint64_t SeedOf(uint32_t text, size_t block) { return uint64_t{text} * 10'000 + block; }
-  std::vector<StoreBlock> StoresOf(const TokenChain& chain, uint32_t text,
-                                   uint32_t first_page = 0) {
-    std::vector<StoreBlock> blocks;
+  // A job that stores a whole chain from these pages on, as they are.
+  StoreJob Storing(const TokenChain& chain, uint32_t first_page) {
+    StoreJob job{.content = content_, .parent = chain.ParentOf(0, kBlockTokens)};
     for (size_t b = 0; b < chain.Blocks(kBlockTokens); ++b) {
-      const auto page = static_cast<uint32_t>(first_page + b);
-      pages_.Fill(page, SeedOf(text, b));
-      const auto tokens = chain.TokensOf(b, kBlockTokens);
-      blocks.push_back({.digest = chain.DigestOf(b, kBlockTokens),
-                        .parent = chain.ParentOf(b, kBlockTokens),
-                        .tokens = {tokens.begin(), tokens.end()},
-                        .pages = {page}});
+      job.digests.push_back(chain.DigestOf(b, kBlockTokens));
+      job.pages.push_back(static_cast<uint32_t>(first_page + b));
     }
-    return blocks;
+    job.tokens.assign(chain.tokens().begin(),
+                      chain.tokens().begin() + chain.Blocks(kBlockTokens) * kBlockTokens);
+    return job;
   }
-  static std::vector<LoadBlock> LoadsOf(const TokenChain& chain, size_t begin, size_t end,
-                                        uint32_t first_page) {
-    std::vector<LoadBlock> blocks;
-    for (size_t b = begin; b < end; ++b)
-      blocks.push_back({.digest = chain.DigestOf(b, kBlockTokens),
-                        .pages = {static_cast<uint32_t>(first_page + b - begin)}});
-    return blocks;
+  StoreJob StoresOf(const TokenChain& chain, uint32_t text, uint32_t first_page = 0) {
+    for (size_t b = 0; b < chain.Blocks(kBlockTokens); ++b)
+      pages_.Fill(static_cast<uint32_t>(first_page + b), SeedOf(text, b));
+    return Storing(chain, first_page);
+  }
+  static LoadJob LoadsOf(const TokenChain& chain, size_t begin, size_t end, uint32_t first_page,
+                         LeaseId promise = {}) {
+    LoadJob job{.promise = promise};
+    for (size_t b = begin; b < end; ++b) {
+      job.digests.push_back(chain.DigestOf(b, kBlockTokens));
+      job.pages.push_back(static_cast<uint32_t>(first_page + b - begin));
+    }
+    return job;
   }
   // Returns the result of a job, which it waits for.
   JobResult Await(JobId job) {
@@ -176,6 +183,8 @@ class EngineCacheContract : public ::testing::TestWithParam<EngineRoad> {
   }
 
   const std::unique_ptr<EngineWorld> world_ = GetParam().make();
+  const std::shared_ptr<const ContentSpec> content_ =
+      std::make_shared<const ContentSpec>(EngineWorld::Content());
   EnginePages pages_;
   std::set<JobId> told_;
   std::vector<JobResult> results_;
@@ -189,8 +198,10 @@ TEST_P(EngineCacheContract, WhatWasStoredIsFoundAndLoaded) {
   JobId lookup = 0;
   const EngineCache::Found found = Find(chain, {}, &lookup);
   EXPECT_EQ(found.tokens, TokenCount(160));
-  const JobResult loaded = Await(cache_->BeginLoad(LoadsOf(chain, 0, 10, 40), found.promise));
+  EXPECT_EQ(cache_->TiersOf(lookup), std::vector(10, Tier::kHost));
+  const JobResult loaded = Await(cache_->BeginLoad(LoadsOf(chain, 0, 10, 40, found.promise)));
   EXPECT_TRUE(loaded.load);
+  EXPECT_EQ(loaded.cause, absl::OkStatus());
   EXPECT_EQ(loaded.status, std::vector(10, BlockStatus::kOk));
   for (uint32_t b = 0; b < 10; ++b) EXPECT_TRUE(IsRight(40 + b, 1, b)) << b;
   cache_->EndLookup(lookup);
@@ -201,6 +212,65 @@ TEST_P(EngineCacheContract, WhatWasStoredIsFoundAndLoaded) {
   EXPECT_EQ(stats.loaded, 10u);
   EXPECT_EQ(stats.hits, 1u);
   EXPECT_EQ(stats.misses, 1u);
+  EXPECT_EQ(stats.loads_ended, 1u);
+  EXPECT_EQ(stats.stores_ended, 2u);
+  EXPECT_TRUE(cache_->TiersOf(lookup).empty()) << "the lookup has ended";
+}
+
+// A content is registered when it is first used, whichever it is.
+TEST_P(EngineCacheContract, EveryContentIsItsOwn) {
+  std::vector<uint32_t> tokens(2 * kBlockTokens, 5);
+  for (int salt = 0; salt < 200; ++salt) {
+    auto content = std::make_shared<ContentSpec>(EngineWorld::Content());
+    content->salt = std::to_string(salt);
+    TokenChain chain(cache_->Seed(*content).value());
+    chain.Append(tokens);
+    EXPECT_EQ(Find(chain).tokens, TokenCount()) << salt;
+    StoreJob job = StoresOf(chain, 70);
+    job.content = content;
+    ASSERT_EQ(Await(cache_->BeginStore(job)).status, std::vector(2, BlockStatus::kOk)) << salt;
+    EXPECT_EQ(Find(chain).tokens, TokenCount(2 * kBlockTokens)) << salt;
+  }
+}
+
+TEST_P(EngineCacheContract, ListsThatDoNotFitAreInvalid) {
+  const TokenChain chain = ChainOf(71, 3);
+  StoreJob store = StoresOf(chain, 71);
+  store.pages.pop_back();
+  EXPECT_EQ(Await(cache_->BeginStore(store)).status, std::vector(3, BlockStatus::kInvalid));
+  store = StoresOf(chain, 71);
+  store.content = nullptr;
+  EXPECT_EQ(Await(cache_->BeginStore(store)).status, std::vector(3, BlockStatus::kInvalid));
+  LoadJob load = LoadsOf(chain, 0, 3, 40);
+  load.first_slots = {0};
+  EXPECT_EQ(Await(cache_->BeginLoad(load)).status, std::vector(3, BlockStatus::kInvalid));
+  load = LoadsOf(chain, 0, 3, 40);
+  load.pages.back() = EnginePages::kPages;
+  for (const BlockStatus status : Await(cache_->BeginLoad(load)).status)
+    EXPECT_NE(status, BlockStatus::kOk) << "no such page";
+}
+
+// A job that is late ends, and says why.
+TEST_P(EngineCacheContract, AJobEndsAtItsDeadline) {
+  const TokenChain chain = ChainOf(72, 4);
+  (void)Store(chain, 72);
+  LoadJob load = LoadsOf(chain, 0, 4, 40);
+  load.deadline = std::chrono::milliseconds(0);
+  const JobResult late = Await(cache_->BeginLoad(load));
+  EXPECT_EQ(late.status, std::vector(4, BlockStatus::kCancelled));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late.cause)) << late.cause;
+}
+
+TEST_P(EngineCacheContract, TheCountOfEndedStoresTellsWhenPagesAreFree) {
+  std::atomic<uint64_t> ended = 0;
+  EngineCache::Options options;
+  options.stores_ended = &ended;
+  ASSERT_NO_FATAL_FAILURE(Make(options));
+  for (uint32_t i = 0; i < 20; ++i)
+    (void)cache_->BeginStore(StoresOf(ChainOf(200 + i, 4), 200 + i, 4 * i));
+  EXPECT_TRUE(Eventually([&] { return ended == 20; })) << ended;
+  EXPECT_EQ(cache_->Poll().size(), 20u);
+  cache_.reset();
 }
 
 TEST_P(EngineCacheContract, ALookupCountsWhatLiesBehindTheFirstTokenOnly) {
@@ -245,6 +315,7 @@ TEST_P(EngineCacheContract, NothingWaitsWhileTheStoreIsGone) {
   EXPECT_LT(slowest, std::chrono::milliseconds(500)) << "nothing was waited for";
   const JobResult load = Await(cache_->BeginLoad(LoadsOf(chain, 0, 4, 40)));
   for (const BlockStatus status : load.status) EXPECT_NE(status, BlockStatus::kOk);
+  EXPECT_TRUE(cache_->Seed(*content_).has_value()) << "it was told before";
   const JobResult store = Await(cache_->BeginStore(StoresOf(ChainOf(5, 4), 5, 10)));
   for (const BlockStatus status : store.status) EXPECT_NE(status, BlockStatus::kOk);
   world_->Heal();
@@ -279,6 +350,7 @@ TEST_P(EngineCacheContract, AfterCancelThePagesAreTheEnginesAgain) {
   for (uint64_t round = 0; round < testing::Scaled(1'000); ++round) {
     const JobId job = cache_->BeginLoad(LoadsOf(chain, 0, 40, 40));
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 800));
+    if (round % 2 == 0) cache_->BeginCancel(job);
     cache_->Cancel(job);
     std::vector<std::vector<std::byte>> before;
     for (uint32_t page = 40; page < 80; ++page) {
@@ -308,17 +380,7 @@ TEST_P(EngineCacheContract, EveryJobEndsOnce) {
         const JobId asked = cache_->BeginLookup(chain.steps(), {});
         const JobId job = random() % 2 == 0
                               ? cache_->BeginLoad(LoadsOf(chain, 0, blocks, 20 + 10 * user))
-                              : cache_->BeginStore([&] {
-                                  std::vector<StoreBlock> stores;
-                                  for (size_t b = 0; b < blocks; ++b) {
-                                    const auto tokens = chain.TokensOf(b, kBlockTokens);
-                                    stores.push_back({.digest = chain.DigestOf(b, kBlockTokens),
-                                                      .parent = chain.ParentOf(b, kBlockTokens),
-                                                      .tokens = {tokens.begin(), tokens.end()},
-                                                      .pages = {static_cast<uint32_t>(b)}});
-                                  }
-                                  return stores;
-                                }());
+                              : cache_->BeginStore(Storing(chain, 0));
         ++begun;
         if (random() % 3 == 0) cache_->Cancel(job);
         (void)cache_->PollLookup(asked);

@@ -12,12 +12,6 @@ class LoopbackWorld final : public EngineWorld {
     EXPECT_TRUE(store.ok()) << store.status();
     return *std::move(store);
   }
-  [[nodiscard]] Digest Seed() override {
-    ContentSpec content;
-    content.tenant = "loopback";
-    content.model = "m";
-    return content.Id();
-  }
   void Break() override { blocks_->Set({.serves = false}); }
   void Heal() override { blocks_->Set({}); }
   void Lose(const Digest& digest) override { EXPECT_TRUE(blocks_->Drop(digest)); }

@@ -29,8 +29,8 @@ TEST(TokenChain, GrowsAsTheWholeChain) {
       if (random() % 2 == 0) {
         chain.Append(std::span(tokens).subspan(at, some));
       } else {
-        chain.GrowTo(std::span(tokens).first(at + some));
-        chain.GrowTo(std::span(tokens).first(at));  // nothing new
+        chain.Extend(at / 2, std::span(tokens).subspan(at / 2, at - at / 2 + some));
+        chain.Extend(0, std::span(tokens).first(at));  // nothing new
       }
       at += some;
     }

@@ -9,7 +9,6 @@ namespace {
 class DaemonWorld final : public EngineWorld {
  public:
   explicit DaemonWorld(WriteMode mode) : mode_(mode) {
-    content_.model = "engine";
     variant_.dtype = "f16";
     variant_.layout = "contract/rows/1";
     variant_.block_tokens = EnginePages::kPageTokens;
@@ -22,7 +21,6 @@ class DaemonWorld final : public EngineWorld {
                              .connect_deadline = std::chrono::milliseconds(500)};
     options.keeper.session.engine_id = "engine";
     options.keeper.session.write_mode = mode_;
-    options.keeper.contents = {content_};
     options.keeper.variants = {variant_};
     options.keeper.backoff_min = std::chrono::milliseconds(10);
     options.keeper.backoff_max = std::chrono::milliseconds(100);
@@ -30,14 +28,10 @@ class DaemonWorld final : public EngineWorld {
                      .engine = pages.Layout(),
                      .payload = EnginePages::Payload(),
                      .variant = 0};
+    options.promise_life = promise_life;
     auto store = SessionStore::Make(std::move(options));
     EXPECT_TRUE(store.ok()) << store.status();
     return *std::move(store);
-  }
-  [[nodiscard]] Digest Seed() override {
-    ContentSpec content = content_;
-    content.tenant = "default";
-    return content.Id();
   }
   // Kills the daemon; the next one has an empty pool.
   void Break() override {
@@ -61,15 +55,49 @@ class DaemonWorld final : public EngineWorld {
     EXPECT_EQ(cleared->host.blocks, 1u);
   }
 
+  std::chrono::milliseconds promise_life{60'000};
+
  private:
   const WriteMode mode_;
-  ContentSpec content_;
   VariantSpec variant_;
   const std::shared_ptr<TemporarySocketDirectory> folder_ =
       std::make_shared<TemporarySocketDirectory>();
   Mutex mu_;
   std::unique_ptr<DaemonProcess> daemon_ LARDER_GUARDED_BY(mu_);
 };
+
+// A lookup that nothing has polled for longer than its promise lasts asks again by itself.
+TEST(SessionStore, ALookupOutlivesItsPromise) {
+  DaemonWorld world(WriteMode::kMapped);
+  world.promise_life = std::chrono::milliseconds(200);
+  EnginePages pages;
+  EngineCache cache(world.MakeStore(pages), {.lookup_patience = std::chrono::seconds(10)});
+  ASSERT_TRUE(Eventually([&] { return cache.status().ok(); }));
+  const auto content = std::make_shared<const ContentSpec>(EngineWorld::Content());
+  TokenChain chain(cache.Seed(*content).value());
+  chain.Append(std::vector<uint32_t>(EnginePages::kPageTokens, 3));
+  (void)cache.BeginStore({.content = content,
+                          .parent = chain.ParentOf(0, EnginePages::kPageTokens),
+                          .digests = {chain.DigestOf(0, EnginePages::kPageTokens)},
+                          .tokens = {chain.tokens().begin(), chain.tokens().end()},
+                          .pages = {0}});
+  ASSERT_TRUE(Eventually([&] { return !cache.Poll().empty(); }));
+  const JobId asked = cache.BeginLookup(chain.steps(), {});
+  std::optional<EngineCache::Found> found;
+  ASSERT_TRUE(Eventually([&] { return (found = cache.PollLookup(asked)).has_value(); }));
+  const LeaseId first = found->promise;
+  EXPECT_EQ(found->tokens, TokenCount(EnginePages::kPageTokens));
+  bool ended = false;
+  ASSERT_TRUE(Eventually([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    found = cache.PollLookup(asked);
+    ended |= !found.has_value();
+    return ended && found.has_value() && found->promise != first;
+  })) << ended;
+  EXPECT_EQ(found->tokens, TokenCount(EnginePages::kPageTokens));
+  EXPECT_EQ(cache.stats().hits, 1u);
+  cache.EndLookup(asked);
+}
 
 INSTANTIATE_TEST_SUITE_P(
     Daemon, EngineCacheContract,
