@@ -211,7 +211,8 @@ class VerbStormTest : public ::testing::Test {
     size_t least = 0, most = 0;
     for (const auto& chain : world_.chains.all()) {
       for (const StormChain::Block& block : chain->blocks) {
-        for (StormState bit = PinBit(0, Tier::kHost); bit <= kPrefetched; bit <<= 1) {
+        for (StormState bit = PinBit(0, Tier::kHost); bit <= kPrefetched;
+             bit = static_cast<StormState>(bit << 1)) {
           const auto has = [bit](StormState s) { return (s & bit) != 0; };
           least += block.possible.Always(has) && bit != kPrefetched ? 1 : 0;
           most += block.possible.Ever(has) ? 1 : 0;
