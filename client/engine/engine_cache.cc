@@ -220,7 +220,9 @@ void EngineCache::Count(const Job& job) {
 
 EngineCache::Stats EngineCache::stats() const {
   MutexLock lock(mu_);
-  return stats_;
+  Stats stats = stats_;
+  stats.lookups_open = lookups_.size();
+  return stats;
 }
 
 // ---- the threads

@@ -142,6 +142,7 @@ class EngineCache {
     uint64_t dropped = 0;                        // blocks of stores that did not fit into the queue
     uint64_t loads_ended = 0, stores_ended = 0;  // jobs
     size_t loads_waiting = 0, stores_waiting = 0;  // blocks
+    size_t lookups_open = 0;
   };
   [[nodiscard]] Stats stats() const LARDER_EXCLUDES(mu_);
 

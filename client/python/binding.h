@@ -41,6 +41,7 @@ void BindPlan(nb::module_& module);
 void BindRequests(nb::module_& module);
 void BindScheduler(nb::module_& module);
 void BindClient(nb::module_& module);
+void BindEngine(nb::module_& module);
 
 }  // namespace larder::python
 

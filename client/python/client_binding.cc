@@ -3,6 +3,7 @@
 // Calls that wait for the daemon or copy blocks release the GIL.  The binding does not copy blocks:
 // the client library reads and writes the caller's buffers.
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 
 #include <algorithm>
@@ -12,29 +13,10 @@
 #include <span>
 
 #include "client/client.h"
-#include "client/python/binding.h"
+#include "client/python/buffer.h"
 
 namespace larder::python {
 namespace {
-
-// A buffer of the caller.  Until the destructor it stays exported, so that Python does not move or
-// free it.
-class Buffer {
- public:
-  Buffer(nb::handle object, bool writable) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0)
-      throw nb::python_error();
-  }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  ~Buffer() { PyBuffer_Release(&view_); }
-  [[nodiscard]] std::span<std::byte> bytes() const {
-    return {static_cast<std::byte*>(view_.buf), static_cast<size_t>(view_.len)};
-  }
-
- private:
-  Py_buffer view_ = {};
-};
 
 // The buffers of a batch, and the spans over them.
 struct Held {
@@ -72,6 +54,7 @@ CallOptions Within(double deadline_s) {
 }
 
 std::string BytesOf(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
+nb::bytes PyBytesOf(const std::string& bytes) { return nb::bytes(bytes.data(), bytes.size()); }
 
 // A Session for Python.  The session ends once Close was called (by close(), or by the destructor)
 // and no call on it is under way.
@@ -178,19 +161,59 @@ void BindSpecs(nb::module_& module) {
           "model"_a, "revision"_a = "", "salt"_a = nb::bytes("", 0), "lora"_a = "",
           "multimodal"_a = nb::bytes("", 0))
       .def_ro("model", &ContentSpec::model)
-      .def_ro("revision", &ContentSpec::revision);
+      .def_ro("revision", &ContentSpec::revision)
+      .def_prop_ro("salt", [](const ContentSpec& self) { return PyBytesOf(self.salt); })
+      .def_ro("lora", &ContentSpec::lora)
+      .def_prop_ro("multimodal", [](const ContentSpec& self) { return PyBytesOf(self.multimodal); })
+      .def("__eq__",
+           [](const ContentSpec& self, const ContentSpec& other) { return self == other; })
+      .def("__hash__",
+           [](const ContentSpec& self) {
+             return nb::hash(nb::make_tuple(self.model, self.revision, PyBytesOf(self.salt),
+                                            self.lora, PyBytesOf(self.multimodal)));
+           })
+      .def("__getstate__",
+           [](const ContentSpec& self) {
+             return nb::make_tuple(self.model, self.revision, PyBytesOf(self.salt), self.lora,
+                                   PyBytesOf(self.multimodal));
+           })
+      .def(
+          "__setstate__",
+          [](ContentSpec& self,
+             const std::tuple<std::string, std::string, nb::bytes, std::string, nb::bytes>& state) {
+            new (&self) ContentSpec{"",
+                                    std::get<0>(state),
+                                    std::get<1>(state),
+                                    BytesOf(std::get<2>(state)),
+                                    std::get<3>(state),
+                                    BytesOf(std::get<4>(state))};
+          });
+  nb::enum_<GroupKind>(module, "GroupKind",
+                       "Which blocks of a prefix an engine needs to go on after it.")
+      .value("FULL", GroupKind::kFull, "all of them: full attention")
+      .value("WINDOW", GroupKind::kWindow, "those that cover its last window_tokens tokens")
+      .value("STATE", GroupKind::kState, "the last one: recurrent layers");
   nb::class_<VariantSpec>(module, "VariantSpec",
                           "How an engine lays out its KV.  block_tokens is a multiple of 16.")
       .def(
           "__init__",
           [](VariantSpec* self, std::string dtype, std::string layout, uint32_t block_tokens,
              uint32_t layers, uint32_t first_layer, std::string group, uint32_t rank,
-             uint32_t ranks) {
-            new (self) VariantSpec{std::move(dtype), std::move(layout), rank,   ranks,
-                                   std::move(group), block_tokens,      layers, first_layer};
+             uint32_t ranks, GroupKind kind, uint32_t window_tokens) {
+            new (self) VariantSpec{std::move(dtype),
+                                   std::move(layout),
+                                   rank,
+                                   ranks,
+                                   std::move(group),
+                                   block_tokens,
+                                   layers,
+                                   first_layer,
+                                   kind,
+                                   window_tokens};
           },
           nb::kw_only(), "dtype"_a, "layout"_a, "block_tokens"_a, "layers"_a, "first_layer"_a = 0,
-          "group"_a = "", "rank"_a = 0, "ranks"_a = 1)
+          "group"_a = "", "rank"_a = 0, "ranks"_a = 1, "kind"_a = GroupKind::kFull,
+          "window_tokens"_a = 0)
       .def_ro("layers", &VariantSpec::layers)
       .def_ro("block_tokens", &VariantSpec::block_tokens);
   nb::class_<VariantHandle>(module, "VariantHandle", "A variant that one session has registered.")

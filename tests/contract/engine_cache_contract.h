@@ -215,6 +215,7 @@ TEST_P(EngineCacheContract, WhatWasStoredIsFoundAndLoaded) {
   EXPECT_EQ(stats.loads_ended, 1u);
   EXPECT_EQ(stats.stores_ended, 2u);
   EXPECT_TRUE(cache_->TiersOf(lookup).empty()) << "the lookup has ended";
+  EXPECT_EQ(stats.lookups_open, 0u);
 }
 
 // A content is registered when it is first used, whichever it is.

@@ -13,15 +13,34 @@ class Larderd:
     def __init__(self, path, *flags):
         self.folder = tempfile.TemporaryDirectory()
         self.socket_dir = self.folder.name
-        log = os.path.join(self.socket_dir, "log")
-        with open(log, "wb") as file:
-            self.process = subprocess.Popen(
-                [path, *flags, "--socket-dir", self.socket_dir, "--metrics-listen", ""], stdout=file, stderr=file)
-        while not os.path.exists(os.path.join(self.socket_dir, "data.sock")):
+        self.command = [path, *flags, "--socket-dir", self.socket_dir, "--metrics-listen", ""]
+        self.log = os.path.join(self.socket_dir, "log")
+        self.start()
+
+    def await_pool(self):
+        """Waits until the whole pool can be used: right after its start a daemon refuses blocks."""
+        while True:
+            with open(self.log, encoding="utf-8") as file:
+                if "pool_online" in file.read():
+                    return
+            time.sleep(0.01)
+
+    def start(self):
+        """Starts the daemon that the constructor started, again."""
+        ready = os.path.join(self.socket_dir, "data.sock")
+        if os.path.exists(ready):  # of one that was killed
+            os.unlink(ready)
+        with open(self.log, "wb") as file:
+            self.process = subprocess.Popen(self.command, stdout=file, stderr=file)
+        while not os.path.exists(ready):
             if self.process.poll() is not None:
-                with open(log, encoding="utf-8") as file:
+                with open(self.log, encoding="utf-8") as file:
                     raise RuntimeError(f"larderd ended: {file.read()}")
             time.sleep(0.01)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
 
     def stop(self):
         """Stops the process with SIGSTOP.  Returns when it has stopped."""

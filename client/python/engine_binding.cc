@@ -1,0 +1,470 @@
+// Binds client/engine: chains of requests, and lookups, loads and stores that do not wait.
+//
+// Lists cross as packed buffers, one call for a batch.  No thread of C++ calls into Python.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <atomic>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "client/engine/engine_cache.h"
+#include "client/engine/session_store.h"
+#include "client/engine/token_chain.h"
+#include "client/python/buffer.h"
+#include "cuda/device.h"
+
+namespace larder::python {
+namespace {
+
+nb::bytes Packed(const void* data, size_t bytes) { return nb::bytes(data, bytes); }
+
+std::chrono::milliseconds Milliseconds(double seconds, const char* name, double most) {
+  if (!(seconds >= 0) || seconds > most) {
+    Raise(absl::InvalidArgumentError(std::string(name) + " must be 0 to " +
+                                     std::to_string(static_cast<int>(most)) + " seconds"));
+  }
+  return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(seconds * 1e3)));
+}
+
+// ---- pages
+
+struct Pages {
+  PagedLayout engine;
+  PayloadLayout payload;
+};
+
+Pages Checked(Pages pages) {
+  OrRaise(pages.engine.Validate());
+  OrRaise(pages.payload.Validate(pages.engine));
+  return pages;
+}
+
+Pages MakePages(std::vector<uint64_t> bases, uint32_t layers, uint32_t planes, uint32_t heads,
+                uint32_t row_bytes, uint32_t page_tokens, uint32_t pages, uint64_t page_stride,
+                uint64_t token_stride, uint64_t head_stride, uint32_t block_tokens,
+                const std::string& order) {
+  if (order != "token_head" && order != "head_token")
+    Raise(absl::InvalidArgumentError("order must be 'token_head' or 'head_token'"));
+  const uint64_t segment = uint64_t{planes} * block_tokens * heads * row_bytes;
+  if (layers == 0 || segment == 0 || segment > UINT32_MAX)
+    Raise(absl::InvalidArgumentError("a block of one layer must have 1 byte to 4 GiB"));
+  return Checked(
+      {.engine = {.layers = layers,
+                  .planes = planes,
+                  .heads = heads,
+                  .row_bytes = row_bytes,
+                  .page_tokens = page_tokens,
+                  .pages = pages,
+                  .page_stride = page_stride,
+                  .token_stride = token_stride,
+                  .head_stride = head_stride,
+                  .bases = std::move(bases)},
+       .payload = {.block_tokens = block_tokens,
+                   .order = order == "head_token" ? RowOrder::kHeadToken : RowOrder::kTokenHead,
+                   .table = UniformTable(layers, static_cast<uint32_t>(segment))}});
+}
+
+Pages MakeOpaquePages(const std::vector<uint64_t>& bases, uint64_t page_bytes, uint64_t page_stride,
+                      uint32_t pages, uint32_t page_tokens) {
+  if (page_tokens == 0 || page_bytes % page_tokens != 0 || page_bytes / page_tokens > UINT32_MAX)
+    Raise(absl::InvalidArgumentError("page_bytes must be a multiple of page_tokens"));
+  const uint64_t row = page_bytes / page_tokens;
+  return MakePages(bases, static_cast<uint32_t>(bases.size()), 1, 1, static_cast<uint32_t>(row),
+                   page_tokens, pages, page_stride, row, row, page_tokens, "token_head");
+}
+
+void BindPages(nb::module_& module) {
+  nb::class_<Pages>(
+      module, "PageLayout",
+      "Where an engine keeps its KV: the row of (layer, plane, page, slot, head) is at bases[layer "
+      "* planes + plane] + page * page_stride + slot * token_stride + head * head_stride.  bases "
+      "are addresses; strides and row_bytes are bytes.  The caller keeps the memory alive for as "
+      "long as an EngineCache uses it.  Raises ValueError if the numbers do not fit each other.")
+      .def(
+          "__init__",
+          [](Pages* self, std::vector<uint64_t> bases, uint32_t layers, uint32_t planes,
+             uint32_t heads, uint32_t row_bytes, uint32_t page_tokens, uint32_t pages,
+             uint64_t page_stride, uint64_t token_stride, uint64_t head_stride,
+             uint32_t block_tokens, const std::string& order) {
+            new (self) Pages(MakePages(std::move(bases), layers, planes, heads, row_bytes,
+                                       page_tokens, pages, page_stride, token_stride, head_stride,
+                                       block_tokens, order));
+          },
+          nb::kw_only(), "bases"_a, "layers"_a, "planes"_a, "heads"_a, "row_bytes"_a,
+          "page_tokens"_a, "pages"_a, "page_stride"_a, "token_stride"_a, "head_stride"_a,
+          "block_tokens"_a, "order"_a = "token_head")
+      .def_static("opaque", &MakeOpaquePages, "bases"_a, nb::kw_only(), "page_bytes"_a,
+                  "page_stride"_a, "pages"_a, "page_tokens"_a,
+                  "Pages that are moved whole, because only the engine knows what is in them: one "
+                  "base for each layer, and a block is one page.")
+      .def_prop_ro("block_bytes",
+                   [](const Pages& self) { return self.payload.table.PayloadBytes().value(); })
+      .def_prop_ro("block_tokens", [](const Pages& self) { return self.payload.block_tokens; })
+      .def_prop_ro("layers", [](const Pages& self) { return self.engine.layers; })
+      .def_prop_ro("pages", [](const Pages& self) { return self.engine.pages; });
+}
+
+// ---- a request's chain
+
+class PyChain {
+ public:
+  PyChain(const Digest& seed, uint32_t block_tokens) : chain_(seed), block_tokens_(block_tokens) {
+    if (block_tokens == 0 || block_tokens % kStepTokens != 0)
+      Raise(absl::InvalidArgumentError("block_tokens must be a multiple of 16"));
+  }
+  size_t Extend(size_t first, nb::handle tokens) {
+    const std::vector<uint32_t> numbers = NumbersOf(tokens);
+    if (first > chain_.tokens().size())
+      Raise(absl::InvalidArgumentError("tokens before `first` are missing"));
+    nb::gil_scoped_release released;
+    chain_.Extend(first, numbers);
+    return Blocks();
+  }
+  [[nodiscard]] size_t Blocks() const { return chain_.Blocks(block_tokens_); }
+  [[nodiscard]] size_t Known() const { return chain_.tokens().size(); }
+  [[nodiscard]] std::vector<Digest> Digests(size_t first, size_t last) const {
+    Check(first, last);
+    std::vector<Digest> digests;
+    for (size_t b = first; b < last; ++b) digests.push_back(chain_.DigestOf(b, block_tokens_));
+    return digests;
+  }
+  [[nodiscard]] Digest Parent(size_t block) const {
+    Check(block, block);
+    return chain_.ParentOf(block, block_tokens_);
+  }
+  [[nodiscard]] std::span<const uint32_t> Tokens(size_t first, size_t last) const {
+    Check(first, last);
+    return chain_.tokens().subspan(first * block_tokens_, (last - first) * block_tokens_);
+  }
+  [[nodiscard]] std::span<const Digest> steps() const { return chain_.steps(); }
+
+ private:
+  void Check(size_t first, size_t last) const {
+    if (first > last || last > Blocks()) Raise(absl::OutOfRangeError("there is no such block"));
+  }
+  TokenChain chain_;
+  uint32_t block_tokens_;
+};
+
+void BindChain(nb::module_& module) {
+  nb::class_<PyChain>(
+      module, "TokenChain",
+      "The digests of one request's blocks, which grow as tokens are computed.  One thread at a "
+      "time uses it.  Blocks are counted from the beginning of the request; a range is [first, "
+      "last), and raises RuntimeError if there is no such block.")
+      .def(nb::init<Digest, uint32_t>(), "seed"_a, nb::kw_only(), "block_tokens"_a)
+      .def("extend", &PyChain::Extend, "first"_a, "tokens"_a,
+           "Appends those of `tokens` (a buffer of 32-bit ids, or a sequence of ints), which are "
+           "the request's from number `first` on, that it does not have yet.  Returns the number "
+           "of whole blocks.  Releases the GIL while it hashes.")
+      .def_prop_ro("blocks", &PyChain::Blocks)
+      .def_prop_ro("tokens_known", &PyChain::Known)
+      .def(
+          "digests",
+          [](const PyChain& self, size_t first, size_t last) {
+            const std::vector<Digest> digests = self.Digests(first, last);
+            return Packed(digests.data(), digests.size() * sizeof(Digest));
+          },
+          "first"_a, "last"_a, "Returns 16 bytes for each block.")
+      .def("parent", &PyChain::Parent, "block"_a,
+           "Returns the digest of the block before this one; of the first one, the seed.")
+      .def(
+          "tokens",
+          [](const PyChain& self, size_t first, size_t last) {
+            const std::span<const uint32_t> tokens = self.Tokens(first, last);
+            return Packed(tokens.data(), tokens.size_bytes());
+          },
+          "first"_a, "last"_a, "Returns 4 bytes, little-endian, for each token.");
+}
+
+// ---- the cache
+
+class PyEngineCache {
+ public:
+  struct Options {
+    SessionStore::Options store;
+    EngineCache::Options cache;
+    std::optional<Pages> pages;
+    size_t own_variant = 0;
+    nb::object stores_ended;
+  };
+  explicit PyEngineCache(Options options) {
+    if (options.pages) {
+      auto opened = OpenDevice(DeviceWish::kHost);
+      OrRaise(opened.status());
+      device_ = std::move(opened->device);
+      options.store.pages = SessionStore::Pages{.device = device_.get(),
+                                                .engine = std::move(options.pages->engine),
+                                                .payload = std::move(options.pages->payload),
+                                                .variant = options.own_variant};
+    }
+    if (!options.stores_ended.is_none()) {
+      stores_ended_ = std::make_unique<Buffer>(options.stores_ended, /*writable=*/true);
+      const std::span<std::byte> bytes = stores_ended_->bytes();
+      if (bytes.size() < 8 || reinterpret_cast<uintptr_t>(bytes.data()) % 8 != 0)
+        Raise(absl::InvalidArgumentError("stores_ended must have 8 aligned bytes"));
+      options.cache.stores_ended = reinterpret_cast<std::atomic<uint64_t>*>(bytes.data());
+    }
+    auto store = OrRaise(SessionStore::Make(std::move(options.store)));
+    store_ = store.get();
+    cache_ = std::make_shared<EngineCache>(std::move(store), options.cache);
+  }
+  ~PyEngineCache() { Close(); }
+
+  // Returns the cache, which the returned pointer keeps alive during one call.
+  [[nodiscard]] std::shared_ptr<EngineCache> Open() const {
+    if (cache_ == nullptr) Raise(absl::InvalidArgumentError("the cache is closed"));
+    return cache_;
+  }
+  [[nodiscard]] SessionKeeper::Stats KeeperStats() const {
+    (void)Open();
+    return store_->keeper().stats();
+  }
+  void Close() {
+    std::shared_ptr<EngineCache> last = std::move(cache_);
+    nb::gil_scoped_release released;
+    last.reset();
+  }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Buffer> stores_ended_;
+  SessionStore* store_ = nullptr;  // cache_ owns it
+  std::shared_ptr<EngineCache> cache_;
+};
+
+Role RoleOf(const std::string& role) {
+  if (role == "scheduler") return Role::kScheduler;
+  if (role == "worker") return Role::kWorker;
+  if (role == "both") return Role::kBoth;
+  Raise(absl::InvalidArgumentError("role must be 'scheduler', 'worker' or 'both'"));
+}
+
+void BindResults(nb::module_& module) {
+  nb::class_<EngineCache::Found>(module, "Found", "The answer of a lookup.")
+      .def_prop_ro(
+          "tokens", [](const EngineCache::Found& self) { return self.tokens.value(); },
+          "Tokens from the beginning of the request; 0 is a miss.")
+      .def_ro("promise", &EngineCache::Found::promise, "For begin_load; may be 0.")
+      .def_ro("pending", &EngineCache::Found::pending, "Blocks that have yet to come from disk.");
+  nb::class_<JobResult>(module, "JobResult", "A load or a store that has ended.")
+      .def_ro("job", &JobResult::job)
+      .def_ro("load", &JobResult::load)
+      .def_prop_ro(
+          "status",
+          [](const JobResult& self) { return Packed(self.status.data(), self.status.size()); },
+          "One byte, a BlockStatus, for each block.")
+      .def_prop_ro(
+          "cause",
+          [](const JobResult& self) {
+            return self.cause.ok() ? std::string()
+                                   : std::string(absl::StatusCodeToString(self.cause.code()));
+          },
+          "'', or why blocks were not moved: 'DEADLINE_EXCEEDED', 'UNAVAILABLE', ...")
+      .def_prop_ro("waited_s", [](const JobResult& self) { return self.waited.count(); })
+      .def_prop_ro("moved_s", [](const JobResult& self) { return self.moved.count(); });
+}
+
+nb::dict StatsOf(const PyEngineCache& self) {
+  const EngineCache::Stats stats = self.Open()->stats();
+  const SessionKeeper::Stats keeper = self.KeeperStats();
+  nb::dict all;
+  all["lookups"] = stats.lookups;
+  all["lookup_hits"] = stats.hits;
+  all["lookup_misses"] = stats.misses;
+  all["lookups_impatient"] = stats.impatient;
+  all["lookups_refused"] = stats.refused;
+  all["hit_tokens"] = stats.hit_tokens;
+  all["blocks_loaded"] = stats.loaded;
+  all["blocks_load_failed"] = stats.load_failed;
+  all["blocks_stored"] = stats.stored;
+  all["blocks_duplicate"] = stats.duplicates;
+  all["blocks_store_failed"] = stats.store_failed;
+  all["blocks_dropped"] = stats.dropped;
+  all["loads_ended"] = stats.loads_ended;
+  all["stores_ended"] = stats.stores_ended;
+  all["lookups_open"] = stats.lookups_open;
+  all["load_blocks_waiting"] = stats.loads_waiting;
+  all["store_blocks_waiting"] = stats.stores_waiting;
+  all["sessions"] = keeper.attached;
+  all["attach_failures"] = keeper.failed;
+  all["breaker_opened"] = keeper.breaker_opened;
+  all["breaker_open"] = keeper.breaker_open ? 1 : 0;
+  return all;
+}
+
+template <class Call>
+auto Unlocked(const PyEngineCache& self, Call&& call) {
+  const std::shared_ptr<EngineCache> cache = self.Open();
+  nb::gil_scoped_release released;
+  return call(*cache);
+}
+
+JobId BeginLoad(const PyEngineCache& self, nb::handle digests, nb::handle pages, LeaseId promise,
+                double deadline_s) {
+  LoadJob job{.digests = ValuesOf<Digest>(digests),
+              .pages = NumbersOf(pages),
+              .promise = promise,
+              .deadline = Milliseconds(deadline_s, "deadline_s", 600)};
+  return Unlocked(self, [&](EngineCache& cache) { return cache.BeginLoad(std::move(job)); });
+}
+
+JobId BeginStore(const PyEngineCache& self, const ContentSpec& content, const Digest& parent,
+                 nb::handle digests, nb::handle tokens, nb::handle pages, double deadline_s) {
+  StoreJob job{.content = std::make_shared<const ContentSpec>(content),
+               .parent = parent,
+               .digests = ValuesOf<Digest>(digests),
+               .tokens = NumbersOf(tokens),
+               .pages = NumbersOf(pages),
+               .deadline = Milliseconds(deadline_s, "deadline_s", 600)};
+  return Unlocked(self, [&](EngineCache& cache) { return cache.BeginStore(std::move(job)); });
+}
+
+void BindCalls(nb::class_<PyEngineCache>& cls) {
+  cls.def(
+         "seed",
+         [](const PyEngineCache& self, const ContentSpec& content) {
+           return self.Open()->Seed(content);
+         },
+         "content"_a,
+         "Returns the digest that the content's chains begin with; None until a daemon has said "
+         "which tenant this user is.")
+      .def(
+          "begin_lookup",
+          [](const PyEngineCache& self, const PyChain& chain, uint64_t first_token) {
+            return Unlocked(self, [&](EngineCache& cache) {
+              return cache.BeginLookup(chain.steps(), TokenCount(first_token));
+            });
+          },
+          "chain"_a, "first_token"_a = 0,
+          "Asks for the longest prefix that is stored beyond first_token.  Returns a job.")
+      .def(
+          "poll_lookup",
+          [](const PyEngineCache& self, JobId job) {
+            return Unlocked(self, [&](EngineCache& cache) { return cache.PollLookup(job); });
+          },
+          "job"_a,
+          "Returns Found, or None if there is no answer yet; after lookup_patience_s since the "
+          "first poll, a miss.  What was found is kept until end_lookup.")
+      .def(
+          "lookup_tiers",
+          [](const PyEngineCache& self, JobId job) {
+            const std::vector<Tier> tiers =
+                Unlocked(self, [&](EngineCache& cache) { return cache.TiersOf(job); });
+            return Packed(tiers.data(), tiers.size());
+          },
+          "job"_a,
+          "Returns one byte, a Tier, for each block of a hit from block 0 on: the slowest of the "
+          "variants.")
+      .def(
+          "end_lookup",
+          [](const PyEngineCache& self, JobId job) {
+            Unlocked(self, [&](EngineCache& cache) { cache.EndLookup(job); });
+          },
+          "job"_a)
+      .def("begin_load", &BeginLoad, "digests"_a, "pages"_a, nb::kw_only(), "promise"_a = LeaseId(),
+           "deadline_s"_a = 10.0,
+           "Loads blocks (16 bytes each) into pages (numbers).  Returns a job, which poll returns "
+           "when it has ended, at the latest soon after the deadline.")
+      .def("begin_store", &BeginStore, nb::kw_only(), "content"_a, "parent"_a, "digests"_a,
+           "tokens"_a, "pages"_a, "deadline_s"_a = 10.0,
+           "Stores consecutive blocks of a chain.  The pages must not change before the job has "
+           "ended.  A store that does not fit into the queue ends at once, with FULL.")
+      .def(
+          "cancel",
+          [](const PyEngineCache& self, JobId job, bool wait) {
+            Unlocked(self, [&](EngineCache& cache) {
+              if (wait) cache.Cancel(job);
+              if (!wait) cache.BeginCancel(job);
+            });
+          },
+          "job"_a, "wait"_a = false,
+          "Ends a job soon; poll returns it.  If it waits, then nothing touches the job's pages "
+          "any more when it returns.")
+      .def(
+          "poll",
+          [](const PyEngineCache& self) {
+            return Unlocked(self, [](EngineCache& cache) { return cache.Poll(); });
+          },
+          "Returns the jobs that have ended and that no earlier call returned.");
+}
+
+void BindCache(nb::module_& module) {
+  nb::class_<PyEngineCache> cls(
+      module, "EngineCache",
+      "What an engine asks of Larder without waiting: how long a prefix is stored, and to move "
+      "blocks between the pool and its pages.  It attaches by itself, and again after the daemon "
+      "was restarted; while there is no daemon, lookups miss, loads and stores fail, at once.  Any "
+      "thread may call it, and no call but close, cancel(wait=True) waits.  Numbers of *_blocks "
+      "are blocks that may wait; variants are those of all ranks, own_variant the one of `pages`.  "
+      "Raises ValueError if pages and variant do not fit each other.");
+  cls.def(
+         "__init__",
+         [](PyEngineCache* self, const std::string& engine_id, std::vector<VariantSpec> variants,
+            const std::string& role, uint32_t rank, const std::string& socket_dir,
+            const std::string& tenant, std::optional<Pages> pages, size_t own_variant,
+            uint32_t loaders, uint32_t storers, size_t load_blocks, size_t store_blocks,
+            size_t step_blocks, uint32_t copy_threads, double lookup_patience_s,
+            double promise_life_s, nb::object stores_ended) {
+           PyEngineCache::Options options;
+           SessionKeeper::Options& keeper = options.store.keeper;
+           keeper.client.socket_dir = socket_dir;
+           keeper.client.tenant = tenant;
+           keeper.session.engine_id = engine_id;
+           keeper.session.role = RoleOf(role);
+           keeper.session.rank = rank;
+           keeper.session.copy_threads = copy_threads;
+           keeper.variants = std::move(variants);
+           options.store.promise_life = Milliseconds(promise_life_s, "promise_life_s", 600);
+           options.cache.loaders = loaders;
+           options.cache.storers = storers;
+           options.cache.load_blocks_max = load_blocks;
+           options.cache.store_blocks_max = store_blocks;
+           options.cache.step_blocks = step_blocks;
+           options.cache.lookup_patience =
+               Milliseconds(lookup_patience_s, "lookup_patience_s", 600);
+           options.pages = std::move(pages);
+           options.own_variant = own_variant;
+           options.stores_ended = std::move(stores_ended);
+           new (self) PyEngineCache(std::move(options));
+         },
+         nb::kw_only(), "engine_id"_a, "variants"_a, "role"_a = "both", "rank"_a = 0,
+         "socket_dir"_a = "", "tenant"_a = "", "pages"_a = nb::none(), "own_variant"_a = 0,
+         "loaders"_a = 1, "storers"_a = 1, "load_blocks"_a = 65'536, "store_blocks"_a = 8'192,
+         "step_blocks"_a = 64, "copy_threads"_a = 1, "lookup_patience_s"_a = 0.2,
+         "promise_life_s"_a = 60.0, "stores_ended"_a = nb::none(),
+         "stores_ended, if given, is a writable buffer of 8 aligned bytes that counts stores which "
+         "have ended; it may be shared with another process.")
+      .def_prop_ro(
+          "state",
+          [](const PyEngineCache& self) {
+            const absl::Status status = self.Open()->status();
+            return std::string(status.message());
+          },
+          "'' while a daemon serves, otherwise why not.")
+      .def("stats", &StatsOf, "Returns counts since the beginning.")
+      .def("close", &PyEngineCache::Close,
+           "Cancels all jobs, waits until nothing touches pages any more, and ends the session.  "
+           "Later calls raise ValueError.");
+  BindCalls(cls);
+}
+
+}  // namespace
+
+void BindEngine(nb::module_& module) {
+  nb::enum_<Tier>(module, "Tier")
+      .value("DEVICE", Tier::kDevice)
+      .value("HOST", Tier::kHost)
+      .value("DISK", Tier::kDisk)
+      .value("REMOTE", Tier::kRemote);
+  BindPages(module);
+  BindChain(module);
+  BindResults(module);
+  BindCache(module);
+}
+
+}  // namespace larder::python

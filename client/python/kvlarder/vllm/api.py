@@ -1,0 +1,96 @@
+"""What the connector uses of vLLM, and whether the installed version has it.  The only module that imports vLLM."""
+
+import inspect
+
+try:
+    import vllm
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # noqa: F401
+        KVConnectorBase_V1,
+        KVConnectorHandshakeMetadata,
+        KVConnectorMetadata,
+        KVConnectorRole,
+        KVConnectorTransferResults,
+        KVConnectorWorkerMetadata,
+    )
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (  # noqa: F401
+        KVConnectorPromMetrics,
+        KVConnectorStats,
+    )
+    from vllm.logger import init_logger
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"kvlarder.vllm needs vLLM 0.32 ({error}); docs/engines/vllm.md has the table of versions") from error
+
+logger = init_logger("vllm.larder")
+
+# Methods that the connector overrides, with their parameters.
+EXPECTED = {
+    "bind_connector_metadata": ("connector_metadata",),
+    "bind_gpu_block_pool": ("gpu_block_pool",),
+    "bind_kv_cache_manager": ("kv_cache_manager",),
+    "build_connector_meta": ("scheduler_output",),
+    "build_connector_worker_meta": (),
+    "build_kv_connector_stats": ("data",),
+    "build_prom_metrics": ("vllm_config", "metric_types", "labelnames", "per_engine_labelvalues"),
+    "get_block_ids_with_load_errors": (),
+    "get_external_cache_hit_sources": ("request", "num_external_tokens"),
+    "get_handshake_metadata": (),
+    "get_kv_connector_stats": (),
+    "get_num_new_matched_tokens": ("request", "num_computed_tokens"),
+    "get_transfer_results": ("finished_req_ids",),
+    "has_pending_push_work": (),
+    "on_new_request": ("request",),
+    "register_kv_caches": ("kv_caches",),
+    "request_finished": ("request", "block_ids"),
+    "reset_cache": (),
+    "save_kv_layer": ("layer_name", "kv_layer", "attn_metadata", "kwargs"),
+    "set_xfer_handshake_metadata": ("metadata",),
+    "shutdown": (),
+    "start_load_kv": ("forward_context", "kwargs"),
+    "update_connector_output": ("connector_output",),
+    "update_state_after_alloc": ("request", "blocks", "num_external_tokens"),
+    "wait_for_layer_load": ("layer_name",),
+    "wait_for_save": (),
+}
+
+
+def problems(base=KVConnectorBase_V1):
+    """Yields what of the connector's base class is not as expected."""
+    for name, parameters in EXPECTED.items():
+        method = inspect.getattr_static(base, name, None)
+        if method is None:
+            yield f"has no {name}"
+            continue
+        found = tuple(inspect.signature(getattr(base, name)).parameters)
+        found = found[1:] if found[:1] == ("self",) else found
+        if found != parameters:
+            yield f"{name} takes ({', '.join(found)}), not ({', '.join(parameters)})"
+    for name in sorted(getattr(base, "__abstractmethods__", ())):
+        if name not in EXPECTED:
+            yield f"requires {name}, which is not known"
+
+
+def check(base=KVConnectorBase_V1):
+    """Raises ImportError if the installed vLLM is not one that the connector fits."""
+    found = list(problems(base))
+    if found:
+        raise ImportError(
+            f"kvlarder.vllm does not fit vLLM {vllm.__version__}: its KVConnectorBase_V1 {'; '.join(found)}. "
+            "It was tested with 0.32.0; docs/engines/vllm.md has the table of versions"
+        )
+
+
+def packing_of(vllm_config, kv_caches):
+    """Returns (backend, instruction set) that decide how a layer's KV is packed.  Raises ValueError if unknown."""
+    layers = vllm_config.compilation_config.static_forward_context
+    found = set()
+    for name in kv_caches:
+        layer = layers[name]
+        backend = layer.get_attn_backend().get_name()
+        isa = getattr(layer, "isa", None) or getattr(getattr(layer, "impl", None), "isa", None)
+        if backend == "CPU_ATTN" and not isa:
+            raise ValueError(f"layer {name} does not say how it packs its KV; this vLLM is not known to Larder")
+        found.add(("cpu" if backend == "CPU_ATTN" else backend.lower(), isa or "any"))
+    if len(found) != 1:
+        raise ValueError(f"the layers pack their KV differently: {sorted(found)}")
+    return found.pop()

@@ -1,0 +1,77 @@
+"""The options of the connector: `kv_connector_extra_config` of vLLM's --kv-transfer-config.
+
+Thread-safety: a Config is a value that never changes.
+"""
+
+import dataclasses
+import difflib
+
+
+def option(default, *, least=None, most=None, one_of=None, doc=""):
+    return dataclasses.field(
+        default=default, metadata={"least": least, "most": most, "one_of": one_of, "doc": doc}
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    socket_dir: str = option("", doc="folder of the daemon's sockets; empty: as kvlarder.connect")
+    tenant: str = option("", doc="tenant to store for; empty: this user's own")
+    engine_id: str = option("", doc="name of this engine; empty: derived from model, dtype, block size and ranks")
+    model: str = option("", doc="name of the model in Larder; empty: vLLM's, without the folder it lies in")
+    revision: str = option("", doc="which weights these are; empty: found out from the files or the hub's commit")
+    weights_hash: str = option("sampled", one_of=("sampled", "full"), doc="how weights in files are told apart")
+    load: bool = option(True, doc="loads what is stored")
+    store: bool = option(True, doc="stores what was computed")
+    store_decode: bool = option(True, doc="stores blocks of generated tokens, too")
+    heal: bool = option(True, doc="stores blocks that vLLM still has and the daemon has not")
+    patience_ms: int = option(200, least=0, most=5_000, doc="how long a request waits for an answer of the daemon")
+    load_timeout_ms: int = option(800, least=50, most=60_000, doc="how long a load may take at least")
+    load_patience: float = option(0.5, least=0.0, most=10.0, doc="and in addition, in times of computing the same")
+    store_timeout_ms: int = option(10_000, least=100, most=60_000, doc="then a store is given up")
+    promise_life_s: int = option(60, least=1, most=600, doc="how long the daemon keeps what it promised")
+    loads_max: int = option(16, least=1, most=1_024, doc="requests that load at once")
+    prefetch_max: int = option(64, least=0, most=4_096, doc="queued requests that are looked up in advance")
+    store_queue_blocks: int = option(512, least=1, most=1_000_000, doc="blocks that may wait to be stored")
+    load_queue_blocks: int = option(65_536, least=1, most=1_000_000, doc="blocks that may wait to be loaded")
+    store_pin_fraction: float = option(
+        0.1, least=0.01, most=0.5, doc="part of vLLM's blocks that stores under way may keep from being reused"
+    )
+    loaders: int = option(1, least=1, most=16, doc="threads that load")
+    storers: int = option(1, least=1, most=16, doc="threads that store")
+    copy_threads: int = option(1, least=1, most=16, doc="threads that copy one large batch")
+    step_blocks: int = option(16, least=1, most=512, doc="blocks that a thread moves before it looks around")
+    drain_ms: int = option(250, least=0, most=10_000, doc="how long resetting the prefix cache waits for stores")
+    stats_interval_s: float = option(1.0, least=0.1, most=60.0, doc="between two reports of counters")
+
+    @staticmethod
+    def of(extra):
+        """Returns the options of a mapping.  Raises ValueError, which names the key and what would be right."""
+        fields = {field.name: field for field in dataclasses.fields(Config)}
+        values = {}
+        for key, value in (extra or {}).items():
+            if key not in fields:
+                close = difflib.get_close_matches(key, fields, n=1, cutoff=0.5)
+                hint = f"did you mean '{close[0]}'?" if close else "options are " + ", ".join(sorted(fields))
+                raise ValueError(f"kv_connector_extra_config has no option '{key}': {hint}")
+            values[key] = _checked(key, value, fields[key])
+        return Config(**values)
+
+    def with_roles(self, load, store):
+        return dataclasses.replace(self, load=load, store=store)
+
+
+def _checked(key, value, field):
+    kind, limits = field.type if isinstance(field.type, type) else type(field.default), field.metadata
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not kind:
+        shown = {"bool": "true or false", "str": "a string", "int": "a whole number", "float": "a number"}
+        raise ValueError(f"kv_connector_extra_config: {key} must be {shown[kind.__name__]}, not {value!r}")
+    if limits["one_of"] is not None and value not in limits["one_of"]:
+        raise ValueError(f"kv_connector_extra_config: {key} must be one of {', '.join(limits['one_of'])}, not '{value}'")
+    if limits["least"] is not None and not limits["least"] <= value <= limits["most"]:
+        raise ValueError(
+            f"kv_connector_extra_config: {key} must be {limits['least']} to {limits['most']}, not {value}"
+        )
+    return value

@@ -1,0 +1,424 @@
+"""The part of the connector that lives in vLLM's scheduler: it decides what is looked up, loaded and stored.
+
+vLLM calls it from the one thread of its scheduler.  No method waits, except drain.
+
+A request:
+    asked ----answer----> found --scheduled with a load--> loading --all ranks reported--> running | failed
+      |  \\--patience over, nothing stored--> missed --scheduled--> running --preempted--> asked again
+      +-- passed: neither looked up nor stored
+
+Invariants (check_invariants):
+  * Blocks that a job reads or writes are pinned in vLLM's BlockPool from the call that plans the job until all of its
+    ranks have reported it: a preempted or aborted request frees its blocks at once, and workers hear of it later.
+  * A promise is held from the answer until all ranks have loaded, or the request is scheduled without a load or ends.
+  * A request loads at most once at a time; one that failed to load is computed, and does not ask again.
+  * A request stores blocks of one generation only: after reset_cache nothing that was computed before is stored.
+"""
+
+import array
+import time
+
+import kvlarder
+from kvlarder.vllm import metadata, worker
+
+DISK = kvlarder.Tier.DISK.value
+
+
+class Request:
+    """What is known of one request of vLLM."""
+
+    __slots__ = (
+        "vllm", "state", "content", "chain", "lookup", "asked_at", "found_blocks", "first_block", "load", "sources",
+        "saved", "stale",
+    )  # fmt: skip
+
+    def __init__(self, vllm):
+        self.vllm = vllm
+        self.state = "asked"
+        self.content = self.chain = None  # None: not known yet, because of an adapter or the tenant
+        self.lookup = 0  # job of the cache; 0: none
+        self.asked_at = None  # when vLLM first asked for it
+        self.found_blocks = None  # None: not known
+        self.first_block = 0  # of the load that vLLM was offered
+        self.load = 0  # job
+        self.sources = (0, 0)  # tokens of the load that were in host memory, and on disk
+        self.saved = None  # blocks before this one need not be stored; None: not scheduled yet
+        self.stale = False  # has KV of an earlier generation
+
+
+class Job:
+    __slots__ = ("load", "request", "pages", "ranks", "lookup", "good", "blocks", "cancelled")
+
+    def __init__(self, load, request, pages, ranks, lookup=0):
+        self.load, self.request, self.pages, self.ranks, self.lookup = load, request, pages, ranks, lookup
+        self.blocks, self.good = len(pages), len(pages)
+        self.cancelled = False
+
+
+class Prefill:
+    """How fast this engine computes, in tokens per second, for the deadlines of loads."""
+
+    def __init__(self):
+        self.rate = 2_000.0
+        self._last = None
+
+    def step(self, tokens, now):
+        if self._last is not None and self._last[0] >= 64:
+            seconds = max(now - self._last[1], 1e-4)
+            self.rate += 0.2 * (self._last[0] / seconds - self.rate)
+        self._last = (tokens, now)
+
+
+class SchedulerSide:
+    def __init__(self, config, facts, contents, hellos, collector, log, clock=time.monotonic):
+        """hellos: of all ranks, in their order.  Raises ValueError if ranks lay out their KV differently."""
+        if len({(hello.layout, hello.layers, hello.block_bytes) for hello in hellos}) != 1:
+            raise ValueError(f"the ranks lay out their KV differently: {sorted({hello.layout for hello in hellos})}")
+        self._config, self._facts, self._contents = config, facts, contents
+        self._collector, self._log, self._clock = collector, log, clock
+        self._block = facts.block_tokens
+        self._requests, self._jobs = {}, {}
+        self._last_job = 0
+        self._writers = sum(facts.writes(rank) for rank in range(facts.ranks))
+        self._counters = [worker.SharedCount.opened(hello.counter) for hello in hellos if facts.writes(hello.rank)]
+        self._stores_ordered = 0
+        self._pool = None
+        self._step = metadata.Step()
+        self._pinned = 0  # blocks of stores
+        self._loading = self._asking = 0
+        self._prefill = Prefill()
+        self._state = None
+        self._mixed = False  # vLLM's own cache has KV of an earlier generation
+        self._cache = kvlarder.EngineCache(
+            engine_id=facts.engine_id,
+            role="scheduler",
+            variants=worker.variants_of(facts, hellos[0].layout, hellos[0].layers),
+            socket_dir=config.socket_dir,
+            tenant=config.tenant,
+            lookup_patience_s=config.patience_ms / 1e3,
+            promise_life_s=config.promise_life_s,
+            loaders=0,
+            storers=0,
+        )
+
+    # ---- requests that wait
+
+    def bind_block_pool(self, pool):
+        self._pool = pool
+
+    def on_new_request(self, vllm):
+        request = Request(vllm)
+        self._requests[vllm.request_id] = request
+        if _passes(vllm):
+            request.state = "passed"
+            self._collector.add("requests_passed")
+        elif self._name(request) and self._asking < self._config.prefetch_max:
+            self._ask(request)
+
+    def matched_tokens(self, vllm, computed):
+        """Returns (tokens that can be loaded beyond `computed`, whether asynchronously); (None, False) is not yet.
+
+        vLLM asks as often as it likes, and only about requests that are not running.
+        """
+        request = self._requests.get(vllm.request_id)
+        if request is None or request.state in ("passed", "failed", "loading") or not self._config.load:
+            return 0, False
+        if request.state == "running" or request.stale:  # it was preempted, or the cache was reset
+            self._begin_again(request)
+        now = self._clock()
+        if request.asked_at is None:
+            request.asked_at = now
+        if request.state == "missed" or vllm.skip_reading_prefix_cache:
+            return 0, False
+        wanted = (vllm.num_tokens - 1) // self._block
+        first = computed // self._block
+        if wanted <= first:
+            return 0, False
+        if request.lookup == 0 and not self._ask(request):
+            return self._not_yet(request, now)
+        found = self._cache.poll_lookup(request.lookup)
+        if found is None:
+            return None, False
+        self._answer(request, found, now)
+        blocks = min(request.found_blocks, wanted) - first
+        if blocks <= 0:
+            return 0, False
+        if self._loading >= self._config.loads_max:
+            return self._not_yet(request, now)
+        request.first_block = first
+        return blocks * self._block, True
+
+    def allocated(self, vllm, block_ids, external_tokens):
+        """vLLM schedules a request, and loads external_tokens (0: none) of it into the blocks that it has now."""
+        request = self._requests.get(vllm.request_id)
+        if request is None or request.state == "loading":
+            return
+        if external_tokens == 0:
+            self._end_lookup(request)
+            if request.state != "passed":
+                request.state = "running"
+            return
+        first, last = request.first_block, request.first_block + external_tokens // self._block
+        pages = list(block_ids[first:last])
+        promise = self._cache.poll_lookup(request.lookup)
+        job = self._plan(Job(True, request, pages, self._facts.ranks, request.lookup))
+        request.load, request.state = job, "loading"
+        self._loading += 1
+        disk = self._cache.lookup_tiers(request.lookup)[first:last].count(DISK) * self._block
+        request.sources = (external_tokens - disk, disk)
+        self._collector.add("hit_tokens_host", external_tokens - disk)
+        self._collector.add("hit_tokens_disk", disk)
+        self._step.loads.append(
+            metadata.Load(
+                job=job,
+                request=vllm.request_id,
+                digests=request.chain.digests(first, last),
+                pages=array.array("I", pages).tobytes(),
+                promise=promise.promise if promise is not None else 0,
+                deadline_s=self._config.load_timeout_ms / 1e3
+                + self._config.load_patience * external_tokens / self._prefill.rate,
+            )
+        )
+
+    def hit_sources(self, vllm):
+        """Returns (tokens in host memory, tokens on disk) of the load that was just planned."""
+        request = self._requests.get(vllm.request_id)
+        return (0, 0) if request is None else request.sources
+
+    # ---- steps
+
+    def build_step(self, scheduled, resumed, block_ids_of):
+        """Returns what the workers do in this step.
+
+        scheduled: {request id: (tokens computed before, tokens of this step)}; resumed: ids of those that were
+        preempted before; block_ids_of(id): all blocks of a scheduled request.
+        """
+        now = self._clock()
+        self._prefill.step(sum(tokens for _, tokens in scheduled.values()), now)
+        self._say_state()
+        if self._config.store and not self._state and not self._mixed:
+            for request_id, (done, tokens) in scheduled.items():
+                request = self._requests.get(request_id)
+                if request is not None and request.state in ("running", "failed") and not request.stale:
+                    self._plan_store(request, done, tokens, request_id in resumed, block_ids_of)
+        step, self._step = self._step, metadata.Step()
+        return step
+
+    def on_report(self, report):
+        for ended in report.ended:
+            job = self._jobs.get(ended.job)
+            if job is None:
+                continue
+            job.good = min(job.good, ended.good)
+            job.ranks -= 1
+            if job.ranks == 0:
+                self._end_job(ended.job)
+
+    def finished(self, vllm):
+        """A request has ended, by itself or not; its blocks are freed now."""
+        request = self._requests.pop(vllm.request_id, None)
+        if request is None:
+            return
+        if request.state == "loading":
+            self._step.cancels.append(request.load)
+        else:
+            self._end_lookup(request)
+
+    @property
+    def has_work(self):
+        """Whether vLLM must keep stepping although it has no requests: reports come with steps."""
+        return bool(self._jobs) or bool(self._step.cancels)
+
+    # ---- resets
+
+    def reset(self, clean):
+        """From now on nothing is found that was stored before.
+
+        clean: vLLM's own cache was emptied, too.  If it was not, requests may go on from old KV, so nothing is stored
+        until a clean reset.
+        """
+        self._collector.add("resets")
+        self._mixed = not clean
+        self._contents.reset()
+        for request in self._requests.values():
+            if request.state != "loading":
+                self._end_lookup(request)
+            request.stale = True
+
+    def drain(self):
+        """Waits until the stores under way have read their blocks, at most drain_ms, and lets go of the blocks.  For
+        resetting vLLM's own cache between two steps, when no report comes."""
+        until = self._clock() + self._config.drain_ms / 1e3
+        stores = [number for number, job in self._jobs.items() if not job.load and job.pages]
+        if not stores or None in self._counters:
+            return
+        while any(int.from_bytes(count[:8], "little") < self._stores_ordered for count in self._counters):
+            if self._clock() >= until:
+                return
+            time.sleep(0.001)
+        for number in stores:
+            self._unpin(self._jobs[number])
+
+    # ---- the rest
+
+    def take_counts(self):
+        self._collector.follow(self._cache.stats())
+        return self._collector.take()
+
+    def close(self):
+        self._cache.close()
+        self._contents.close()
+
+    def check_invariants(self):
+        """For tests."""
+        loads = {job.request for job in self._jobs.values() if job.load}
+        assert self._loading == sum(job.load for job in self._jobs.values())
+        assert self._pinned == sum(len(job.pages) for job in self._jobs.values() if not job.load)
+        for request in self._requests.values():
+            assert (request.state == "loading") == (request in loads), request.state
+            assert request.lookup == 0 or request.state in ("asked", "found", "loading"), request.state
+        held = [request.lookup for request in self._requests.values() if request.lookup]
+        assert len(held) == len(set(held))
+
+    @property
+    def open(self):
+        """Counts of what is held, for tests: requests, jobs, pinned blocks of stores, lookups."""
+        return len(self._requests), len(self._jobs), self._pinned, self._cache.stats()["lookups_open"]
+
+    def _name(self, request):
+        """Names the blocks of the tokens that a request has.  Returns False if it is not known yet what they mean."""
+        vllm = request.vllm
+        if request.chain is None:
+            request.content = self._contents.of(vllm.cache_salt, vllm.lora_request)
+            seed = None if request.content is None else self._cache.seed(request.content)
+            if seed is None:
+                return False
+            request.chain = kvlarder.TokenChain(seed, block_tokens=self._block)
+        self._extend(request, vllm.num_tokens // self._block)
+        return True
+
+    def _ask(self, request):
+        """Begins the lookup of a request.  Returns False if that is not possible yet."""
+        if not self._name(request):
+            return False
+        if self._config.load and (request.vllm.num_tokens - 1) // self._block > 0:
+            request.lookup = self._cache.begin_lookup(request.chain)
+            self._asking += 1
+            request.state = "asked"
+        return request.lookup != 0
+
+    def _extend(self, request, blocks):
+        known, end = request.chain.tokens_known, blocks * self._block
+        if end > known:
+            request.chain.extend(known, request.vllm.all_token_ids[known:end])
+
+    def _not_yet(self, request, now):
+        if now - request.asked_at < self._config.patience_ms / 1e3 and not self._cache.state:
+            return None, False
+        self._end_lookup(request)
+        request.state = "missed"
+        return 0, False
+
+    def _answer(self, request, found, now):
+        request.found_blocks = found.tokens // self._block
+        if request.state == "asked":
+            self._collector.observe("lookup_seconds", now - request.asked_at)
+        if found.tokens == 0:
+            self._end_lookup(request)
+            request.state = "missed"
+        else:
+            request.state = "found"
+
+    def _end_lookup(self, request):
+        if request.lookup:
+            self._cache.end_lookup(request.lookup)
+            request.lookup = 0
+            self._asking -= 1
+
+    def _begin_again(self, request):
+        """A preempted request asks again, with the tokens that it has by now."""
+        request.state, request.asked_at, request.found_blocks, request.saved = "asked", None, None, None
+        if request.stale:  # all of it is computed anew
+            request.content = request.chain = None
+            request.stale = False
+
+    def _plan(self, job):
+        self._last_job += 1
+        self._jobs[self._last_job] = job
+        self._pool.touch([self._pool.blocks[page] for page in job.pages])
+        return self._last_job
+
+    def _unpin(self, job):
+        pages, job.pages = job.pages, []
+        if not job.load:
+            self._pinned -= len(pages)
+        self._pool.free_blocks(self._pool.blocks[page] for page in reversed(pages))
+
+    def _end_job(self, number):
+        job = self._jobs.pop(number)
+        self._unpin(job)
+        if not job.load:
+            return
+        self._loading -= 1
+        request = job.request
+        self._end_lookup(request)
+        if request.state == "loading":
+            request.state = "running" if job.good == job.blocks else "failed"
+            request.load = 0
+
+    def _plan_store(self, request, done, tokens, resumed, block_ids_of):
+        vllm = request.vllm
+        if request.chain is None and not self._name(request):
+            return
+        if request.saved is None or resumed:
+            request.saved = done // self._block
+            if self._config.heal and request.found_blocks is not None:
+                request.saved = min(request.saved, request.found_blocks)
+        known = vllm.num_tokens if self._config.store_decode else vllm.num_prompt_tokens
+        last = min(done + tokens, known) // self._block
+        if last <= request.saved:
+            return
+        room = max(1, int(self._config.store_pin_fraction * self._facts.blocks)) - self._pinned
+        first, request.saved = request.saved, last
+        if last - first > room:
+            self._collector.add("blocks_dropped", last - first - max(room, 0))
+            last = first + max(room, 0)
+        if last == first:
+            return
+        self._extend(request, last)
+        pages = block_ids_of(vllm.request_id)[first:last]
+        job = self._plan(Job(False, request, pages, self._writers))
+        self._pinned += len(pages)
+        self._stores_ordered += 1
+        content = request.content
+        self._step.stores.append(
+            metadata.Store(
+                job=job,
+                content=(content.model, content.revision, content.salt, content.lora),
+                parent=request.chain.parent(first),
+                digests=request.chain.digests(first, last),
+                tokens=request.chain.tokens(first, last),
+                pages=array.array("I", pages).tobytes(),
+                deadline_s=self._config.store_timeout_ms / 1e3,
+            )
+        )
+
+    def _say_state(self):
+        state = self._cache.state
+        if state != self._state:
+            self._state = state
+            if state:
+                self._log.warning("Larder is not used now, requests are computed: %s", state)
+            else:
+                self._log.info("Larder is used; engine %s", self._facts.engine_id)
+
+
+def _passes(vllm):
+    """Returns whether tokens alone do not say what a request computes."""
+    return (
+        bool(vllm.mm_features)
+        or vllm.prompt_embeds is not None
+        or vllm.pooling_params is not None
+        or vllm.resumable  # its tokens may change
+    )
+

@@ -1,0 +1,160 @@
+"""The part of the connector that lives in a worker of vLLM: it moves blocks between the pool and the worker's pages.
+
+vLLM calls it from the thread that runs the model, once or more in each step; threads of C++ move the bytes meanwhile.
+Invariants: a job that a step ordered ends exactly once, and is told exactly once, with the bad pages of a load in the
+same step.  No exception leaves it in a step.
+"""
+
+import mmap
+import os
+
+import kvlarder
+from kvlarder.vllm import metadata
+
+OK, DUPLICATE = kvlarder.BlockStatus.OK.value, kvlarder.BlockStatus.DUPLICATE.value
+CAUSES = {"DEADLINE_EXCEEDED": "loads_late", "UNAVAILABLE": "loads_unserved"}
+
+
+def variants_of(facts, layout, layers):
+    """Returns the VariantSpecs of all shards of an engine."""
+    return [
+        kvlarder.VariantSpec(
+            dtype=facts.dtype,
+            layout=layout,
+            block_tokens=facts.block_tokens,
+            layers=layers,
+            rank=shard,
+            ranks=facts.shards,
+        )
+        for shard in range(facts.shards)
+    ]
+
+
+class SharedCount:
+    """8 bytes that a worker counts in and its scheduler reads.  They are gone with the worker, however it ends."""
+
+    def __init__(self):
+        self._fd = os.memfd_create("larder-stores-ended", os.MFD_CLOEXEC)
+        os.ftruncate(self._fd, mmap.PAGESIZE)
+        self.memory = mmap.mmap(self._fd, mmap.PAGESIZE)
+        self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
+
+    @staticmethod
+    def opened(path):
+        """Returns the memory of another process's count, or None if this user may not open it."""
+        try:
+            with open(path, "rb") as file:
+                return mmap.mmap(file.fileno(), mmap.PAGESIZE, access=mmap.ACCESS_READ)
+        except OSError:
+            return None
+
+
+class WorkerSide:
+    def __init__(self, config, facts, rank, pages, collector, log):
+        """pages: what pages.describe returned; log: has info() and warning()."""
+        self._config, self._facts, self._log = config, facts, log
+        self._collector, self._pages, self._rank = collector, pages, rank
+        self._count = SharedCount()
+        self._requests = {}  # load job: (request, its pages)
+        self._jobs = {}  # job of the scheduler by job of the cache, of jobs that have not ended
+        self._stores = []  # ordered by this step, not begun yet
+        self._bad = set()
+        self._ended = []
+        self._state = None
+        self._cache = kvlarder.EngineCache(
+            engine_id=facts.engine_id,
+            role="worker",
+            rank=rank,
+            variants=[variants_of(facts, pages.name, pages.layout.layers)[facts.shard_of(rank)]],
+            pages=pages.layout,
+            socket_dir=config.socket_dir,
+            tenant=config.tenant,
+            loaders=config.loaders,
+            storers=config.storers,
+            load_blocks=config.load_queue_blocks,
+            store_blocks=config.store_queue_blocks,
+            step_blocks=config.step_blocks,
+            copy_threads=config.copy_threads,
+            stores_ended=self._count.memory,
+        )
+
+    def hello(self):
+        return metadata.Hello(
+            self._rank, self._pages.name, self._pages.layout.layers, self._pages.block_bytes, self._count.path
+        )
+
+    def begin_step(self, step):
+        """Before the forward: begins the loads of a step, and ends those that are not wanted any more."""
+        for job in step.cancels:
+            for own, known in self._jobs.items():
+                if known == job:
+                    self._cache.cancel(own)
+        for load in step.loads:
+            own = self._cache.begin_load(load.digests, load.pages, promise=load.promise, deadline_s=load.deadline_s)
+            self._jobs[own] = load.job
+            self._requests[own] = (load.request, memoryview(load.pages).cast("I"))
+        self._stores += step.stores if self._facts.writes(self._rank) else []
+
+    def end_forward(self):
+        """After the forward: the blocks of this step are computed, so that they can be stored."""
+        stores, self._stores = self._stores, []
+        for store in stores:
+            own = self._cache.begin_store(
+                content=kvlarder.ContentSpec(*store.content),
+                parent=store.parent,
+                digests=store.digests,
+                tokens=store.tokens,
+                pages=store.pages,
+                deadline_s=store.deadline_s,
+            )
+            self._jobs[own] = store.job
+
+    def take_loaded(self):
+        """Returns the requests whose loads have ended; take_bad_pages has the pages of theirs that are not loaded."""
+        self.end_forward()  # stores of a step without a forward must begin, too
+        loaded = set()
+        for result in self._cache.poll():
+            job = self._jobs.pop(result.job)
+            good = result.status.count(OK) + (0 if result.load else result.status.count(DUPLICATE))
+            self._ended.append(metadata.Ended(job, len(result.status), good, result.moved_s))
+            if result.load:
+                request, pages = self._requests.pop(result.job)
+                loaded.add(request)
+                self._bad.update(page for page, status in zip(pages, result.status) if status != OK)
+            self._measure(result, good)
+        self._say_state()
+        return loaded
+
+    def take_bad_pages(self):
+        bad, self._bad = self._bad, set()
+        return bad
+
+    def take_report(self):
+        """Returns what has ended for the scheduler, or None."""
+        if not self._ended:
+            return None
+        ended, self._ended = self._ended, []
+        return metadata.Report(ended)
+
+    def take_counts(self):
+        self._collector.follow(self._cache.stats())
+        return self._collector.take()
+
+    def close(self):
+        self._cache.close()
+
+    def _measure(self, result, good):
+        self._collector.observe("load_seconds" if result.load else "store_seconds", result.moved_s)
+        moved = result.status.count(OK) * self._pages.block_bytes
+        self._collector.add("bytes_loaded" if result.load else "bytes_stored", moved)
+        if result.load and good < len(result.status):
+            self._collector.add(CAUSES.get(result.cause, "loads_failed_otherwise"))
+
+    def _say_state(self):
+        state = self._cache.state
+        if state != self._state:
+            self._state = state
+            if state:
+                self._log.warning("Larder is not used by rank %d now: %s", self._rank, state)
+            else:
+                self._log.info("Larder is used by rank %d", self._rank)

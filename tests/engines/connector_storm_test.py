@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""Storms: simulated engines (simulated_vllm.py) whose requests are preempted and aborted at any moment, while the daemon
+is killed, stopped and full.  No wrong byte, no request that never ends, nothing left held.
+
+connector_storm_test.py LARDERD
+"""
+
+import os
+import random
+import sys
+import threading
+import time
+import unittest
+import unittest.mock
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "python"))
+
+from kvlarder.vllm.config import Config  # noqa: E402
+from kvlarder.vllm.scheduler import SchedulerSide  # noqa: E402
+from kvlarder.vllm.worker import WorkerSide  # noqa: E402
+from larderd import Larderd  # noqa: E402
+from simulated_vllm import BLOCK, Engine, Request  # noqa: E402
+
+SCALE = float(os.environ.get("LARDER_TEST_SCALE", "0.1"))
+SEED = int(os.environ.get("LARDER_TEST_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
+
+
+def scaled(count):
+    return max(1, int(count * SCALE))
+
+
+class Texts:
+    """Prompts that share beginnings, as chats do."""
+
+    def __init__(self, seed, documents=4):
+        self.random = random.Random(seed)
+        self.documents = [[self.random.randrange(1000) for _ in range(600)] for _ in range(documents)]
+
+    def prompt(self):
+        document = self.random.choice(self.documents)
+        own = [self.random.randrange(1000) for _ in range(self.random.randrange(1, 40))]
+        return document[: self.random.randrange(5, 300)] + own
+
+
+class World(unittest.TestCase):
+    def setUp(self):
+        print(f"LARDER_TEST_SEED={SEED}", flush=True)
+        self.daemon = Larderd(sys.argv[1], "--pool", "64MiB")
+        self.addCleanup(lambda: self.daemon.end())
+        self.daemon.await_pool()
+
+    def engine(self, **more):
+        extra = {"socket_dir": self.daemon.socket_dir, "drain_ms": 1000, "store_pin_fraction": 0.5, **more.pop("extra", {})}
+        engine = Engine(Config.of(extra), seed=SEED, **more)
+        self.addCleanup(engine.close)
+        self.serving(engine)
+        return engine
+
+    def serving(self, engine):
+        until = time.monotonic() + 30
+        while not engine.serves:
+            self.assertLess(time.monotonic(), until, "the daemon is never used")
+            time.sleep(0.01)
+
+    def finish(self, engine, within=120):
+        until = time.monotonic() + within
+        while engine.busy:
+            engine.step()
+            if not engine.running:
+                time.sleep(0.001)
+            self.assertLess(time.monotonic(), until, f"requests that never end: {engine.side.open} {list(engine.requests)}")
+
+    def nothing_held(self, engine):
+        self.assertEqual(engine.side.open, (0, 0, 0, 0))
+        self.assertEqual(len(engine.pool.free), len(engine.pool.blocks) - 1, "blocks that are never freed")
+
+    def storm(self, engine, requests, abort=0.0, reset=0.0, hurry=0.0, texts=None):
+        texts = texts or Texts(SEED)
+        rolls, begun = random.Random(SEED + 1), 0
+        until = time.monotonic() + 600 * SCALE + 30
+        while begun < requests or engine.busy:
+            if begun < requests and len(engine.requests) < 12 and rolls.random() < 0.5:
+                salt = rolls.choice((None, None, None, "a"))
+                engine.add(Request(f"r{begun}", texts.prompt(), rolls.randrange(1, 120), salt))
+                begun += 1
+            if engine.requests and rolls.random() < abort:
+                engine.abort(rolls.choice(list(engine.requests)))
+            if rolls.random() < reset:
+                engine.reset_prefix_cache(running=rolls.random() < 0.7, connector=rolls.random() < 0.5)
+            engine.step()
+            if not engine.running and rolls.random() > hurry:
+                time.sleep(0.0005)
+            self.assertLess(time.monotonic(), until, f"requests that never end: {engine.side.open}")
+        self.nothing_held(engine)
+        print(f"{self.id().split('.')[-1]}: {begun} requests, {engine.steps} steps, {engine.preempted} preempted, "
+              f"{engine.loaded} tokens loaded, {engine.recomputed} computed because a load failed")  # fmt: skip
+
+    def stored_is_right(self, engine, requests=40):
+        """Other requests, on another engine with the same names, load what was stored; each page is checked."""
+        reader = self.engine(blocks=200, ranks=len(engine.ranks), shards=engine.facts.shards, local=False)
+        reader.contents, reader.side._contents = engine.contents, engine.side._contents
+        reader.weights = engine.weights
+        texts = Texts(SEED)
+        for number in range(requests):
+            reader.add(Request(f"reader{number}", texts.prompt(), 1, texts.random.choice((None, None, "a"))))
+        self.finish(reader)
+        return reader.loaded
+
+
+
+class Storm(World):
+    def test_preemption(self):
+        engine = self.engine(blocks=40, running_max=8, late_reports=0.3)
+        self.storm(engine, scaled(2_000))
+        self.assertGreater(engine.loaded, 0)
+        self.assertGreater(self.stored_is_right(engine), 0)
+
+    def test_no_local_cache(self):
+        engine = self.engine(blocks=60, running_max=6, local=False, late_reports=0.2)
+        self.storm(engine, scaled(2_000), abort=0.05, reset=0.01)
+        self.assertGreater(engine.loaded, 0)
+
+    def test_blocks_that_cannot_be_loaded(self):
+        engine = self.engine(blocks=60, running_max=6, local=False, ranks=2, shards=2, late_reports=0.2)
+        with lost_blocks():
+            self.storm(engine, scaled(2_000), abort=0.05)
+        self.assertGreater(engine.recomputed, 0)
+
+    def test_aborts(self):
+        engine = self.engine(blocks=80, late_reports=0.2)
+        self.storm(engine, scaled(2_000), abort=0.15, hurry=0.9)
+        self.assertGreater(self.stored_is_right(engine), 0)
+
+    def test_resets(self):
+        engine = self.engine(blocks=60, running_max=6)
+        self.storm(engine, scaled(2_000), reset=0.05, abort=0.02)
+
+    def test_two_ranks(self):
+        engine = self.engine(blocks=60, ranks=2, shards=2, running_max=6, late_reports=0.4)
+        self.storm(engine, scaled(2_000), abort=0.05)
+        self.assertGreater(self.stored_is_right(engine), 0)
+
+    def test_replicated_ranks(self):
+        engine = self.engine(blocks=60, ranks=4, shards=2, running_max=6, late_reports=0.4)
+        self.storm(engine, scaled(1_000), abort=0.05)
+        self.assertGreater(self.stored_is_right(engine), 0)
+
+    def test_a_small_pool(self):
+        self.daemon.end()
+        self.daemon = Larderd(sys.argv[1], "--pool", "4MiB", "--slab", "2MiB")
+        engine = self.engine(blocks=60, running_max=6)
+        self.storm(engine, scaled(1_000), abort=0.05, texts=Texts(SEED, documents=200))
+
+    def test_a_daemon_that_comes_and_goes(self):
+        """kill -9, SIGSTOP and restarts, in loads and in stores."""
+        engine = self.engine(blocks=60, ranks=2, shards=2, running_max=6, late_reports=0.2)
+        ended = threading.Event()
+        rolls = random.Random(SEED + 2)
+        lives = [0, 0]
+
+        def weather():
+            while not ended.wait(rolls.uniform(0.02, 0.6)):
+                if rolls.random() < 0.5:
+                    self.daemon.stop()
+                    ended.wait(rolls.uniform(0.01, 0.8))
+                    self.daemon.go_on()
+                    lives[0] += 1
+                else:
+                    self.daemon.kill()
+                    ended.wait(rolls.uniform(0, 0.3))
+                    self.daemon.start()
+                    lives[1] += 1
+
+        thread = threading.Thread(target=weather)
+        thread.start()
+        try:
+            while sum(lives) < scaled(300):
+                self.storm(engine, 60, abort=0.05)
+        finally:
+            ended.set()
+            thread.join()
+        print(f"stopped {lives[0]} times, killed {lives[1]} times")
+        self.serving(engine)
+        self.storm(engine, 60)
+        self.assertGreater(self.stored_is_right(engine), 0)
+
+
+def lost_blocks(lost=0.1):
+    """Workers ask for some blocks by names that nobody stored."""
+    rolls, begin = random.Random(SEED + 3), WorkerSide.begin_step
+
+    def begin_step(self, step):
+        loads = []
+        for load in step.loads:
+            digests = [load.digests[at : at + 16] for at in range(0, len(load.digests), 16)]
+            digests = [os.urandom(16) if rolls.random() < lost else digest for digest in digests]
+            loads.append(load._replace(digests=b"".join(digests)))
+        begin(self, type(step)(loads, step.stores, step.cancels))
+
+    return unittest.mock.patch.object(WorkerSide, "begin_step", begin_step)
+
+
+class Harm(World):
+    """The storms notice what must never happen."""
+
+    def harmed(self, side, method, harm, **more):
+        settings = {"blocks": 40, "running_max": 8, "late_reports": 0.3, "local": False, **more}
+        with unittest.mock.patch.object(side, method, harm):
+            engine = self.engine(**settings)
+            with self.assertRaises((AssertionError, KeyError)) as raised:
+                for _ in range(20):
+                    self.storm(engine, 200, abort=0.1, reset=0.02)
+                    self.stored_is_right(engine)
+        print(f"noticed: {type(raised.exception).__name__} {str(raised.exception)[:90]}")
+
+    def test_blocks_that_are_not_pinned(self):
+        plan = SchedulerSide._plan
+
+        def without_pins(self, job):
+            pool, self._pool = self._pool, unittest.mock.MagicMock()
+            try:
+                return plan(self, job)
+            finally:
+                self._pool = pool
+
+        def unpin(self, job):
+            self._pinned -= 0 if job.load else len(job.pages)
+            job.pages = []
+
+        with unittest.mock.patch.object(SchedulerSide, "_unpin", unpin):
+            self.harmed(SchedulerSide, "_plan", without_pins)
+
+    def test_pins_that_end_with_the_first_rank(self):
+        on_report = SchedulerSide.on_report
+
+        def hasty(self, report):
+            for ended in report.ended:
+                if ended.job in self._jobs:
+                    self._jobs[ended.job].ranks = 1
+            on_report(self, report)
+
+        self.harmed(SchedulerSide, "on_report", hasty, ranks=2, shards=2)
+
+    def test_requests_told_twice(self):
+        take, told = WorkerSide.take_loaded, []
+
+        def again(self):
+            told.append(take(self))
+            return told[-1] | (told[-2] if len(told) > 1 else set())
+
+        self.harmed(WorkerSide, "take_loaded", again)
+
+    def test_bad_pages_a_step_late(self):
+        take, kept = WorkerSide.take_bad_pages, []
+
+        def late(self):
+            kept.append(take(self))
+            return kept[-2] if len(kept) > 1 else set()
+
+        with lost_blocks():
+            self.harmed(WorkerSide, "take_bad_pages", late)
+
+    def test_a_promise_that_is_never_let_go(self):
+        self.harmed(SchedulerSide, "_end_lookup", lambda self, request: setattr(request, "lookup", 0))
+
+    def test_an_old_generation(self):
+        self.harmed(SchedulerSide, "reset", lambda self, clean: None)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[2:])

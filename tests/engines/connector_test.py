@@ -1,0 +1,463 @@
+#!/usr/bin/env python3
+"""The connector's parts by themselves, without vLLM: options, names, refusals, pages, counters, and how long its
+questions take on a real daemon.
+
+connector_test.py LARDERD           runs the tests
+connector_test.py LARDERD --write   writes the tables of docs/engines/vllm.md
+"""
+
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import types
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "python"))
+
+import kvlarder  # noqa: E402
+import numpy  # noqa: E402
+from kvlarder.vllm import engine_facts, names, pages, stats  # noqa: E402
+from kvlarder.vllm.config import Config  # noqa: E402
+from larderd import Larderd  # noqa: E402
+from simulated_vllm import BLOCK, Engine, Lora, Request, Tensor, facts  # noqa: E402
+
+SCALE = float(os.environ.get("LARDER_TEST_SCALE", "0.1"))
+
+
+class Options(unittest.TestCase):
+    def test_defaults(self):
+        self.assertEqual(Config.of({}), Config())
+        self.assertEqual(Config.of({"load_patience": 2}).load_patience, 2.0)
+
+    def test_what_is_wrong_is_refused_with_what_is_right(self):
+        for extra, text in (
+            ({"patience": 3}, "did you mean 'patience_ms'"),
+            ({"xyz": 3}, "options are .*socket_dir"),
+            ({"load": "true"}, "load must be true or false, not 'true'"),
+            ({"load": 1}, "load must be true or false"),
+            ({"loaders": 2.5}, "loaders must be a whole number"),
+            ({"loaders": 0}, "loaders must be 1 to 16, not 0"),
+            ({"tenant": 7}, "tenant must be a string"),
+            ({"weights_hash": "some"}, "weights_hash must be one of sampled, full"),
+            ({"patience_ms": True}, "patience_ms must be a whole number"),
+        ):
+            with self.assertRaisesRegex(ValueError, text):
+                Config.of(extra)
+
+
+def option_rows():
+    yield from ("| option | default | values | meaning |", "|---|---|---|---|")
+    for field in dataclasses.fields(Config):
+        limits, default = field.metadata, field.default
+        shown = {True: "`true`", False: "`false`", "": "empty"}.get(default, f"`{default}`")
+        if limits["one_of"] is not None:
+            values = ", ".join(f"`{value}`" for value in limits["one_of"])
+        elif limits["least"] is not None:
+            values = f"{limits['least']} to {limits['most']}"
+        else:
+            values = "true, false" if isinstance(default, bool) else "text"
+        yield f"| `{field.name}` | {shown} | {values} | {limits['doc']} |"
+
+
+def metric_rows():
+    yield from ("| metric | type | meaning |", "|---|---|---|")
+    for name, text in stats.COUNTERS.items():
+        yield f"| `{stats.metric_name(name)}_total` | counter | {text} |"
+    for name, text in stats.TIMES.items():
+        yield f"| `{stats.metric_name(name)}` | histogram, seconds | {text} |"
+
+
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "engines" / "vllm.md"
+
+
+def page_with_tables(text):
+    for name, rows in (("options", option_rows()), ("metrics", metric_rows())):
+        begin, end = f"<!-- {name}: made by tests/engines/connector_test.py --write -->\n", f"<!-- {name} end -->"
+        before, rest = text.split(begin)
+        text = before + begin + "\n".join(rows) + "\n" + end + rest.split(end)[1]
+    return text
+
+
+class Docs(unittest.TestCase):
+    def test_the_tables_are_up_to_date(self):
+        text = PAGE.read_text(encoding="utf-8")
+        self.assertEqual(text, page_with_tables(text), "run connector_test.py LARDERD --write")
+
+
+class Imports(unittest.TestCase):
+    def test_importing_connects_to_nothing_and_needs_no_engine(self):
+        program = (
+            "import sys\n"
+            "import kvlarder, kvlarder.vllm, kvlarder.vllm.scheduler, kvlarder.vllm.worker\n"
+            "assert not {'torch', 'vllm', 'numpy'} & set(sys.modules), 'imported too much'\n"
+            "import os; fds = [os.readlink(f'/proc/self/fd/{fd}') for fd in os.listdir('/proc/self/fd') if fd != '3']\n"
+            "assert not [fd for fd in fds if fd.startswith('socket')], fds\n"
+        )
+        subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+
+    def test_without_vllm_it_says_what_is_missing(self):
+        with self.assertRaisesRegex(ImportError, "needs vLLM"):
+            import kvlarder.vllm
+
+            kvlarder.vllm.LarderConnector  # noqa: B018
+
+
+def model_config(**more):
+    values = {
+        "model": "/models/m", "quantization": None, "dtype": "torch.bfloat16", "max_model_len": 4096, "hf_overrides": {},
+        "hf_config": types.SimpleNamespace(rope_theta=1e4), "seed": 0, "get_total_num_kv_heads": lambda: 8, **more,
+    }  # fmt: skip
+    return types.SimpleNamespace(**values)
+
+
+class Names(unittest.TestCase):
+    def test_revisions_differ_with_all_that_changes_kv(self):
+        seen = {}
+        for weights in ("a", "b"):
+            for change in (
+                {}, {"quantization": "awq"}, {"dtype": "torch.float16"}, {"hf_overrides": {"x": 1}},
+                {"hf_config": types.SimpleNamespace(rope_theta=2e4)},
+                {"hf_config": types.SimpleNamespace(rope_scaling={"type": "dynamic"})},
+                {"hf_config": types.SimpleNamespace(rope_scaling={"type": "dynamic"}), "max_model_len": 8192},
+            ):  # fmt: skip
+                name = names.revision(weights, model_config(**change))
+                self.assertNotIn(name, seen, (change, seen.get(name)))
+                seen[name] = change
+        self.assertEqual(names.revision("a", model_config()), names.revision("a", model_config(max_model_len=8192)))
+        self.assertLessEqual(max(map(len, seen)), 64)
+
+    def test_revisions_do_not_depend_on_the_process(self):
+        program = (
+            "import types; from kvlarder.vllm import names; print(names.revision('w', types.SimpleNamespace("
+            "quantization=None, dtype='d', max_model_len=1, hf_overrides={'b': 1, 'a': 2}, hf_config=None)), "
+            "names.salt('s'), names.layout('cpu', 'vec', (3, 128), (1, 2)))"
+        )
+        found = {
+            subprocess.run(
+                [sys.executable, "-c", program], check=True, capture_output=True, env={**os.environ, "PYTHONHASHSEED": seed}
+            ).stdout
+            for seed in ("0", "1", "77")
+        }
+        self.assertEqual(len(found), 1)
+        golden = b"r1:7278812c47d3e5ce10cb97ae58d3c489 b'\\x00s' vllm/cpu/1/vec/3x128/1.2\n"
+        self.assertEqual(found.pop(), golden, "names that were stored under would not be found any more")
+
+    def test_salts(self):
+        salts = [None, "", "a", "a" * 62, "a" * 63, "a" * 64, "ä" * 40, "\0a"]
+        encoded = [names.salt(salt) for salt in salts]
+        self.assertEqual(len(set(encoded)), len(salts))
+        self.assertLessEqual(max(map(len, encoded)), 64)
+
+    def test_weights_in_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "model.safetensors")
+            path.write_bytes(b"x" * (5 << 20))
+            first = names.weights_of(folder, full=False)
+            self.assertNotEqual(first, names.weights_of(folder, full=True))
+            data = bytearray(path.read_bytes())
+            data[2 << 20] = 0
+            path.write_bytes(data)
+            self.assertEqual(first, names.weights_of(folder, full=False), "the middle is sampled by full alone")
+            data[10] = 0
+            path.write_bytes(data)
+            self.assertNotEqual(first, names.weights_of(folder, full=False))
+            with tempfile.TemporaryDirectory() as empty, self.assertRaisesRegex(ValueError, "set the option 'revision'"):
+                names.weights_of(empty, full=False)
+
+    def test_layouts_fit(self):
+        self.assertLessEqual(len(names.layout("flash_attn", "any", range(60), range(60))), 128)
+        self.assertNotEqual(
+            names.layout("cpu", "vec", range(60), range(60)), names.layout("cpu", "vec", range(60), range(1, 61))
+        )
+
+    def test_adapters_are_their_weights(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "adapter_model.safetensors").write_bytes(b"1")
+            contents = names.ContentNames("m", "r")
+            self.addCleanup(contents.close)
+
+            def known(lora):
+                until = time.monotonic() + 30
+                while (content := contents.of(None, lora)) is None:
+                    self.assertLess(time.monotonic(), until)
+                    time.sleep(0.001)
+                return content.lora
+
+            first = known(Lora("a", folder))
+            self.assertNotEqual(first, known(Lora("b", folder)))
+            pathlib.Path(folder, "adapter_model.safetensors").write_bytes(b"22")
+            self.assertNotEqual(first, known(Lora("a", folder)))
+            self.assertIsNone(contents.of(None, Lora("a", "/no/such/folder")))
+
+
+def engine_of(**more):
+    """Returns (vllm_config, kv_cache_config) of an engine that is served, changed by `more`: {path: value}."""
+
+    class FullAttentionSpec(types.SimpleNamespace):
+        pass
+
+    spec = FullAttentionSpec(block_size=128, dtype="torch.bfloat16", sliding_window=None, attention_chunk_size=None)
+    group = types.SimpleNamespace(kv_cache_spec=spec, layer_names=["a", "b"])
+    cache = types.SimpleNamespace(kv_cache_groups=[group], num_blocks=64)
+    vllm = types.SimpleNamespace(
+        cache_config=types.SimpleNamespace(block_size=128, cache_dtype="auto"),
+        model_config=model_config(),
+        parallel_config=types.SimpleNamespace(
+            tensor_parallel_size=1, pipeline_parallel_size=1, decode_context_parallel_size=1,
+            prefill_context_parallel_size=1, data_parallel_rank=0,
+        ),
+        load_config=types.SimpleNamespace(load_format="dummy"),
+        speculative_config=None,
+    )  # fmt: skip
+    for path, value in more.items():
+        root, *parts, last = path.split("__")
+        target = {"vllm": vllm, "cache": cache, "spec": spec}[root]
+        for part in parts:
+            target = getattr(target, part)
+        setattr(target, last, value)
+    return vllm, cache
+
+
+class Engines(unittest.TestCase):
+    def test_served(self):
+        found = engine_facts.facts_of(*engine_of(), Config())
+        self.assertEqual((found.block_tokens, found.blocks, found.layers, found.dtype), (128, 64, 2, "bf16"))
+        self.assertRegex(found.engine_id, "^vllm-[0-9a-f]{16}$")
+        self.assertEqual(engine_facts.facts_of(*engine_of(), Config(engine_id="e")).engine_id, "e")
+
+    def test_refused_with_the_flag_that_helps(self):
+        state = types.SimpleNamespace(kv_cache_spec=type("MambaSpec", (), {})(), layer_names=[])
+        for change, text in (
+            ({"cache__kv_cache_groups": [state, state]}, "2 groups .*MambaSpec.*hybrid"),
+            ({"cache__kv_cache_groups": [state]}, "layers are MambaSpec"),
+            ({"spec__sliding_window": 128}, "sliding_window"),
+            ({"vllm__cache_config__cache_dtype": "fp8_e4m3"}, "--kv-cache-dtype auto"),
+            ({"spec__dtype": "torch.uint8"}, "--kv-cache-dtype auto"),
+            ({"spec__block_size": 8, "vllm__cache_config__block_size": 8}, "--block-size"),
+            ({"vllm__parallel_config__pipeline_parallel_size": 2}, "--pipeline-parallel-size 1"),
+            ({"vllm__speculative_config": types.SimpleNamespace(method="eagle")}, "speculates with eagle.*ngram"),
+            ({"vllm__load_config__load_format": "auto"}, "set the option 'revision'"),
+        ):
+            with self.assertRaisesRegex(engine_facts.Refused, text):
+                engine_facts.facts_of(*engine_of(**change), Config())
+
+    def test_ranks(self):
+        many = {"vllm__parallel_config__tensor_parallel_size": 8}
+        found = engine_facts.facts_of(*engine_of(**many), Config())
+        self.assertEqual([found.shard_of(rank) for rank in range(8)], list(range(8)))
+        many["vllm__model_config__get_total_num_kv_heads"] = lambda: 2
+        found = engine_facts.facts_of(*engine_of(**many), Config())
+        self.assertEqual([found.shard_of(rank) for rank in range(8)], [0, 0, 0, 0, 1, 1, 1, 1])
+        self.assertEqual([found.writes(rank) for rank in range(8)], [True, False, False, False, True, False, False, False])
+
+
+class PagesOfTensors(unittest.TestCase):
+    def describe(self, arrays, **more):
+        given = facts(**{"blocks": 6, **more})
+        return pages.describe({f"layers.{i}": Tensor(a) for i, a in enumerate(arrays)}, given, "cpu", "vec")
+
+    def test_described(self):
+        kv = [numpy.zeros((6, 2, BLOCK, 8), numpy.float32) for _ in range(3)]
+        found = self.describe(kv)
+        self.assertEqual(found.block_bytes, 3 * 2 * BLOCK * 8 * 4)
+        self.assertEqual(found.name, "vllm/cpu/1/vec/2x16x8/256.128.8.1")
+
+    def test_layers_are_in_the_order_of_the_model(self):
+        self.assertEqual(
+            sorted(["model.layers.10.attn", "model.layers.9.attn", "model.layers.0.attn"], key=pages.layer_order),
+            ["model.layers.0.attn", "model.layers.9.attn", "model.layers.10.attn"],
+        )
+
+    def test_refused(self):
+        good = numpy.zeros((6, 2, BLOCK, 8), numpy.float32)
+        for arrays, text in (
+            ([numpy.zeros((2, 6, BLOCK, 8), numpy.float32)], "does not begin with its 6 blocks"),
+            ([numpy.zeros((6, BLOCK, 2, 8), numpy.float32).transpose(0, 2, 1, 3)], "not contiguous"),
+            ([good, numpy.zeros((6, 2, BLOCK, 4), numpy.float32)], "another shape"),
+            ([numpy.zeros((6, 7), numpy.uint8)], "cannot be described"),
+        ):
+            with self.assertRaisesRegex(engine_facts.Refused, text):
+                self.describe(arrays)
+        with self.assertRaisesRegex(engine_facts.Refused, "not one tensor"):
+            pages.describe({"layers.0": [1, 2]}, facts(blocks=6), "cpu", "vec")
+
+
+class Counters(unittest.TestCase):
+    def test_reports_are_deltas_and_add_up(self):
+        now = [0.0]
+        collector = stats.Collector(1.0, lambda: now[0])
+        collector.follow({"lookups": 5, "lookups_open": 3})
+        collector.observe("load_seconds", 0.5)
+        self.assertEqual(collector.take(), {"lookups": 5, "load_seconds": [0.5]})
+        collector.follow({"lookups": 7})
+        self.assertIsNone(collector.take(), "it is too early")
+        now[0] = 1.0
+        self.assertEqual(collector.take(), {"lookups": 2})
+        both = stats.joined({"lookups": 1, "load_seconds": [1.0]}, {"lookups": 2, "bytes_loaded": 3, "load_seconds": [3.0]})
+        self.assertEqual(both, {"lookups": 3, "bytes_loaded": 3, "load_seconds": [1.0, 3.0]})
+        self.assertEqual(stats.summary(both)["load_seconds_max"], 3.0)
+
+
+class Questions(unittest.TestCase):
+    """matched_tokens of many requests: an answer never waits for the daemon."""
+
+    def setUp(self):
+        self.daemon = Larderd(sys.argv[1], "--pool", "256MiB", "--disk", tempfile.mkdtemp())
+        self.addCleanup(self.daemon.end)
+        self.daemon.await_pool()
+        self.engine = Engine(
+            Config.of({"socket_dir": self.daemon.socket_dir, "store_pin_fraction": 0.5}), blocks=200, local=False
+        )
+        self.addCleanup(self.engine.close)
+        self.until(lambda: self.engine.serves)
+        for number in range(64):  # what is stored: 20 blocks of each
+            self.engine.add(Request(f"s{number}", self.prompt(number), 1))
+            while self.engine.busy:
+                self.engine.step()
+
+    def until(self, condition):
+        end = time.monotonic() + 60
+        while not condition():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.001)
+
+    @staticmethod
+    def prompt(number):
+        return [number + i * 7 for i in range(20 * BLOCK + 5)]
+
+    def ask(self, label, rounds, known):
+        """64 requests wait; each step asks about all of them.
+
+        known: whether all are stored, or None if they are and need not be found.
+        """
+        side, calls, steps, known_after = self.engine.side, [], [], []
+        for round_ in range(rounds):
+            offset = 10_000 + 64 * round_ if known is False else 0
+            requests = [Request(f"{label}{round_}-{n}", self.prompt(n + offset), 1) for n in range(64)]
+            for request in requests:
+                side.on_new_request(request)
+            open_ = list(requests)
+            for step in range(400):
+                begun = time.perf_counter()
+                for request in list(open_):
+                    at = time.perf_counter()
+                    tokens, _ = side.matched_tokens(request, 0)
+                    calls.append(time.perf_counter() - at)
+                    if tokens is not None:
+                        open_.remove(request)
+                        known_after.append(step + 1)
+                        if known:
+                            self.assertEqual(tokens, 20 * BLOCK)
+                steps.append(time.perf_counter() - begun)
+                if not open_:
+                    break
+                time.sleep(0.001)  # as vLLM between two steps without work
+            self.assertFalse(open_, "never answered")
+            for request in requests:
+                for _ in range(10):
+                    begun = time.perf_counter()
+                    side.matched_tokens(request, 0)
+                    calls.append(time.perf_counter() - begun)
+                side.finished(request)
+        for times in (calls, steps, known_after):
+            times.sort()
+        print(
+            f"{label}: {len(calls)} calls, p50 {1e3 * calls[len(calls) // 2]:.3f} ms, p99 "
+            f"{1e3 * calls[int(len(calls) * 0.99)]:.3f} ms, longest {1e3 * calls[-1]:.3f} ms; a step of 64 p99 "
+            f"{1e3 * steps[int(len(steps) * 0.99)]:.3f} ms; answered after steps p50 {known_after[len(known_after) // 2]}, "
+            f"p99 {known_after[int(len(known_after) * 0.99)]}"
+        )
+
+    def test_answers(self):
+        rounds = max(2, int(50 * SCALE))
+        self.ask("hits", rounds, True)
+        self.ask("misses", rounds, False)
+        ended = threading.Event()
+
+        def busy():
+            with kvlarder.connect(self.daemon.socket_dir).attach("busy") as session:
+                content = kvlarder.ContentSpec("busy")
+                variant = session.register(
+                    [content], [kvlarder.VariantSpec(dtype="f16", layout="b/1/any", block_tokens=16, layers=1)]
+                )[0]
+                data, seed = bytes(1 << 20), session.seed(content)
+                for number in range(1 << 30):
+                    if ended.is_set():
+                        return
+                    tokens = [number % 50_000] * 16
+                    digest = kvlarder.chain(seed, tokens)[0]
+                    session.put(variant, [kvlarder.PutBlock(digest, seed, tokens, [data])])
+
+        thread = threading.Thread(target=busy)
+        thread.start()
+        self.ask("hits, the daemon is busy", rounds, None)
+        ended.set()
+        thread.join()
+        self.daemon.stop()
+        self.ask("the daemon is stopped", rounds, None)
+        self.daemon.go_on()
+        self.until(lambda: self.engine.serves)
+        self.daemon.kill()
+        self.ask("the daemon was killed", rounds, None)
+        self.daemon.start()
+        self.until(lambda: self.engine.serves)
+
+    def test_a_thousand_questions_change_nothing(self):
+        request = Request("again", self.prompt(3), 1)
+        self.engine.side.on_new_request(request)
+        self.until(lambda: self.engine.side.matched_tokens(request, 0)[0] is not None)
+        before = self.engine.side.open
+        for computed in [0] * 1_000 + [BLOCK, 5 * BLOCK, 19 * BLOCK]:
+            self.assertEqual(self.engine.side.matched_tokens(request, computed), (20 * BLOCK - computed, True))
+        self.assertEqual(self.engine.side.matched_tokens(request, 20 * BLOCK), (0, False))
+        self.assertEqual(self.engine.side.open, before)
+        self.engine.side.finished(request)
+        self.assertEqual(self.engine.side.open[3], 0)
+
+    def test_other_contents_never_hit(self):
+        """Salts, adapters, generations, tenants, another packing, dtype or block size."""
+        with tempfile.TemporaryDirectory() as folder:
+            loras = []
+            for number in range(max(10, int(100 * SCALE))):
+                path = pathlib.Path(folder, str(number))
+                path.mkdir()
+                (path / "adapter_model.safetensors").write_bytes(b"%d" % number)
+                loras.append(Lora("same name", path))
+                self.until(lambda lora=loras[-1]: self.engine.contents.of(None, lora) is not None)
+            users = [(f"salt {number}", None) for number in range(max(100, int(10_000 * SCALE)))]
+            users += [(None, lora) for lora in loras]
+            prompt = list(range(BLOCK + 1))
+            for store in (True, False):
+                before = self.engine.loaded
+                for number, (salt, lora) in enumerate(users):
+                    self.engine.add(Request(f"u{store}{number}", prompt, 1, salt, lora))
+                    while self.engine.busy:
+                        self.engine.step()
+                loaded = (self.engine.loaded - before) // BLOCK
+                self.assertEqual(loaded, 0 if store else len(users), "hits across, or none within")
+        for change in ({"isa": "amx"}, {"dtype": "f16"}, {"engine_id": "engine"}):
+            other = Engine(Config.of({"socket_dir": self.daemon.socket_dir}), blocks=200, local=False, **change)
+            self.until(lambda other=other: other.serves)
+            other.add(Request("o", self.prompt(3), 1))
+            while other.busy:
+                other.step()
+            self.assertEqual(other.loaded, 20 * BLOCK if "engine_id" in change else 0, change)
+            other.close()
+        self.engine.side.reset(clean=True)
+        self.engine.add(Request("after a reset", self.prompt(3), 1))
+        before = self.engine.loaded
+        while self.engine.busy:
+            self.engine.step()
+        self.assertEqual(self.engine.loaded, before)
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        PAGE.write_text(page_with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        sys.exit()
+    unittest.main(argv=sys.argv[:1] + sys.argv[2:])

@@ -1,0 +1,472 @@
+"""vLLM's scheduler, workers and block pool as far as a KV connector sees them, with KV that can be checked.
+
+The rules are those of vLLM 0.32 (v1/core/sched/scheduler.py, v1/core/block_pool.py,
+v1/worker/kv_connector_model_runner_mixin.py), with its assertions.  It is hostile where vLLM may be: a freed block is
+reused and overwritten in the same step, requests are preempted, aborted and asked about at any time, and the workers
+report in different steps.
+
+The "KV" of a block is a function of all tokens up to its end, the layer, the rank and the weights, so that a page shows
+whether it is right: right_page.  A request that goes on from a wrong page raises WrongBytes.
+"""
+
+import hashlib
+import random
+import time
+
+import numpy
+
+from kvlarder.vllm import engine_facts, names, pages, scheduler, stats, worker
+
+BLOCK = 16
+PAGE_BYTES = 512
+LAYERS = 2
+
+
+class WrongBytes(AssertionError):
+    pass
+
+
+def right_page(prefix, layer, shard, weights):
+    """Returns the bytes of the block that ends a prefix of tokens."""
+    seed = hashlib.sha256(repr((tuple(prefix), layer, shard, weights)).encode()).digest()
+    return numpy.frombuffer(seed * (PAGE_BYTES // 32), dtype=numpy.uint8)
+
+
+class Block:
+    def __init__(self, number):
+        self.block_id, self.ref_cnt, self.prefix = number, 0, None  # prefix: tokens that it holds for others
+
+
+class BlockPool:
+    """As vLLM's: block 0 is never used; blocks that nobody holds are reused oldest first."""
+
+    def __init__(self, blocks):
+        self.blocks = [Block(number) for number in range(blocks)]
+        self.free = self.blocks[1:]
+        self.cached = {}
+
+    def touch(self, blocks):
+        for block in blocks:
+            if block.ref_cnt == 0:
+                self.free.remove(block)
+            block.ref_cnt += 1
+
+    def free_blocks(self, blocks):
+        for block in list(blocks):
+            assert block.ref_cnt > 0, "freed twice"
+            block.ref_cnt -= 1
+            if block.ref_cnt == 0:
+                self.free.insert(0 if block.prefix is None else len(self.free), block)
+
+    def new(self, count):
+        if count > len(self.free):
+            return None
+        taken, self.free = self.free[:count], self.free[count:]
+        for block in taken:
+            self.forget(block)
+            block.ref_cnt = 1
+        return taken
+
+    def forget(self, block):
+        if block.prefix is not None and self.cached.get(block.prefix) is block:
+            del self.cached[block.prefix]
+        block.prefix = None
+
+    def keep(self, block, prefix):
+        if block.prefix is None and prefix not in self.cached:
+            block.prefix = prefix
+            self.cached[prefix] = block
+
+    def reset(self):
+        if len(self.free) != len(self.blocks) - 1:
+            return False
+        for block in self.blocks:
+            self.forget(block)
+        return True
+
+
+class Lora:
+    def __init__(self, name, path):
+        self.lora_name, self.lora_path = name, path
+
+
+class Request:
+    """What the connector reads of vLLM's Request, and what the simulated scheduler needs."""
+
+    def __init__(self, name, tokens, answer, cache_salt=None, lora_request=None):
+        self.request_id, self.cache_salt, self.lora_request = name, cache_salt, lora_request
+        self.all_token_ids, self.num_prompt_tokens, self.answer = list(tokens), len(tokens), answer
+        self.mm_features, self.prompt_embeds, self.pooling_params = [], None, None
+        self.skip_reading_prefix_cache = self.resumable = False
+        self.blocks, self.computed, self.status = [], 0, "waiting"
+        self.loaded_tokens = self.preemptions = 0
+        self.began_step = None
+
+    @property
+    def num_tokens(self):
+        return len(self.all_token_ids)
+
+    @property
+    def done(self):
+        return self.num_tokens >= self.num_prompt_tokens + self.answer
+
+
+class Tensor:
+    """A numpy array with the face of a torch tensor."""
+
+    def __init__(self, array):
+        self._array, self.shape = array, array.shape
+
+    def stride(self):
+        return tuple(stride // self._array.itemsize for stride in self._array.strides)
+
+    def data_ptr(self):
+        return self._array.ctypes.data
+
+    def element_size(self):
+        return self._array.itemsize
+
+    def is_contiguous(self):
+        return self._array.flags.c_contiguous
+
+    def __getitem__(self, index):
+        return Tensor(self._array[index])
+
+
+class Log:
+    def __init__(self):
+        self.lines = []
+
+    def info(self, text, *values):
+        self.lines.append(text % values)
+
+    warning = info
+
+
+class Rank:
+    """A worker process: the pages of its part of the KV, and the connector's worker side."""
+
+    def __init__(self, config, facts, rank, clock, isa, log):
+        self.shard = facts.shard_of(rank)
+        self.kv = [numpy.zeros((facts.blocks, PAGE_BYTES), numpy.uint8) for _ in range(LAYERS)]
+        self.counts = stats.Collector(0.0, clock)
+        described = pages.describe(
+            {f"model.layers.{layer}.attn": Tensor(kv) for layer, kv in enumerate(self.kv)}, facts, "cpu", isa
+        )
+        self.side = worker.WorkerSide(config, facts, rank, described, self.counts, log)
+        self.held = []  # outputs of steps that the scheduler has not seen yet
+
+    def write(self, block, prefix, weights):
+        for layer, kv in enumerate(self.kv):
+            kv[block] = right_page(prefix, layer, self.shard, weights)
+
+    def is_right(self, block, prefix, weights):
+        return all(
+            numpy.array_equal(kv[block], right_page(prefix, layer, self.shard, weights))
+            for layer, kv in enumerate(self.kv)
+        )
+
+
+def facts(blocks=64, ranks=1, shards=1, engine_id="engine", block_tokens=BLOCK, dtype="bf16"):
+    return engine_facts.EngineFacts(
+        block_tokens=block_tokens, blocks=blocks, layers=LAYERS, dtype=dtype, ranks=ranks, shards=shards,
+        engine_id=engine_id, model="m", revision="r1:0",
+    )  # fmt: skip
+
+
+class Engine:
+    """One engine: a scheduler and its workers, stepped by the caller."""
+
+    def __init__(self, config, *, blocks=64, ranks=1, shards=1, running_max=4, chunk=64, engine_id="engine", local=True,
+                 late_reports=0.0, seed=0, clock=None, isa="vec", dtype="bf16"):  # fmt: skip
+        self.clock = clock or time.monotonic
+        self.config, self.facts = config, facts(blocks, ranks, shards, engine_id, dtype=dtype)
+        self.random = random.Random(seed)
+        self.log = Log()
+        self.pool, self.local = BlockPool(blocks), local
+        self.ranks = [Rank(config, self.facts, rank, self.clock, isa, self.log) for rank in range(ranks)]
+        self.counts = stats.Collector(0.0, self.clock)
+        self.contents = names.ContentNames(self.facts.model, self.facts.revision)
+        self.side = scheduler.SchedulerSide(
+            config, self.facts, self.contents, [rank.side.hello() for rank in self.ranks], self.counts, self.log,
+            self.clock,
+        )  # fmt: skip
+        self.side.bind_block_pool(self.pool)
+        self.running_max, self.chunk, self.late_reports = running_max, chunk, late_reports
+        self.waiting, self.running, self.requests = [], [], {}
+        self.resumed = set()
+        self.recv_left, self.received, self.failed = {}, set(), set()
+        self.weights = 0
+        self.was_emptied = False
+        self.steps = self.loaded = self.recomputed = self.preempted = 0
+        self.call_times = []
+
+    # ---- what a user does
+
+    def add(self, request):
+        self.requests[request.request_id] = request
+        self.waiting.append(request)
+        request.began_step = self.steps
+        self.side.on_new_request(request)
+        return request
+
+    def abort(self, name):
+        """As Scheduler.finish_requests."""
+        request = self.requests.get(name)
+        if request is None or request.status == "finished":
+            return
+        late = request.status == "loading" and name not in self.received
+        self.received.discard(name)
+        self.failed.discard(name)
+        for queue in (self.waiting, self.running):
+            if request in queue:
+                queue.remove(request)
+        self._finish(request, late)
+
+    def reset_prefix_cache(self, running=True, connector=True):
+        if running:
+            for request in list(reversed(self.running)):
+                self._preempt(request)
+        self.side.drain()
+        self.was_emptied = self.pool.reset()
+        if connector:
+            self.side.reset(clean=self.was_emptied)
+            self.weights += self.was_emptied  # as after an update of the weights
+        return self.was_emptied
+
+    @property
+    def serves(self):
+        return not self.side._cache.state and not any(rank.side._cache.state for rank in self.ranks)
+
+    # ---- a step
+
+    @property
+    def busy(self):
+        return bool(self.waiting or self.running or self.requests) or self.side.has_work or any(r.held for r in self.ranks)
+
+    def step(self):
+        self.steps += 1
+        scheduled = self._schedule()
+        resumed, self.resumed = self.resumed & scheduled.keys(), set()
+        plan = self.side.build_step(
+            {name: (self.requests[name].computed, tokens) for name, tokens in scheduled.items()},
+            resumed,
+            lambda name: [block.block_id for block in self.requests[name].blocks],
+        )
+        for request, tokens in [(self.requests[name], tokens) for name, tokens in scheduled.items()]:
+            request.computed += tokens
+        for rank in self.ranks:
+            self._run(rank, plan, scheduled)
+        self._update(scheduled)
+        self.side.check_invariants()
+
+    def _blocks_for(self, request, tokens):
+        needed = -(-tokens // BLOCK) - len(request.blocks)
+        if needed <= 0:
+            return True
+        new = self.pool.new(needed)
+        if new is None:
+            return False
+        request.blocks += new
+        for block in new:  # whoever still moves such a block moves garbage
+            for rank in self.ranks:
+                for kv in rank.kv:
+                    kv[block.block_id] = 0xEE
+        return True
+
+    def _schedule(self):
+        scheduled, budget = {}, self.chunk
+        for request in list(self.running):
+            if budget == 0 or request not in self.running:
+                continue
+            tokens = min(request.num_tokens - request.computed, budget)
+            while tokens and not self._blocks_for(request, request.computed + tokens):
+                victim = self.running[-1]
+                scheduled.pop(victim.request_id, None)
+                self._preempt(victim)
+                if victim is request:
+                    break
+            if request in self.running and tokens:
+                scheduled[request.request_id] = tokens
+                budget -= tokens
+        for request in list(self.waiting):
+            if len(self.running) >= self.running_max or budget == 0:
+                break
+            if not self._admit(request, budget, scheduled):
+                continue
+            budget -= scheduled.get(request.request_id, 0)
+        return scheduled
+
+    def _admit(self, request, budget, scheduled):
+        name = request.request_id
+        if request.status == "loading":
+            if name not in self.received:
+                return False
+            self.received.discard(name)
+            self.failed.discard(name)
+            request.status = "waiting"
+            self._check_loaded(request)
+        hit, tokens_hit, external = [], request.computed, 0
+        if request.computed == 0:
+            if self.local:
+                while len(hit) < (request.num_tokens - 1) // BLOCK:
+                    block = self.pool.cached.get(self._prefix(request, len(hit)))
+                    if block is None:
+                        break
+                    hit.append(block)
+            tokens_hit = len(hit) * BLOCK
+            external, asynchronous = self._ask(request, tokens_hit)
+            if external is None:
+                return False
+            assert external >= 0 and external % BLOCK == 0 and asynchronous == (external > 0)
+            assert tokens_hit + external < request.num_tokens
+        new = 0 if external else min(request.num_tokens - tokens_hit, budget)
+        # The whole request must fit; a load also leaves room for those that hold blocks and cannot be preempted.
+        needed = self._remaining(request) - len(hit)
+        if external:
+            needed += sum(self._remaining(other) for other in self.requests.values() if self._in_flight(other))
+        if needed > len([block for block in self.pool.free if block not in hit]):
+            return False
+        if request.computed == 0:
+            # Blocks of a load that failed from the beginning are still the request's.
+            if not request.blocks:
+                self.pool.touch(hit)
+                request.blocks = list(hit)
+            else:
+                tokens_hit = 0
+                new = min(request.num_tokens, budget)
+        assert self._blocks_for(request, tokens_hit + external + new)
+        self.side.allocated(request, [block.block_id for block in request.blocks], external)
+        request.computed = tokens_hit + external
+        if external:
+            host, disk = self.side.hit_sources(request)
+            assert host + disk == external
+            request.status, request.loaded_tokens = "loading", external
+            return False
+        self.waiting.remove(request)
+        self.running.append(request)
+        request.status = "running"
+        for index in range(request.computed // BLOCK):
+            self._check_page(request, index)
+        if request.preemptions:
+            self.resumed.add(name)
+        scheduled[name] = new
+        return True
+
+    @staticmethod
+    def _remaining(request):
+        return -(-request.num_tokens // BLOCK) - len(request.blocks)
+
+    @staticmethod
+    def _in_flight(request):
+        return request.status == "loading" or request.status == "running" and request.computed < request.num_tokens - 1
+
+    def _ask(self, request, computed):
+        for _ in range(self.random.choice((1, 1, 3))):  # it is a pure question
+            begun = self.clock()
+            answer = self.side.matched_tokens(request, computed)
+            self.call_times.append(self.clock() - begun)
+        return answer
+
+    def _prefix(self, request, index):
+        return (request.cache_salt, self.weights, *request.all_token_ids[: (index + 1) * BLOCK])
+
+    def _check_page(self, request, index):
+        prefix = self._prefix(request, index)
+        for rank in self.ranks:
+            if not rank.is_right(request.blocks[index].block_id, prefix, self.weights):
+                raise WrongBytes(f"{request.request_id}: block {index} of rank with shard {rank.shard}")
+
+    def _check_loaded(self, request):
+        for index in range(request.computed // BLOCK):
+            self._check_page(request, index)
+            if self.local:
+                self.pool.keep(request.blocks[index], self._prefix(request, index))
+        self.loaded += request.loaded_tokens
+
+    def _run(self, rank, plan, scheduled):
+        """Worker: loads begin before the forward, stores after it."""
+        rank.side.begin_step(plan)
+        for name, tokens in scheduled.items():
+            request = self.requests[name]
+            for index in range((request.computed - tokens) // BLOCK, -(-request.computed // BLOCK)):
+                if (index + 1) * BLOCK <= request.computed:
+                    rank.write(request.blocks[index].block_id, self._prefix(request, index), self.weights)
+        rank.side.end_forward()
+        loaded = rank.side.take_loaded()
+        rank.held.append((loaded, rank.side.take_bad_pages(), rank.side.take_report()))
+
+    def _update(self, scheduled):
+        """As Scheduler.update_from_output and KVOutputAggregator, where one rank may lag behind."""
+        bad, reports, finished = set(), [], set()
+        for rank in self.ranks:
+            while rank.held and not (self.late_reports and self.random.random() < self.late_reports):
+                loaded, pages_, report = rank.held.pop(0)
+                bad |= pages_
+                reports += [report] if report is not None else []
+                for name in loaded:
+                    self.recv_left[name] = self.recv_left.get(name, len(self.ranks)) - 1
+                    if self.recv_left[name] == 0:
+                        del self.recv_left[name]
+                        finished.add(name)
+        for request in self.waiting:
+            if request.status == "loading" and bad:
+                for index in range(request.computed // BLOCK):
+                    if request.blocks[index].block_id in bad:
+                        self.recomputed += request.computed - index * BLOCK
+                        request.computed = index * BLOCK
+                        self.failed.add(request.request_id)
+                        break
+        for name in scheduled:
+            request = self.requests[name]
+            if self.local:
+                for index in range(request.computed // BLOCK):
+                    self.pool.keep(request.blocks[index], self._prefix(request, index))
+            if request.computed == request.num_tokens:
+                request.all_token_ids.append(hash((tuple(request.all_token_ids[-3:]), "next")) % 1000)
+                if request.done:
+                    self.running.remove(request)
+                    self._finish(request, late=False)
+        for report in reports[1:]:
+            reports[0].aggregate(report)
+        if reports:
+            self.side.on_report(reports[0])
+        for name in finished:
+            request = self.requests[name]  # vLLM asserts this
+            if request.status == "loading":
+                self.received.add(name)
+            else:
+                assert request.status == "finished"
+                self._free(request)
+
+    def _preempt(self, request):
+        self.running.remove(request)
+        self.pool.free_blocks(reversed(request.blocks))
+        request.blocks, request.computed, request.status = [], 0, "waiting"
+        request.preemptions += 1
+        self.preempted += 1
+        self.waiting.insert(0, request)
+
+    def _finish(self, request, late):
+        request.status = "finished"
+        self.side.finished(request)
+        if not late:
+            self._free(request)
+
+    def _free(self, request):
+        self.pool.free_blocks(reversed(request.blocks))
+        request.blocks = []
+        del self.requests[request.request_id]
+
+    def totals(self):
+        """Returns all counts of scheduler and workers together."""
+        both = {}
+        for counts in [(self.counts, self.side), *((rank.counts, rank.side) for rank in self.ranks)]:
+            if (report := counts[1].take_counts()) is not None:
+                both = stats.joined(both, report)
+        return both
+
+    def close(self):
+        self.side.close()
+        for rank in self.ranks:
+            rank.side.close()
