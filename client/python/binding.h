@@ -40,6 +40,7 @@ void BindCosts(nb::module_& module);
 void BindPlan(nb::module_& module);
 void BindRequests(nb::module_& module);
 void BindScheduler(nb::module_& module);
+void BindPages(nb::module_& module);
 void BindClient(nb::module_& module);
 void BindEngine(nb::module_& module);
 

@@ -48,6 +48,8 @@ std::vector<T> ValuesOf(nb::handle object) {
   return values;
 }
 
+inline nb::bytes Packed(const void* data, size_t bytes) { return nb::bytes(data, bytes); }
+
 // Token ids or page numbers: a buffer of 32-bit values, or any sequence of ints.
 inline std::vector<uint32_t> NumbersOf(nb::handle object) {
   if (PyObject_CheckBuffer(object.ptr()) != 0) return ValuesOf<uint32_t>(object);

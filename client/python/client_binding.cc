@@ -13,7 +13,12 @@
 #include <span>
 
 #include "client/client.h"
+#include "client/paged_cache.h"
 #include "client/python/buffer.h"
+#include "client/python/pages.h"
+#include "cuda/device.h"
+#include "proto/messages/messages.h"
+#include "storage/clock.h"
 
 namespace larder::python {
 namespace {
@@ -60,8 +65,9 @@ nb::bytes PyBytesOf(const std::string& bytes) { return nb::bytes(bytes.data(), b
 // and no call on it is under way.
 class PySession {
  public:
-  PySession(std::shared_ptr<Client> client, std::unique_ptr<Session> session)
-      : client_(std::move(client)), session_(std::move(session)) {}
+  PySession(std::shared_ptr<Client> client, std::unique_ptr<Device> device,
+            std::unique_ptr<Session> session)
+      : client_(std::move(client)), device_(std::move(device)), session_(std::move(session)) {}
   ~PySession() { Close(); }
 
   // Returns the session, which the returned pointer keeps alive during one call.  Raises ValueError
@@ -70,6 +76,7 @@ class PySession {
     if (session_ == nullptr) Raise(absl::InvalidArgumentError("the session is closed"));
     return session_;
   }
+  [[nodiscard]] Device& device() const { return *device_; }
   void Close() {
     std::shared_ptr<Session> last = std::move(session_);
     nb::gil_scoped_release released;
@@ -78,6 +85,7 @@ class PySession {
 
  private:
   std::shared_ptr<Client> client_;
+  std::shared_ptr<Device> device_;  // the host's memory; destroyed after the session
   std::shared_ptr<Session> session_;
 };
 
@@ -130,6 +138,82 @@ std::vector<BlockStatus> Get(const PySession& self, const VariantHandle& variant
     statuses = session->Get(variant, blocks, options);
   }
   return OrRaise(std::move(statuses));
+}
+
+// What a call on pages needs; the GIL is not held while it is made.
+absl::StatusOr<std::unique_ptr<PagedCache>> CacheOf(const PySession& self, Session& session,
+                                                    const VariantHandle& variant,
+                                                    const Pages& pages) {
+  return PagedCache::Make(session, self.device(), variant, pages.engine, pages.payload, {});
+}
+
+// The pages of each of `blocks` blocks.
+std::vector<std::span<const uint32_t>> PagesOf(const std::vector<uint32_t>& pages, size_t blocks) {
+  if (blocks == 0 || pages.size() % blocks != 0 || pages.empty())
+    Raise(absl::InvalidArgumentError("each block must have the same number of pages"));
+  std::vector<std::span<const uint32_t>> parts;
+  const size_t each = pages.size() / blocks;
+  for (size_t i = 0; i < blocks; ++i) parts.push_back(std::span(pages).subspan(i * each, each));
+  return parts;
+}
+
+nb::bytes GetPages(const PySession& self, const VariantHandle& variant, const Pages& pages,
+                   nb::handle digests, nb::handle page_numbers, double deadline_s) {
+  const auto session = self.Open();
+  const CallOptions options = Within(deadline_s);
+  const std::vector<Digest> names = ValuesOf<Digest>(digests);
+  const std::vector<uint32_t> numbers = NumbersOf(page_numbers);
+  const auto parts = PagesOf(numbers, names.size());
+  absl::StatusOr<std::vector<BlockStatus>> all = std::vector<BlockStatus>();
+  {
+    nb::gil_scoped_release released;
+    absl::StatusOr<std::unique_ptr<PagedCache>> cache = CacheOf(self, *session, variant, pages);
+    if (!cache.ok()) all = cache.status();
+    const TimePoint until = SteadyNow() + options.deadline;
+    for (size_t at = 0; all.ok() && at < names.size(); at += PagedCache::kLoadBlocksMax) {
+      std::vector<PagedGet> gets;
+      for (size_t i = at; i < std::min(names.size(), at + PagedCache::kLoadBlocksMax); ++i)
+        gets.push_back({names[i], parts[i]});
+      absl::StatusOr<PagedLoad> load =
+          (*cache)->Load(gets, {0, pages.engine.layers}, nullptr, options);
+      absl::StatusOr<std::vector<BlockStatus>> some =
+          load.ok() ? load->Wait(until) : absl::StatusOr<std::vector<BlockStatus>>(load.status());
+      if (some.ok()) all->insert(all->end(), some->begin(), some->end());
+      if (!some.ok()) all = some.status();
+    }
+  }
+  const std::vector<BlockStatus> statuses = OrRaise(std::move(all));
+  return Packed(statuses.data(), statuses.size());
+}
+
+nb::bytes PutPages(const PySession& self, const VariantHandle& variant, const Pages& pages,
+                   const Digest& parent, nb::handle digests, nb::handle tokens,
+                   nb::handle page_numbers, std::optional<Digest> content, double deadline_s) {
+  const auto session = self.Open();
+  const CallOptions options = Within(deadline_s);
+  const std::vector<Digest> names = ValuesOf<Digest>(digests);
+  const std::vector<uint32_t> numbers = NumbersOf(page_numbers), ids = NumbersOf(tokens);
+  const auto parts = PagesOf(numbers, names.size());
+  const size_t each = pages.payload.block_tokens;
+  if (ids.size() != names.size() * each)
+    Raise(absl::InvalidArgumentError("there must be block_tokens tokens for each block"));
+  std::vector<PagedPut> puts;
+  for (size_t i = 0; i < names.size(); ++i) {
+    puts.push_back({.digest = names[i],
+                    .parent = i == 0 ? parent : names[i - 1],
+                    .tokens = std::span(ids).subspan(i * each, each),
+                    .pages = parts[i],
+                    .content = content.value_or(Digest())});
+  }
+  absl::StatusOr<std::vector<BlockStatus>> all = std::vector<BlockStatus>();
+  {
+    nb::gil_scoped_release released;
+    absl::StatusOr<std::unique_ptr<PagedCache>> cache = CacheOf(self, *session, variant, pages);
+    if (!cache.ok()) all = cache.status();
+    if (cache.ok()) all = (*cache)->Put(puts, nullptr, options);
+  }
+  const std::vector<BlockStatus> statuses = OrRaise(std::move(all));
+  return Packed(statuses.data(), statuses.size());
 }
 
 void BindSpecs(nb::module_& module) {
@@ -269,9 +353,38 @@ void BindSession(nb::module_& module) {
            "Reads blocks into the caller's buffers, and returns a BlockStatus for each; only the "
            "buffers of OK blocks are filled.  Raises BufferError or ValueError if a segment is not "
            "contiguous or not writable.")
+      .def("get_pages", &GetPages, "variant"_a, "pages"_a, "digests"_a, "page_numbers"_a,
+           "deadline_s"_a = 10.0,
+           "Reads blocks (16 bytes each) into an engine's pages, and returns one byte, a "
+           "BlockStatus, for each.  The pages of blocks that are not OK have undefined content.")
+      .def("put_pages", &PutPages, "variant"_a, "pages"_a, nb::kw_only(), "parent"_a, "digests"_a,
+           "tokens"_a, "page_numbers"_a, "content"_a = nb::none(), "deadline_s"_a = 10.0,
+           "Stores consecutive blocks of a chain from an engine's pages, and returns one byte, a "
+           "BlockStatus, for each.  The pages must not change meanwhile.")
       .def_prop_ro(
           "write_mode",
           [](const PySession& self) { return std::string(ToString(self.Open()->write_mode())); })
+      .def_prop_ro(
+          "write_mode_reason",
+          [](const PySession& self) { return self.Open()->write_mode_reason(); },
+          "Why write_mode is not 'mapped'; '' if it is.")
+      .def_prop_ro(
+          "read_mode",
+          [](const PySession& self) { return std::string(ToString(self.Open()->read_mode())); })
+      .def_prop_ro(
+          "read_mode_reason", [](const PySession& self) { return self.Open()->read_mode_reason(); },
+          "Why read_mode is not 'mapped'; '' if it is.")
+      .def_prop_ro("tenant", [](const PySession& self) { return self.Open()->attached().tenant; })
+      .def_prop_ro(
+          "slab_bytes",
+          [](const PySession& self) { return self.Open()->attached().slab_bytes.value(); },
+          "The largest block that the daemon takes.")
+      .def_prop_ro(
+          "makes_promises",
+          [](const PySession& self) {
+            return (self.Open()->attached().feature_bits & wire::kFeaturePromises) != 0;
+          },
+          "Whether the daemon holds found blocks until an engine has read them; older ones do not.")
       .def("close", &PySession::Close,
            "Ends the session once its calls under way have ended.  Later calls raise ValueError.")
       .def("__enter__", [](nb::object self) { return self; })
@@ -294,13 +407,18 @@ std::shared_ptr<Client> Connect(const std::string& socket_dir, const std::string
 
 std::unique_ptr<PySession> Attach(const std::shared_ptr<Client>& self, const std::string& engine_id,
                                   uint32_t rank, uint32_t copy_threads) {
-  const SessionOptions options{.engine_id = engine_id, .rank = rank, .copy_threads = copy_threads};
+  absl::StatusOr<OpenedDevice> opened = OpenDevice(DeviceWish::kHost);
+  OrRaise(opened.status());
+  const SessionOptions options{.engine_id = engine_id,
+                               .rank = rank,
+                               .copy_threads = copy_threads,
+                               .device = opened->device.get()};
   absl::StatusOr<std::unique_ptr<Session>> session = absl::UnknownError("");
   {
     nb::gil_scoped_release released;
     session = self->Attach(options);
   }
-  return std::make_unique<PySession>(self, OrRaise(std::move(session)));
+  return std::make_unique<PySession>(self, std::move(opened->device), OrRaise(std::move(session)));
 }
 
 }  // namespace

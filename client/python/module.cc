@@ -36,11 +36,13 @@ void Raise(const absl::Status& status) {
 NB_MODULE(_core, module) {
   // At the end of the interpreter, objects of modules that end later still live.
   nanobind::set_leak_warnings(false);
+  module.attr("__version__") = LARDER_VERSION;
   module.doc() = "Larder's planner, scheduler and client; the C++ headers specify them.";
   larder::python::BindCosts(module);
   larder::python::BindPlan(module);
   larder::python::BindRequests(module);
   larder::python::BindScheduler(module);
+  larder::python::BindPages(module);
   larder::python::BindClient(module);
   larder::python::BindEngine(module);
 }

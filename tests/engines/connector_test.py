@@ -21,6 +21,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "pyth
 
 import kvlarder  # noqa: E402
 import numpy  # noqa: E402
+from kvlarder import weights  # noqa: E402
 from kvlarder.vllm import engine_facts, names, pages, stats  # noqa: E402
 from kvlarder.vllm.config import Config  # noqa: E402
 from larderd import Larderd  # noqa: E402
@@ -157,17 +158,17 @@ class Names(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "model.safetensors")
             path.write_bytes(b"x" * (5 << 20))
-            first = names.weights_of(folder, full=False)
-            self.assertNotEqual(first, names.weights_of(folder, full=True))
+            first = weights.weights_of(folder, full=False)
+            self.assertNotEqual(first, weights.weights_of(folder, full=True))
             data = bytearray(path.read_bytes())
             data[2 << 20] = 0
             path.write_bytes(data)
-            self.assertEqual(first, names.weights_of(folder, full=False), "the middle is sampled by full alone")
+            self.assertEqual(first, weights.weights_of(folder, full=False), "the middle is sampled by full alone")
             data[10] = 0
             path.write_bytes(data)
-            self.assertNotEqual(first, names.weights_of(folder, full=False))
+            self.assertNotEqual(first, weights.weights_of(folder, full=False))
             with tempfile.TemporaryDirectory() as empty, self.assertRaisesRegex(ValueError, "set the option 'revision'"):
-                names.weights_of(empty, full=False)
+                weights.weights_of(empty, full=False)
 
     def test_layouts_fit(self):
         self.assertLessEqual(len(names.layout("flash_attn", "any", range(60), range(60))), 128)

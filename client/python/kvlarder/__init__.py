@@ -11,3 +11,4 @@ LookupError, TimeoutError, ConnectionError, PermissionError, RuntimeError.
 """
 
 from kvlarder._core import *  # noqa: F403
+from kvlarder._core import __version__  # noqa: F401

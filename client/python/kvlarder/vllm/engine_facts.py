@@ -5,6 +5,7 @@ Thread-safety: values and pure functions.
 
 import dataclasses
 
+from kvlarder import weights
 from kvlarder.vllm import names
 
 DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "f16", "torch.float32": "f32"}
@@ -78,7 +79,7 @@ def _weights(config, vllm_config):
     if commit:
         return f"commit:{commit}"
     try:
-        return names.weights_of(model.model, config.weights_hash == "full")
+        return weights.weights_of(model.model, config.weights_hash == "full")
     except (OSError, ValueError) as error:
         refuse(f"it is not known which weights it has ({error})", "set the option 'revision' to a name for them")
 
@@ -102,10 +103,10 @@ def facts_of(vllm_config, kv_cache_config, config):
     ranks = parallel.tensor_parallel_size
     shards = min(ranks, model.get_total_num_kv_heads())
     base = names.revision(_weights(config, vllm_config), model)
-    name = config.model or names.model_name(model.model)
+    name = config.model or weights.model_name(model.model)
     dtype = DTYPES[str(spec.dtype)]
     rank = getattr(parallel, "data_parallel_rank", 0)
-    derived = names.tagged_hash(
+    derived = weights.tagged_hash(
         *{"model": name, "revision": base, "dtype": dtype, "block": cache.block_size, "ranks": ranks, "dp": rank}.items()
     )
     return EngineFacts(

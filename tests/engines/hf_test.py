@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""kvlarder.hf on real models: what is restored in a new process is, bit for bit, what was computed.
+
+hf_test.py LARDERD PYTHON MODELS   PYTHON: of deploy/fetch-vllm.sh; MODELS: folder that hf_model.py wrote
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "python"))
+
+from larderd import Larderd  # noqa: E402
+
+LARDERD, PYTHON, MODELS = (*sys.argv[1:4], "", "", "")[:3]
+
+
+def child(request):
+    """In a process with torch: answers one request."""
+    import kvlarder.hf
+    import torch
+    from transformers import AutoModelForCausalLM, DynamicCache, QuantizedCache, StaticCache
+
+    torch.manual_seed(0)
+    torch.set_num_threads(2)
+    model = AutoModelForCausalLM.from_pretrained(request["model"], dtype=torch.float32)
+    ids = torch.tensor([request["tokens"]])
+    size = len(request["tokens"])
+
+    def compute(cache, known):
+        with torch.no_grad():
+            while known < size:  # in chunks that begin at the same tokens, restored or not
+                last = min(size, known - known % 64 + 64)
+                logits = model(ids[:, known:last], past_key_values=cache).logits
+                known = last
+        return logits[0, -1]
+
+    def new():
+        return StaticCache(config=model.config, max_cache_len=size + 64) if request["static"] else DynamicCache()
+
+    store = kvlarder.hf.PrefixStore(model, socket_dir=request["socket_dir"])
+    if request["what"] == "refusals":
+        def offloaded():  # its constructor wants a GPU
+            cache = DynamicCache()
+            cache.offloading = True
+            return cache
+
+        texts = []
+        sliding = model.config.__class__(**{**model.config.to_dict(), "sliding_window": 32, "layer_types":
+                                            ["sliding_attention"] * model.config.num_hidden_layers})  # fmt: skip
+        for make in (
+            lambda: DynamicCache(config=sliding),
+            lambda: StaticCache(config=sliding, max_cache_len=256),
+            offloaded,
+            lambda: QuantizedCache("quanto", model.config),
+        ):
+            try:
+                cache = make()
+            except ImportError as error:
+                texts.append(f"is not installed: {error}")
+                continue
+            try:
+                store.restore(ids, cache)
+                texts.append("served")
+            except ValueError as error:
+                texts.append(str(error))
+        return texts
+    begun = time.perf_counter()
+    cache, known = store.restore(ids, new())
+    restored = time.perf_counter() - begun
+    begun = time.perf_counter()
+    logits = compute(cache, known)
+    computed = time.perf_counter() - begun
+    saved = store.save(cache, ids) if request["what"] == "save" else 0
+    return {
+        "known": known, "saved": saved, "restored_s": restored, "computed_s": computed,
+        "logits": logits.numpy().tobytes().hex(),
+    }  # fmt: skip
+
+
+class Caches(unittest.TestCase):
+    def setUp(self):
+        self.daemon = Larderd(LARDERD, "--pool", "1GiB")
+        self.daemon.await_pool()
+        self.addCleanup(self.daemon.end)
+
+    def ask(self, what, model="smol", tokens=2_000, static=False, shift=0):
+        request = {
+            "what": what, "model": os.path.join(MODELS, model), "static": static, "socket_dir": self.daemon.socket_dir,
+            "tokens": [(number * 37 + shift + number // 9) % 480 + 10 for number in range(tokens)],
+        }  # fmt: skip
+        done = subprocess.run(
+            [PYTHON, os.path.abspath(__file__), "child"], input=json.dumps(request), capture_output=True, text=True,
+            check=False, env={**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"},
+        )  # fmt: skip
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def test_a_new_process_goes_on(self):
+        for static in (False, True):  # the mask of a static cache makes other bits, so each restores its own
+            kind, shift = "static" if static else "dynamic", 100 * static
+            first = self.ask("save", static=static, shift=shift)
+            again = self.ask("restore", static=static, shift=shift)
+            self.assertEqual((first["known"], first["saved"], again["known"]), (0, 1984, 1984))
+            self.assertEqual(again["logits"], first["logits"], f"{kind}: other bits")
+            print(f"{kind}: restored in {again['restored_s']:.3f} s, computed in {first['computed_s']:.3f} s: "
+                  f"{again['restored_s'] / first['computed_s']:.4f}")  # fmt: skip
+        prefix = self.ask("restore", tokens=1_000)
+        self.assertEqual(prefix["known"], 960)
+        self.assertEqual(self.ask("restore", shift=1)["known"], 0)
+        self.assertEqual(self.ask("restore", model="tiny")["known"], 0)
+
+    def test_a_static_cache_is_saved(self):
+        first = self.ask("save", model="tiny", tokens=500, static=True)
+        self.assertEqual(first["saved"], 448)
+        for static in (False, True):
+            again = self.ask("restore", model="tiny", tokens=500, static=static)
+            self.assertEqual(again["known"], 448)
+            if static:
+                self.assertEqual(again["logits"], first["logits"])
+
+    def test_other_caches_are_refused_by_name(self):
+        texts = self.ask("refusals", model="tiny", tokens=200)
+        for text, name in zip(texts, ("DynamicSlidingWindowLayer", "StaticSlidingWindowLayer", "offloading", "uant")):
+            self.assertIn(name, text)
+            self.assertNotEqual(text, "served")
+        print(texts[-1])
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "child":
+        print(json.dumps(child(json.loads(sys.stdin.read()))))
+        sys.exit()
+    unittest.main(argv=sys.argv[:1] + sys.argv[4:])

@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""vLLM in a process of its own, ordered by lines of JSON: what the tests of the real engine start, kill and start again.
+
+    with VllmChild(python, model, connector={...}) as vllm:
+        answers = vllm.generate([{"tokens": [...], "n": 24, "salt": "a"}])
+
+Run as a program it is that process: it reads requests from the descriptor in LARDER_TEST_IN, and writes answers to the
+one in LARDER_TEST_OUT, because vLLM logs to standard output.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+CHUNK = 256
+
+
+class VllmChild:
+    def __init__(self, python, model, connector=None, log=None, threads=1, **engine):
+        """connector: the options of LarderConnector, or None for vLLM without Larder; engine: arguments of LLM."""
+        here, there = os.pipe(), os.pipe()
+        env = {
+            **os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": str(threads), "LARDER_TEST_IN": str(there[0]), "LARDER_TEST_OUT": str(here[1]),
+            "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+        }  # fmt: skip
+        env.pop("LARDER_SOCKET_DIR", None)
+        self.log_path = log or "/dev/null"
+        with open(self.log_path, "ab") as file:
+            self.process = subprocess.Popen(
+                [python, os.path.abspath(__file__)], env=env, pass_fds=(there[0], here[1]), stdout=file, stderr=file,
+                start_new_session=True,
+            )  # fmt: skip
+        os.close(there[0])
+        os.close(here[1])
+        self._in, self._out = os.fdopen(here[0], "r"), os.fdopen(there[1], "w")
+        self._call("start", model=str(model), connector=connector, engine=engine)
+
+    def _call(self, verb, **arguments):
+        try:
+            self._out.write(json.dumps({"verb": verb, **arguments}) + "\n")
+            self._out.flush()
+            line = self._in.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            with open(self.log_path, errors="replace") as file:
+                raise RuntimeError(f"vLLM ended in '{verb}':\n" + file.read()[-6000:])
+        return json.loads(line)
+
+    def tokens_of(self, text):
+        return self._call("tokens", text=text)
+
+    def generate(self, prompts):
+        """One after the other.  Returns for each {tokens, logprob of the first, seconds to the first, cached, sources}."""
+        return self._call("generate", prompts=prompts)
+
+    def serve(self, prompts, clients, abort=0.0, reset=0.0, seed=0):
+        """All of them, `clients` at once.  Returns {answers by number, seconds, aborted, unfinished, errors}."""
+        return self._call("serve", prompts=prompts, clients=clients, abort=abort, reset=reset, seed=seed)
+
+    def metrics(self):
+        """Returns {name{labels}: value} of vLLM's counters and gauges."""
+        return self._call("metrics")
+
+    def reset(self, running=False, connector=True):
+        return self._call("reset", running=running, connector=connector)
+
+    def memory(self):
+        """Returns the resident bytes of the process and those that it started."""
+        return self._call("memory")
+
+    def kill(self):
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def close(self):
+        self._out.close()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        self._in.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Engine:
+    """In the child."""
+
+    def __init__(self, model, connector, engine):
+        from vllm import LLM
+        from vllm.config import KVTransferConfig
+
+        if connector is not None:
+            engine["kv_transfer_config"] = KVTransferConfig(
+                kv_connector="LarderConnector", kv_connector_module_path="kvlarder.vllm", kv_role="kv_both",
+                kv_load_failure_policy="recompute", kv_connector_extra_config=connector,
+            )  # fmt: skip
+        settings = {
+            "dtype": "bfloat16", "max_model_len": 8192, "max_num_seqs": 1, "enforce_eager": True,
+            "enable_prefix_caching": False, "max_num_batched_tokens": CHUNK, "disable_log_stats": False, **engine,
+        }  # fmt: skip
+        self.llm = LLM(model, **settings)
+        self.engine = self.llm.llm_engine
+        self.number = 0
+
+    def _add(self, prompt):
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        self.number += 1
+        name = f"t{self.number}"
+        asked = {"prompt_token_ids": prompt["tokens"]}
+        if prompt.get("salt"):
+            asked["cache_salt"] = prompt["salt"]
+        self.engine.add_request(
+            name, asked,
+            SamplingParams(
+                temperature=0, max_tokens=prompt.get("n", 16), ignore_eos=True, logprobs=1,
+                output_kind=RequestOutputKind.CUMULATIVE,
+            ),
+        )  # fmt: skip
+        return name
+
+    def generate(self, prompts):
+        answers = []
+        for prompt in prompts:
+            begun = time.perf_counter()
+            name, first, last = self._add(prompt), None, None
+            while last is None or not last.finished:
+                for output in self.engine.step():
+                    last = output
+                    first = first or time.perf_counter() - begun
+            token = last.outputs[0]
+            answers.append({
+                "tokens": list(token.token_ids), "first_logprob": token.logprobs[0][token.token_ids[0]].logprob,
+                "first_s": first, "total_s": time.perf_counter() - begun, "cached": last.num_cached_tokens or 0,
+                "name": name,
+            })  # fmt: skip
+            while self.engine.has_unfinished_requests():
+                self.engine.step()
+        return answers
+
+    def serve(self, prompts, clients, abort, reset, seed):
+        rolls, begun = random.Random(seed), time.perf_counter()
+        waiting, running, answers, aborted, firsts, errors = list(enumerate(prompts)), {}, {}, 0, {}, []
+        since = {}
+        while waiting or running:
+            while waiting and len(running) < clients:
+                number, prompt = waiting.pop(0)
+                name = self._add(prompt)
+                running[name], since[name] = number, time.perf_counter()
+            for output in self.engine.step():
+                number = running.get(output.request_id)
+                if number is None:
+                    continue
+                firsts.setdefault(number, time.perf_counter() - since[output.request_id])
+                if output.finished:
+                    del running[output.request_id]
+                    if output.outputs[0].finish_reason == "error":
+                        errors.append(number)
+                    answers[number] = list(output.outputs[0].token_ids)
+            if running and rolls.random() < abort:
+                name = rolls.choice(list(running))
+                self.engine.abort_request([name])
+                del running[name]
+                aborted += 1
+            if rolls.random() < reset:
+                self.llm.reset_prefix_cache(rolls.random() < 0.5, False)
+        return {
+            "answers": answers, "seconds": time.perf_counter() - begun, "aborted": aborted, "errors": errors,
+            "first_s": firsts,
+        }  # fmt: skip
+
+    def metrics(self):
+        found = {}
+        for metric in self.llm.get_metrics():
+            labels = ",".join(f"{k}={v}" for k, v in sorted(metric.labels.items()) if k not in ("engine", "model_name"))
+            value = getattr(metric, "value", None)
+            found[f"{metric.name}{{{labels}}}"] = metric.count if value is None and hasattr(metric, "count") else value
+        return found
+
+    def reset(self, running, connector):
+        return self.llm.reset_prefix_cache(running, connector)
+
+    @staticmethod
+    def memory():
+        import psutil
+
+        me = psutil.Process()
+        return sum(process.memory_info().rss for process in [me, *me.children(recursive=True)])
+
+    def tokens(self, text):
+        return self.llm.get_tokenizer()(text).input_ids
+
+
+def main():
+    requests, answers = os.fdopen(int(os.environ["LARDER_TEST_IN"]), "r"), os.fdopen(int(os.environ["LARDER_TEST_OUT"]), "w")
+    engine = None
+    for line in requests:
+        request = json.loads(line)
+        verb = request.pop("verb")
+        if verb == "start":
+            engine = Engine(**request)
+            answer = True
+        else:
+            answer = getattr(engine, verb)(**request)
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+    engine.llm.llm_engine.engine_core.shutdown()
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    main()

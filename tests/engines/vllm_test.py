@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""The connector in a real vLLM on a real model: the same answers as without Larder, whatever happens to the daemon.
+
+vllm_test.py LARDERD PYTHON MODELS   PYTHON: of deploy/fetch-vllm.sh; MODELS: folder that hf_model.py wrote
+"""
+
+import os
+import pathlib
+import random
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "python"))
+
+from larderd import Larderd  # noqa: E402
+from vllm_child import CHUNK, VllmChild  # noqa: E402
+
+SCALE = float(os.environ.get("LARDER_TEST_SCALE", "0.1"))
+SEED = int(os.environ.get("LARDER_TEST_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BLOCK = 128
+LARDERD, PYTHON, MODELS = (*sys.argv[1:4], "", "", "")[:3]
+
+
+def scaled(count, least=1):
+    return max(least, int(count * SCALE))
+
+
+def corpus():
+    """English and code: the project's own."""
+    parts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
+    parts += [path.read_text(encoding="utf-8") for path in sorted((ROOT / "storage" / "disk").glob("*.cc"))]
+    return "\n".join(parts)
+
+
+def right_length(tokens):
+    """Shortens a length so that a restored prompt computes its rest in the same chunk as a cold one: bf16 depends on
+    where chunks end."""
+    return tokens - (0 if (tokens - 1) % CHUNK < BLOCK else BLOCK)
+
+
+class VllmTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        print(f"LARDER_TEST_SEED={SEED}", flush=True)
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.disk = os.path.join(cls.folder.name, "disk")
+        os.mkdir(cls.disk)
+        cls.daemon = Larderd(LARDERD, "--pool", "2GiB", "--disk", cls.disk)
+        cls.daemon.await_pool()
+        cls.addClassCleanup(lambda: cls.daemon.end())
+        cls.rolls = random.Random(SEED)
+
+    def vllm(self, larder=True, model="smol", extra=None, **engine):
+        connector = {"socket_dir": self.daemon.socket_dir, **(extra or {})} if larder else None
+        log = os.path.join(self.folder.name, f"vllm-{time.monotonic_ns()}.log")
+        child = VllmChild(PYTHON, os.path.join(MODELS, model), connector, log, **engine)
+        self.addCleanup(child.close)
+        return child
+
+    def settled(self, vllm):
+        """Waits until what was stored can be found: stores end behind the answers."""
+        last = None
+        while True:
+            now = vllm.generate([{"tokens": [1, 2, 3], "n": 1}]) and vllm.metrics().get("vllm:larder_blocks_stored{}")
+            if now == last:
+                return
+            last = now
+            time.sleep(1.1)  # counters are reported once a second
+
+    def equal(self, what, answers, expected, cached=None):
+        for number, (answer, right) in enumerate(zip(answers, expected, strict=True)):
+            self.assertEqual(answer["tokens"], right["tokens"], f"{what}: prompt {number}")
+            self.assertEqual(answer["first_logprob"], right["first_logprob"], f"{what}: prompt {number}")
+            if cached is not None:
+                self.assertEqual(answer["cached"], cached[number], f"{what}: prompt {number}")
+
+
+class Answers(VllmTest):
+    def test_equal_whatever_was_restored(self):
+        plain = self.vllm(larder=False)
+        ids = plain.tokens_of(corpus())
+        prompts, hits = [], []
+        for number in range(scaled(30, least=4)):
+            length = right_length(self.rolls.randrange(200, 4_000) if number else 4_000)
+            at = self.rolls.randrange(len(ids) - 4_200)
+            prompts.append({"tokens": ids[at : at + length], "n": 24})
+            hits.append((length - 1) // BLOCK * BLOCK)
+        expected = plain.generate(prompts)
+        chats = [{"tokens": p["tokens"] + e["tokens"], "n": 140} for p, e in zip(prompts[:3], expected)]
+        plain.close()
+        local = self.vllm(larder=False, enable_prefix_caching=True)
+        talked = local.generate(chats)
+        again = [{"tokens": c["tokens"] + t["tokens"], "n": 8} for c, t in zip(chats, talked)]
+        talked_again = local.generate(again)
+        local.close()
+
+        first = self.vllm()
+        self.equal("cold", first.generate(prompts), expected, cached=[0] * len(prompts))
+        self.settled(first)
+        warm = first.generate(prompts)
+        self.equal("warm", warm, expected, cached=hits)
+        print("from the pool / cold:", [round(w["first_s"] / c["first_s"], 3) for w, c in zip(warm, expected)])
+        second = self.vllm()
+        self.equal("a second engine", second.generate(prompts), expected, cached=hits)
+        second.close()
+        self.equal("decoded blocks, first turn", first.generate(chats), talked)
+        self.settled(first)
+        restored = first.generate(again)
+        self.equal("decoded blocks", restored, talked_again)
+        for answer, prompt in zip(restored, again):
+            self.assertEqual(answer["cached"], (len(prompt["tokens"]) - 1) // BLOCK * BLOCK)
+        first.kill()
+
+        self.daemon.kill()
+        self.daemon.start()
+        mixed = self.vllm(enable_prefix_caching=True)
+        begun = mixed.generate([{"tokens": p["tokens"][: len(p["tokens"]) // 2], "n": 1} for p in prompts[:2]])
+        self.assertGreater(sum(answer["cached"] for answer in begun), 0)
+        from_disk = mixed.generate(prompts)
+        self.equal("after kill -9 of engine and daemon, with local hits", from_disk, expected, cached=hits)
+        print("from disk / cold:", [round(w["first_s"] / c["first_s"], 3) for w, c in zip(from_disk[2:], expected[2:])])
+        metrics = mixed.metrics()
+        found = {n: v for n, v in metrics.items() if "external_prefix_cache" in n or "larder_hit" in n or "blocks_loaded" in n}
+        print(found)
+
+    def test_ranks(self):
+        prompts = [{"tokens": [(n * 7 + i * i) % 500 for i in range(right_length(900))], "n": 16} for n in range(3)]
+        vllm = self.vllm(model="tiny", tensor_parallel_size=2)
+        cold = vllm.generate(prompts)
+        self.settled(vllm)
+        self.equal("two ranks", vllm.generate(prompts), cold, cached=[(len(p["tokens"]) - 1) // BLOCK * BLOCK for p in prompts])
+
+
+class Storms(VllmTest):
+    def prompts(self, count, vocabulary=500, longest=700):
+        texts = [[self.rolls.randrange(vocabulary) for _ in range(longest)] for _ in range(8)]
+        return [
+            {"tokens": self.rolls.choice(texts)[: self.rolls.randrange(5, longest)] + [number % vocabulary], "n":
+             self.rolls.randrange(1, 20)} for number in range(count)
+        ]  # fmt: skip
+
+    def test_preemption_aborts_and_resets(self):
+        """The device has room for 2 of 8 requests."""
+        vllm = self.vllm(model="tiny", max_num_seqs=8, num_gpu_blocks_override=14, max_model_len=1024)
+        for what, more in (("preemption", {}), ("aborts", {"abort": 0.2}), ("resets", {"reset": 0.05, "abort": 0.02})):
+            prompts = self.prompts(scaled(2_000, least=100))
+            result = vllm.serve(prompts, clients=8, seed=SEED, **more)
+            self.assertEqual(result["errors"], [])
+            self.assertEqual(len(result["answers"]) + result["aborted"], len(prompts), what)
+            metrics = vllm.metrics()
+            print(what, round(result["seconds"], 1), "s,", result["aborted"], "aborted,",
+                  {n: v for n, v in metrics.items() if "preempt" in n or "larder" in n and v}, flush=True)  # fmt: skip
+        self.nothing_held(vllm)
+
+    def nothing_held(self, vllm):
+        self.settled(vllm)
+        self.assertTrue(vllm.reset(running=False, connector=False), "blocks of vLLM are still held")
+
+    def test_a_daemon_that_comes_and_goes(self):
+        prompts = self.prompts(60)
+        vllm = self.vllm(model="tiny", max_num_seqs=8, max_model_len=1024)
+        right = vllm.serve(prompts, clients=8)["answers"]
+        ended, lives = threading.Event(), [0, 0]
+
+        def weather():
+            while not ended.wait(self.rolls.uniform(0.05, 1.0)):
+                if self.rolls.random() < 0.5:
+                    self.daemon.stop()
+                    ended.wait(self.rolls.uniform(0.01, 1.5))
+                    self.daemon.go_on()
+                    lives[0] += 1
+                else:
+                    self.daemon.kill()
+                    ended.wait(self.rolls.uniform(0, 0.5))
+                    self.daemon.start()
+                    lives[1] += 1
+
+        thread = threading.Thread(target=weather)
+        thread.start()
+        try:
+            wrong = rounds = 0
+            while sum(lives) < scaled(300, least=10):
+                result = vllm.serve(prompts, clients=8, seed=rounds)
+                rounds += 1
+                self.assertEqual(result["errors"], [])
+                wrong += sum(result["answers"][number] != right[number] for number in right)
+        finally:
+            ended.set()
+            thread.join()
+        print(f"{rounds} rounds of {len(prompts)} requests, stopped {lives[0]} times, killed {lives[1]} times, {wrong} other answers")
+        until = time.monotonic() + 30
+        while True:
+            vllm.generate(prompts[:2])
+            time.sleep(0.5)
+            if all(answer["cached"] for answer, p in zip(vllm.generate(prompts[:2]), prompts) if len(p["tokens"]) > BLOCK):
+                break
+            self.assertLess(time.monotonic(), until, "hits do not return")
+        self.nothing_held(vllm)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[4:])
