@@ -1,5 +1,5 @@
 // How much of the long counts this run does: LARDER_TEST_SCALE, by default a tenth (tests/run.sh
-// --full sets it to 1). Where random draws begin: LARDER_TEST_SEED.
+// --full sets it to 1). Where random draws begin: LARDER_TEST_SEED.  What bounds on memory allow.
 #pragma once
 
 #include <algorithm>
@@ -29,6 +29,16 @@ inline uint32_t TestSeed() {
       given == nullptr ? std::random_device()() : static_cast<uint32_t>(std::atoll(given));
   std::printf("LARDER_TEST_SEED=%u\n", seed);
   return seed;
+}
+
+// A bound on the memory that a process takes.  Under the address sanitizer it is three times as
+// large: redzones, the quarantine, and an allocator that gives nothing back.
+constexpr uint64_t MemoryBound(uint64_t bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+  return 3 * bytes;
+#else
+  return bytes;
+#endif
 }
 
 }  // namespace larder::testing

@@ -306,7 +306,7 @@ class VerbStormTest : public ::testing::Test {
     EXPECT_EQ(Metric("larder_disk_failures_total{kind=\"damaged\"}"), 0);
     EXPECT_EQ(SharedMappings(), 0u) << "this process still maps the daemon's memory";
     const uint64_t memory = world_.daemon->ResidentBytesBesidePool();
-    EXPECT_LE(memory, memory_ + kMemoryGrowthMax);
+    EXPECT_LE(memory, memory_ + testing::MemoryBound(kMemoryGrowthMax));
     const auto open = [&] { return DescriptorsBesideDisk(*world_.daemon, disk_); };
     std::printf(
         "daemon: %zu descriptors without its disk's at first, %zu at the end; %.1f and %.1f ",

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -53,7 +54,11 @@ class InstanceTableTest : public ::testing::Test {
     return table_.Lookup(Content(), chain_, engine);
   }
 
+  // The table returns what it holds of them when it is destroyed, after the body of a test.
+  Shares& MakeShares(const Shares::Limits& limits) { return shares_.emplace_back(limits); }
+
   StoreFixture f_;
+  std::deque<Shares> shares_;
   InstanceTable table_{f_.store(), f_.clock(), {{Tier::kHost, 1e9}, {Tier::kDisk, 1e8}}};
   std::vector<Digest> chain_ = Chain(Content().Id(), testing::TestTokens(1, 160));  // 10 steps
 };
@@ -377,7 +382,7 @@ TEST_F(EngineIdTest, TheFirstSessionBeginsANewRegistration) {
 TEST_F(EngineIdTest, ANewRegistrationUsesTheShareOfTheFormer) {
   Shares::Limits limits = Shares::LimitsOf({});
   limits[static_cast<size_t>(ShareKind::kVariants)].all = 1;
-  Shares shares(limits);
+  Shares& shares = MakeShares(limits);
   const Shares::Account who = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
   for (uint64_t life = 1; life < 4; ++life) {
     ASSERT_TRUE(table_.SessionBegan("e", Session(life), &who).ok());
@@ -388,7 +393,7 @@ TEST_F(EngineIdTest, ANewRegistrationUsesTheShareOfTheFormer) {
 }
 
 TEST_F(InstanceTableTest, OneUidGetsItsShareAndCollectReleasesIt) {
-  Shares shares(Shares::LimitsOf({}));
+  Shares& shares = MakeShares(Shares::LimitsOf({}));
   const Shares::Account greedy = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
   const Shares::Account victim = shares.Of({.uid = 1001, .process = ProcessId{2}, .pid = 12});
   absl::Status status;
@@ -411,7 +416,7 @@ TEST_F(InstanceTableTest, OneUidGetsItsShareAndCollectReleasesIt) {
 // Numbers are never released: a uid that used up its share of them gets no more, and another uid
 // still does.
 TEST_F(InstanceTableTest, OneUidDoesNotTakeAllNumbers) {
-  Shares shares(Shares::LimitsOf({}));
+  Shares& shares = MakeShares(Shares::LimitsOf({}));
   const Shares::Account greedy = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
   const Shares::Account victim = shares.Of({.uid = 1001, .process = ProcessId{2}, .pid = 12});
   std::vector<VariantSpec> some(1000, Variant(0, 1));
@@ -432,7 +437,7 @@ TEST_F(InstanceTableTest, OneUidDoesNotTakeAllNumbers) {
 // A user who registers another user's content under many ids adds at most 64 engines to a Lookup,
 // and no engine of the other user is left out.
 TEST_F(InstanceTableTest, LookupAnswersForSomeEnginesOfEachUser) {
-  Shares shares(Shares::LimitsOf({}));
+  Shares& shares = MakeShares(Shares::LimitsOf({}));
   const Shares::Account greedy = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
   const Shares::Account victim = shares.Of({.uid = 1001, .process = ProcessId{2}, .pid = 12});
   const ContentSpec content = Content();
@@ -474,7 +479,7 @@ TEST_F(InstanceTableTest, EnginesThatShareVariantsGetTheirOwnAnswers) {
 }
 
 TEST_F(InstanceTableTest, RepeatedRegistrationChangesNothing) {
-  Shares shares(Shares::LimitsOf({}));
+  Shares& shares = MakeShares(Shares::LimitsOf({}));
   const Shares::Account who = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
   int changes = 0;
   table_.SetOnChange([&](const std::string&) { ++changes; });
@@ -497,7 +502,7 @@ TEST_F(InstanceTableTest, RepeatedRegistrationChangesNothing) {
 TEST_F(InstanceTableTest, OneUidDoesNotTakeAllDiskSpaceOfRegistrations) {
   Shares::Sizes sizes;
   sizes.registrations = KiB(256);
-  Shares shares(Shares::LimitsOf(sizes));
+  Shares& shares = MakeShares(Shares::LimitsOf(sizes));
   const Shares::Account greedy = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
   const Shares::Account victim = shares.Of({.uid = 1001, .process = ProcessId{2}, .pid = 12});
   std::vector<ContentSpec> long_ones(16, Content(std::string(200, 'm')));
@@ -518,7 +523,7 @@ TEST_F(InstanceTableTest, OneUidDoesNotTakeAllDiskSpaceOfRegistrations) {
 TEST_F(InstanceTableTest, ARefusedRegistrationUsesUpNoNumbers) {
   Shares::Limits limits = Shares::LimitsOf({});
   limits[static_cast<size_t>(ShareKind::kNumbers)].all = 8;
-  Shares shares(limits);
+  Shares& shares = MakeShares(limits);
   const Shares::Account who = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
   const ContentSpec content = Content();
   std::vector<VariantSpec> variants;
@@ -532,7 +537,7 @@ TEST_F(InstanceTableTest, ARefusedRegistrationUsesUpNoNumbers) {
 }
 
 TEST_F(InstanceTableTest, AnUnavailableNumberIsNotCharged) {
-  Shares shares(Shares::LimitsOf({}));
+  Shares& shares = MakeShares(Shares::LimitsOf({}));
   const Shares::Account who = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
   VariantSpec variant = Variant(0, 1);
   for (bool room = true; room; ++variant.first_layer) {
