@@ -456,6 +456,9 @@ std::vector<Happening> Happenings() {
       {"AMessageThatDoesNotComeOn",
        {"larder_incoming_bytes{what=\"held\"}", "larder_incoming_bytes{what=\"limit\"}"},
        [](MetricsTest& at) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+         GTEST_SKIP() << "a sanitizer defines recvmsg itself, so larderd cannot watch its sockets";
+#endif
          ASSERT_NO_FATAL_FAILURE(at.Start());
          at.socket_ = ConnectTo(at.daemon_->data_socket(), SOCK_STREAM);
          const std::string begun =
@@ -588,6 +591,7 @@ std::vector<Happening> Happenings() {
 
 TEST_P(MetricsTest, MovesItsMetrics) {
   ASSERT_NO_FATAL_FAILURE(GetParam().happen(*this));
+  if (IsSkipped()) return;
   for (const std::string& sample : GetParam().moves)
     EXPECT_TRUE(Eventually([&] { return Moved(sample); }))
         << sample << " is " << daemon_->Metric(sample);

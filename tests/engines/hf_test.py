@@ -122,6 +122,22 @@ class Caches(unittest.TestCase):
             if static:
                 self.assertEqual(again["logits"], first["logits"])
 
+    def test_a_chat_goes_on_after_a_kill(self):
+        history = os.path.join(self.daemon.socket_dir, "history")
+        command = [PYTHON, os.path.join(os.path.dirname(os.path.abspath(__file__)), "hf_chat.py"), os.path.join(MODELS, "smol"),
+                   history, "--socket-dir", self.daemon.socket_dir, "--tokens", "90"]  # fmt: skip
+        restored = []
+        for question in ("What is a lighthouse?", "Who built them?"):
+            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                                  env={**os.environ, "HF_HUB_OFFLINE": "1"}) as chat:  # fmt: skip
+                chat.stdin.write(question + "\n")
+                chat.stdin.flush()
+                restored.append(int(chat.stdout.readline().split()[0]))
+                self.assertTrue(chat.stdout.readline().strip(), "no answer")
+                chat.kill()
+        self.assertEqual(restored[0], 0)
+        self.assertGreaterEqual(restored[1], 64)
+
     def test_other_caches_are_refused_by_name(self):
         texts = self.ask("refusals", model="tiny", tokens=200)
         for text, name in zip(texts, ("DynamicSlidingWindowLayer", "StaticSlidingWindowLayer", "offloading", "uant")):
