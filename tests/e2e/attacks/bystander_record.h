@@ -8,11 +8,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <climits>
 #include <cstdint>
-#include <cstring>
 #include <string_view>
 
 namespace larder::e2e {
@@ -67,7 +67,7 @@ static_assert(sizeof(Record) <= PIPE_BUF, "larger records of two threads could m
 // Writes the record of a call that began at `begin_ns` and has just ended.
 inline void Emit(Op op, Outcome outcome, int64_t begin_ns, std::string_view why = {}) {
   Record record{.op = op, .outcome = outcome, .begin_ns = begin_ns, .end_ns = NowNs()};
-  std::memcpy(record.why.data(), why.data(), std::min(why.size(), record.why.size() - 1));
+  std::copy_n(why.begin(), std::min(why.size(), record.why.size() - 1), record.why.begin());
   // If the test has ended, nothing reads the pipe any more, and this process ends too.
   if (write(STDOUT_FILENO, &record, sizeof record) != sizeof record) _exit(0);
 }
