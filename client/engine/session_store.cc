@@ -248,6 +248,9 @@ absl::StatusOr<std::unique_ptr<SessionStore>> SessionStore::Make(Options options
       return absl::InvalidArgumentError("pages: other tokens or layers than the variant has");
     }
     LARDER_RETURN_IF_ERROR(PagedPlan::Make(pages.engine, pages.payload).status());
+    // Four blocks must fit, whatever their size (PagedCacheOptions).
+    const ByteCount four(4 * (pages.payload.table.PayloadBytes().value() + kPageBytes));
+    pages.options.staging_bytes = std::max(pages.options.staging_bytes, four);
     options.keeper.session.device = pages.device;
   }
   return std::unique_ptr<SessionStore>(new SessionStore(std::move(options)));

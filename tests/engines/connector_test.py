@@ -44,7 +44,7 @@ class Options(unittest.TestCase):
             ({"loaders": 2.5}, "loaders must be a whole number"),
             ({"loaders": 0}, "loaders must be 1 to 16, not 0"),
             ({"tenant": 7}, "tenant must be a string"),
-            ({"weights_hash": "some"}, "weights_hash must be one of sampled, full"),
+            ({"weights_hash": "some"}, "weights_hash must be one of full, sampled"),
             ({"patience_ms": True}, "patience_ms must be a whole number"),
         ):
             with self.assertRaisesRegex(ValueError, text):
@@ -55,7 +55,7 @@ def option_rows():
     yield from ("| option | default | values | meaning |", "|---|---|---|---|")
     for field in dataclasses.fields(Config):
         limits, default = field.metadata, field.default
-        shown = {True: "`true`", False: "`false`", "": "empty"}.get(default, f"`{default}`")
+        shown = "empty" if default == "" else f"`{str(default).lower()}`"
         if limits["one_of"] is not None:
             values = ", ".join(f"`{value}`" for value in limits["one_of"])
         elif limits["least"] is not None:
@@ -108,10 +108,15 @@ class Imports(unittest.TestCase):
             kvlarder.vllm.LarderConnector  # noqa: B018
 
 
+class HfConfig(types.SimpleNamespace):
+    def to_dict(self):
+        return dict(vars(self))
+
+
 def model_config(**more):
     values = {
-        "model": "/models/m", "quantization": None, "dtype": "torch.bfloat16", "max_model_len": 4096, "hf_overrides": {},
-        "hf_config": types.SimpleNamespace(rope_theta=1e4), "seed": 0, "get_total_num_kv_heads": lambda: 8, **more,
+        "model": "/models/m", "revision": None, "quantization": None, "dtype": "torch.bfloat16", "max_model_len": 4096,
+        "hf_config": HfConfig(rope_theta=1e4), "seed": 0, "get_total_num_kv_heads": lambda: 8, "is_diffusion": False, **more,
     }  # fmt: skip
     return types.SimpleNamespace(**values)
 
@@ -119,24 +124,26 @@ def model_config(**more):
 class Names(unittest.TestCase):
     def test_revisions_differ_with_all_that_changes_kv(self):
         seen = {}
-        for weights in ("a", "b"):
+        dynamic = HfConfig(rope_scaling={"type": "dynamic"})
+        for identity in ("a", "b"):
             for change in (
-                {}, {"quantization": "awq"}, {"dtype": "torch.float16"}, {"hf_overrides": {"x": 1}},
-                {"hf_config": types.SimpleNamespace(rope_theta=2e4)},
-                {"hf_config": types.SimpleNamespace(rope_scaling={"type": "dynamic"})},
-                {"hf_config": types.SimpleNamespace(rope_scaling={"type": "dynamic"}), "max_model_len": 8192},
+                {}, {"quantization": "awq"}, {"dtype": "torch.float16"}, {"hf_config": HfConfig(rope_theta=2e4)},
+                {"hf_config": HfConfig(rope_theta=1e4, rms_norm_eps=1e-5)}, {"hf_config": dynamic},
+                {"hf_config": dynamic, "max_model_len": 8192},
             ):  # fmt: skip
-                name = names.revision(weights, model_config(**change))
+                name = names.revision(identity, model_config(**change))
                 self.assertNotIn(name, seen, (change, seen.get(name)))
                 seen[name] = change
-        self.assertEqual(names.revision("a", model_config()), names.revision("a", model_config(max_model_len=8192)))
+        for same in ({"max_model_len": 8192}, {"hf_config": HfConfig(rope_theta=1e4, transformers_version="9")}):
+            self.assertEqual(names.revision("a", model_config()), names.revision("a", model_config(**same)))
         self.assertLessEqual(max(map(len, seen)), 64)
 
     def test_revisions_do_not_depend_on_the_process(self):
         program = (
-            "import types; from kvlarder.vllm import names; print(names.revision('w', types.SimpleNamespace("
-            "quantization=None, dtype='d', max_model_len=1, hf_overrides={'b': 1, 'a': 2}, hf_config=None)), "
-            "names.salt('s'), names.layout('cpu', 'vec', (3, 128), (1, 2)))"
+            "import types; from kvlarder.vllm import names\n"
+            "config = types.SimpleNamespace(to_dict=lambda: {'b': 1, 'a': {'d': 2, 'c': 3}})\n"
+            "print(names.revision('w', types.SimpleNamespace(quantization=None, dtype='d', max_model_len=1, hf_config=config)), "
+            "names.salt('s'), names.layout('cpu', '0.32', 'vec', (3, 128), (1, 2)))"
         )
         found = {
             subprocess.run(
@@ -145,7 +152,7 @@ class Names(unittest.TestCase):
             for seed in ("0", "1", "77")
         }
         self.assertEqual(len(found), 1)
-        golden = b"r1:7278812c47d3e5ce10cb97ae58d3c489 b'\\x00s' vllm/cpu/1/vec/3x128/1.2\n"
+        golden = b"r2:a2fd8015c71d0d5dbca6dca99492c487 b'\\x00s' vllm/cpu/0.32/vec/3x128/1.2\n"
         self.assertEqual(found.pop(), golden, "names that were stored under would not be found any more")
 
     def test_salts(self):
@@ -155,45 +162,63 @@ class Names(unittest.TestCase):
         self.assertLessEqual(max(map(len, encoded)), 64)
 
     def test_weights_in_files(self):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cache:
+            os.environ["LARDER_CACHE"] = cache
+            self.addCleanup(os.environ.pop, "LARDER_CACHE")
             path = pathlib.Path(folder, "model.safetensors")
-            path.write_bytes(b"x" * (5 << 20))
-            first = weights.weights_of(folder, full=False)
-            self.assertNotEqual(first, weights.weights_of(folder, full=True))
-            data = bytearray(path.read_bytes())
-            data[2 << 20] = 0
-            path.write_bytes(data)
-            self.assertEqual(first, weights.weights_of(folder, full=False), "the middle is sampled by full alone")
-            data[10] = 0
-            path.write_bytes(data)
-            self.assertNotEqual(first, weights.weights_of(folder, full=False))
-            with tempfile.TemporaryDirectory() as empty, self.assertRaisesRegex(ValueError, "set the option 'revision'"):
-                weights.weights_of(empty, full=False)
+            data = bytearray(b"x" * (40 << 20))
+
+            def hashes(changed=None):
+                if changed is not None:
+                    data[changed] ^= 1
+                path.write_bytes(data)
+                return weights.weights_of(folder), weights.weights_of(folder, full=False)
+
+            full, sampled = hashes()
+            self.assertEqual((full, sampled), hashes(), "written again with the same bytes")
+            self.assertNotEqual(full, sampled)
+            self.assertNotEqual(hashes(changed=100)[1], sampled)
+            changed = hashes(changed=(40 << 20) - 1)
+            between = 100 << 10  # no stripe of 64 KiB has it
+            again = hashes(changed=between)
+            self.assertEqual(again[1], changed[1])
+            self.assertNotEqual(again[0], changed[0], "all bytes are read")
+            self.assertIn(str(path), pathlib.Path(cache, "weights.json").read_text(encoding="utf-8"))
+            with tempfile.TemporaryDirectory() as empty, self.assertRaisesRegex(ValueError, "no folder with weights"):
+                weights.weights_of(empty)
+            with self.assertRaisesRegex(ValueError, "neither a path nor a model"):
+                weights.identity_of("nobody/nothing")
+            commit = types.SimpleNamespace(resolved="abc")
+            self.assertEqual(weights.identity_of("nobody/nothing", commit), "commit:abc")
 
     def test_layouts_fit(self):
-        self.assertLessEqual(len(names.layout("flash_attn", "any", range(60), range(60))), 128)
+        self.assertLessEqual(len(names.layout("flash_attn", "0.32", "any", range(60), range(60))), 128)
         self.assertNotEqual(
-            names.layout("cpu", "vec", range(60), range(60)), names.layout("cpu", "vec", range(60), range(1, 61))
+            names.layout("cpu", "0.32", "vec", range(60), range(60)), names.layout("cpu", "0.32", "vec", range(60), range(1, 61))
         )
 
     def test_adapters_are_their_weights(self):
         with tempfile.TemporaryDirectory() as folder:
-            pathlib.Path(folder, "adapter_model.safetensors").write_bytes(b"1")
+            file = pathlib.Path(folder, "adapter_model.safetensors")
+            file.write_bytes(b"1")
             contents = names.ContentNames("m", "r")
             self.addCleanup(contents.close)
 
-            def known(lora):
-                until = time.monotonic() + 30
-                while (content := contents.of(None, lora)) is None:
-                    self.assertLess(time.monotonic(), until)
-                    time.sleep(0.001)
-                return content.lora
+            def name(number, text, path=folder, inplace=False):
+                lora = Lora(number, text, path)
+                lora.load_inplace = inplace
+                return contents.name_adapter(lora).result()
 
-            first = known(Lora("a", folder))
-            self.assertNotEqual(first, known(Lora("b", folder)))
-            pathlib.Path(folder, "adapter_model.safetensors").write_bytes(b"22")
-            self.assertNotEqual(first, known(Lora("a", folder)))
-            self.assertIsNone(contents.of(None, Lora("a", "/no/such/folder")))
+            first = name(1, "a")
+            self.assertTrue(first)
+            self.assertEqual(first, name(1, "a"))
+            self.assertNotEqual(first, name(2, "b"))
+            file.write_bytes(b"22")
+            self.assertIsNone(name(1, "a"), "vLLM still has the old weights, or has them no more")
+            self.assertNotIn(name(3, "a"), (first, None))
+            self.assertIsNone(name(4, "a", inplace=True))
+            self.assertIsNone(name(4, "a"), "its weights were replaced")
+            self.assertIsNone(name(5, "a", "/no/such/folder"))
 
 
 def engine_of(**more):
@@ -202,7 +227,7 @@ def engine_of(**more):
     class FullAttentionSpec(types.SimpleNamespace):
         pass
 
-    spec = FullAttentionSpec(block_size=128, dtype="torch.bfloat16", sliding_window=None, attention_chunk_size=None)
+    spec = FullAttentionSpec(block_size=128, dtype="torch.bfloat16", sliding_window=None, attention_chunk_size=None, non_causal=False)
     group = types.SimpleNamespace(kv_cache_spec=spec, layer_names=["a", "b"])
     cache = types.SimpleNamespace(kv_cache_groups=[group], num_blocks=64)
     vllm = types.SimpleNamespace(
@@ -210,9 +235,9 @@ def engine_of(**more):
         model_config=model_config(),
         parallel_config=types.SimpleNamespace(
             tensor_parallel_size=1, pipeline_parallel_size=1, decode_context_parallel_size=1,
-            prefill_context_parallel_size=1, data_parallel_rank=0,
+            prefill_context_parallel_size=1, data_parallel_rank=0, nnodes=1, distributed_executor_backend="mp",
         ),
-        load_config=types.SimpleNamespace(load_format="dummy"),
+        load_config=types.SimpleNamespace(load_format="dummy"), instance_id="i",
         speculative_config=None,
     )  # fmt: skip
     for path, value in more.items():
@@ -235,6 +260,10 @@ class Engines(unittest.TestCase):
         state = types.SimpleNamespace(kv_cache_spec=type("MambaSpec", (), {})(), layer_names=[])
         for change, text in (
             ({"cache__kv_cache_groups": [state, state]}, "2 groups .*MambaSpec.*hybrid"),
+            ({"spec__non_causal": True}, "non_causal"),
+            ({"vllm__model_config__is_diffusion": True}, "no token from those before"),
+            ({"vllm__parallel_config__nnodes": 2}, "several nodes"),
+            ({"vllm__parallel_config__distributed_executor_backend": "external_launcher"}, "backend mp"),
             ({"cache__kv_cache_groups": [state]}, "layers are MambaSpec"),
             ({"spec__sliding_window": 128}, "sliding_window"),
             ({"vllm__cache_config__cache_dtype": "fp8_e4m3"}, "--kv-cache-dtype auto"),
@@ -242,10 +271,16 @@ class Engines(unittest.TestCase):
             ({"spec__block_size": 8, "vllm__cache_config__block_size": 8}, "--block-size"),
             ({"vllm__parallel_config__pipeline_parallel_size": 2}, "--pipeline-parallel-size 1"),
             ({"vllm__speculative_config": types.SimpleNamespace(method="eagle")}, "speculates with eagle.*ngram"),
-            ({"vllm__load_config__load_format": "auto"}, "set the option 'revision'"),
         ):
             with self.assertRaisesRegex(engine_facts.Refused, text):
                 engine_facts.facts_of(*engine_of(**change), Config())
+
+    def test_weights_must_be_known(self):
+        vllm, _ = engine_of()
+        self.assertNotEqual(engine_facts.revision_of(vllm, Config()), engine_facts.revision_of(vllm, Config(revision="r")))
+        vllm, _ = engine_of(vllm__load_config__load_format="auto")
+        with self.assertRaisesRegex(engine_facts.Refused, "set the option 'revision'"):
+            engine_facts.revision_of(vllm, Config())
 
     def test_ranks(self):
         many = {"vllm__parallel_config__tensor_parallel_size": 8}
@@ -260,13 +295,13 @@ class Engines(unittest.TestCase):
 class PagesOfTensors(unittest.TestCase):
     def describe(self, arrays, **more):
         given = facts(**{"blocks": 6, **more})
-        return pages.describe({f"layers.{i}": Tensor(a) for i, a in enumerate(arrays)}, given, "cpu", "vec")
+        return pages.describe({f"layers.{i}": Tensor(a) for i, a in enumerate(arrays)}, given, "cpu", "0.32", "vec")
 
     def test_described(self):
         kv = [numpy.zeros((6, 2, BLOCK, 8), numpy.float32) for _ in range(3)]
         found = self.describe(kv)
         self.assertEqual(found.block_bytes, 3 * 2 * BLOCK * 8 * 4)
-        self.assertEqual(found.name, "vllm/cpu/1/vec/2x16x8/256.128.8.1")
+        self.assertEqual(found.name, "vllm/cpu/0.32/vec/2x16x8/256.128.8.1")
 
     def test_layers_are_in_the_order_of_the_model(self):
         self.assertEqual(
@@ -285,7 +320,7 @@ class PagesOfTensors(unittest.TestCase):
             with self.assertRaisesRegex(engine_facts.Refused, text):
                 self.describe(arrays)
         with self.assertRaisesRegex(engine_facts.Refused, "not one tensor"):
-            pages.describe({"layers.0": [1, 2]}, facts(blocks=6), "cpu", "vec")
+            pages.describe({"layers.0": [1, 2]}, facts(blocks=6), "cpu", "0.32", "vec")
 
 
 class Counters(unittest.TestCase):
@@ -428,8 +463,8 @@ class Questions(unittest.TestCase):
                 path = pathlib.Path(folder, str(number))
                 path.mkdir()
                 (path / "adapter_model.safetensors").write_bytes(b"%d" % number)
-                loras.append(Lora("same name", path))
-                self.until(lambda lora=loras[-1]: self.engine.contents.of(None, lora) is not None)
+                loras.append(Lora(number + 1, "same name", path))
+                self.engine.contents.name_adapter(loras[-1]).result()
             users = [(f"salt {number}", None) for number in range(max(100, int(10_000 * SCALE)))]
             users += [(None, lora) for lora in loras]
             prompt = list(range(BLOCK + 1))

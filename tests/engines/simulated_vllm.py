@@ -86,8 +86,8 @@ class BlockPool:
 
 
 class Lora:
-    def __init__(self, name, path):
-        self.lora_name, self.lora_path = name, path
+    def __init__(self, number, name, path):
+        self.lora_int_id, self.lora_name, self.lora_path, self.load_inplace = number, name, path, False
 
 
 class Request:
@@ -151,7 +151,7 @@ class Rank:
         self.kv = [numpy.zeros((facts.blocks, PAGE_BYTES), numpy.uint8) for _ in range(LAYERS)]
         self.counts = stats.Collector(0.0, clock)
         described = pages.describe(
-            {f"model.layers.{layer}.attn": Tensor(kv) for layer, kv in enumerate(self.kv)}, facts, "cpu", isa
+            {f"model.layers.{layer}.attn": Tensor(kv) for layer, kv in enumerate(self.kv)}, facts, "cpu", "0.32", isa
         )
         self.side = worker.WorkerSide(config, facts, rank, described, self.counts, log)
         self.held = []  # outputs of steps that the scheduler has not seen yet
@@ -170,7 +170,7 @@ class Rank:
 def facts(blocks=64, ranks=1, shards=1, engine_id="engine", block_tokens=BLOCK, dtype="bf16"):
     return engine_facts.EngineFacts(
         block_tokens=block_tokens, blocks=blocks, layers=LAYERS, dtype=dtype, ranks=ranks, shards=shards,
-        engine_id=engine_id, model="m", revision="r1:0",
+        engine_id=engine_id, model="m",
     )  # fmt: skip
 
 
@@ -186,7 +186,7 @@ class Engine:
         self.pool, self.local = BlockPool(blocks), local
         self.ranks = [Rank(config, self.facts, rank, self.clock, isa, self.log) for rank in range(ranks)]
         self.counts = stats.Collector(0.0, self.clock)
-        self.contents = names.ContentNames(self.facts.model, self.facts.revision)
+        self.contents = names.ContentNames(self.facts.model, "r2:0")
         self.side = scheduler.SchedulerSide(
             config, self.facts, self.contents, [rank.side.hello() for rank in self.ranks], self.counts, self.log,
             self.clock,
@@ -229,6 +229,8 @@ class Engine:
                 self._preempt(request)
         self.side.drain()
         self.was_emptied = self.pool.reset()
+        if self.was_emptied:
+            self.side.emptied()
         if connector:
             self.side.reset(clean=self.was_emptied)
             self.weights += self.was_emptied  # as after an update of the weights

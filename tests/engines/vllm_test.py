@@ -55,7 +55,11 @@ class VllmTest(unittest.TestCase):
         cls.rolls = random.Random(SEED)
 
     def vllm(self, larder=True, model="smol", extra=None, **engine):
-        connector = {"socket_dir": self.daemon.socket_dir, **(extra or {})} if larder else None
+        if model == "tiny":
+            engine["skip_tokenizer_init"] = True
+        # A busy machine makes answers late, which are misses; how late is what the benchmark measures.
+        patient = {"patience_ms": 5_000, "load_timeout_ms": 60_000}
+        connector = {"socket_dir": self.daemon.socket_dir, **patient, **(extra or {})} if larder else None
         log = os.path.join(self.folder.name, f"vllm-{time.monotonic_ns()}.log")
         child = VllmChild(PYTHON, os.path.join(MODELS, model), connector, log, **engine)
         self.addCleanup(child.close)
@@ -65,11 +69,12 @@ class VllmTest(unittest.TestCase):
         """Waits until what was stored can be found: stores end behind the answers."""
         last = None
         while True:
-            now = vllm.generate([{"tokens": [1, 2, 3], "n": 1}]) and vllm.metrics().get("vllm:larder_blocks_stored{}")
+            vllm.generate([{"tokens": [1, 2, 3], "n": 1}])  # counters come with steps, once a second
+            now = vllm.metrics().get("vllm:larder_blocks_stored{}", 0)
             if now == last:
                 return
             last = now
-            time.sleep(1.1)  # counters are reported once a second
+            time.sleep(1.5)
 
     def equal(self, what, answers, expected, cached=None):
         for number, (answer, right) in enumerate(zip(answers, expected, strict=True)):
@@ -132,7 +137,9 @@ class Answers(VllmTest):
         vllm = self.vllm(model="tiny", tensor_parallel_size=2)
         cold = vllm.generate(prompts)
         self.settled(vllm)
-        self.equal("two ranks", vllm.generate(prompts), cold, cached=[(len(p["tokens"]) - 1) // BLOCK * BLOCK for p in prompts])
+        warm = vllm.generate(prompts)
+        print({name: value for name, value in vllm.metrics().items() if "larder" in name and value})
+        self.equal("two ranks", warm, cold, cached=[(len(p["tokens"]) - 1) // BLOCK * BLOCK for p in prompts])
 
 
 class Storms(VllmTest):
@@ -151,8 +158,9 @@ class Storms(VllmTest):
             result = vllm.serve(prompts, clients=8, seed=SEED, **more)
             self.assertEqual(result["errors"], [])
             self.assertEqual(len(result["answers"]) + result["aborted"], len(prompts), what)
+            self.assertEqual(result["bad_resets"], [])
             metrics = vllm.metrics()
-            print(what, round(result["seconds"], 1), "s,", result["aborted"], "aborted,",
+            print(what, round(result["seconds"], 1), "s,", result["aborted"], "aborted,", result["resets"], "reset,",
                   {n: v for n, v in metrics.items() if "preempt" in n or "larder" in n and v}, flush=True)  # fmt: skip
         self.nothing_held(vllm)
 
@@ -162,7 +170,8 @@ class Storms(VllmTest):
 
     def test_a_daemon_that_comes_and_goes(self):
         prompts = self.prompts(60)
-        vllm = self.vllm(model="tiny", max_num_seqs=8, max_model_len=1024)
+        usual = {"patience_ms": 200, "load_timeout_ms": 800}
+        vllm = self.vllm(model="tiny", extra=usual, max_num_seqs=8, max_model_len=1024)
         right = vllm.serve(prompts, clients=8)["answers"]
         ended, lives = threading.Event(), [0, 0]
 

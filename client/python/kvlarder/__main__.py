@@ -77,6 +77,8 @@ class Doctor:
             return
         version = "of a version that cannot be seen from here"
         try:
+            if uid not in (0, os.getuid()):
+                raise OSError("another user's program is not run")
             found = subprocess.run([f"/proc/{pid}/exe", "--version"], capture_output=True, timeout=5, check=False, text=True)
             version = found.stdout.strip() or version
         except (OSError, subprocess.TimeoutExpired):

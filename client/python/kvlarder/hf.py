@@ -10,8 +10,6 @@ equal weights and dtype.  Caches must be DynamicCache or StaticCache with full a
 Thread-safety: a PrefixStore is for one thread at a time.
 """
 
-import json
-
 import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, StaticLayer
@@ -27,6 +25,7 @@ class PrefixStore:
     """The blocks of one model in one daemon.
 
     name, revision: how the model is called in Larder; by default its own name, and its hub commit or a hash of its files.
+    Weights that were changed in memory need a revision of their own.
     salt: keeps users apart that must not share blocks.  block_tokens: a multiple of 16; smaller blocks restore more of a
     prompt, larger ones are quicker.
     Raises ConnectionError if no daemon answers, ValueError if the model is not served; the text says what to do.
@@ -40,8 +39,9 @@ class PrefixStore:
         self._layers = config.num_hidden_layers
         self._heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         self._head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        name = name or weights.model_name(model.config._name_or_path)
-        content = kvlarder.ContentSpec(name, revision or _revision(model, config), salt=salt)
+        self._device = model.device
+        name = name or weights.model_name(model.config._name_or_path) or "unnamed"
+        content = kvlarder.ContentSpec(name, revision or _revision(model), salt=salt)
         layout = f"hf/1/{self._heads}x{self._head_dim}"
         variant = kvlarder.VariantSpec(
             dtype=DTYPES[self._dtype], layout=layout, block_tokens=block_tokens, layers=self._layers
@@ -105,7 +105,8 @@ class PrefixStore:
             if static:
                 self._fill_static(layers[i], k, v, known)
             elif known:
-                cache.update(k[:, :, :known].contiguous(), v[:, :, :known].contiguous(), i)
+                k, v = (tensor[:, :, :known].contiguous().to(self._device) for tensor in (k, v))
+                cache.update(k, v, i)
         return cache, known
 
     def close(self):
@@ -138,7 +139,7 @@ class PrefixStore:
         """Returns where keys and values of a layer are loaded to, in host memory."""
         if layer is not None:
             if not layer.is_initialized:
-                empty = torch.empty((1, self._heads, 0, self._head_dim), dtype=self._dtype)
+                empty = torch.empty((1, self._heads, 0, self._head_dim), dtype=self._dtype, device=self._device)
                 layer.lazy_initialization(empty, empty)
             if layer.keys.device.type == "cpu":
                 return layer.keys, layer.values
@@ -180,11 +181,14 @@ class PrefixStore:
         return chain
 
 
-def _revision(model, config):
-    commit = getattr(model.config, "_commit_hash", None)
-    found = f"commit:{commit}" if commit else weights.weights_of(model.config._name_or_path, full=False)
-    rope = {name: getattr(config, name, None) for name in ("rope_parameters", "rope_scaling", "rope_theta")}
-    return "h1:" + weights.tagged_hash(("weights", found), ("rope", json.dumps(rope, sort_keys=True, default=str)))
+def _revision(model):
+    if getattr(model, "peft_config", None) or getattr(model, "_hf_peft_config_loaded", False):
+        raise ValueError("a model with adapters needs `revision`, a name for its weights as they are now")
+    try:
+        found = weights.identity_of(model.config._name_or_path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"it is not known which weights the model has ({error}): set `revision` to a name for them") from error
+    return "h2:" + weights.tagged_hash(("weights", found), ("config", weights.config_hash(model.config)))
 
 
 def _tokens(token_ids):

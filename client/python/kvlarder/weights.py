@@ -1,14 +1,18 @@
 """What tells the weights of one model apart from those of another.
 
 Engines that have equal weights must name them equally, and others otherwise, whichever process and machine they are in.
-Thread-safety: pure functions.
+Thread-safety: any thread may call the functions.
 """
 
 import hashlib
+import json
 import os
 import pathlib
 
-SAMPLE_BYTES = 1 << 20
+STRIPE_BYTES, STRIPES = 64 << 10, 256
+WEIGHT_FILES = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
+# Of a model's config.json, what says nothing about its KV.
+CONFIG_IGNORED = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype")
 
 
 def tagged_hash(*parts):
@@ -21,33 +25,88 @@ def tagged_hash(*parts):
     return hasher.hexdigest()[:32]
 
 
-def file_hash(path, full):
-    """Returns a hash of a file: of all its bytes, or of its size and its first and last MiB."""
-    hasher = hashlib.sha256()
+def file_hash(path, full=True):
+    """Returns a hash of a file: of all its bytes, or of its size and 256 stripes of 64 KiB, evenly spread."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        if full or size <= 2 * SAMPLE_BYTES:
-            while chunk := file.read(SAMPLE_BYTES):
-                hasher.update(chunk)
-        else:
-            hasher.update(file.read(SAMPLE_BYTES))
-            file.seek(size - SAMPLE_BYTES)
-            hasher.update(file.read(SAMPLE_BYTES))
-    return f"{size}:{hasher.hexdigest()}"
+        if full or size <= STRIPES * STRIPE_BYTES:
+            return f"{size}:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        hasher = hashlib.sha256()
+        for stripe in range(STRIPES):
+            file.seek(stripe * (size - STRIPE_BYTES) // (STRIPES - 1))
+            hasher.update(file.read(STRIPE_BYTES))
+        return f"{size}:sampled:{hasher.hexdigest()}"
 
 
-WEIGHT_FILES = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
+def _remembered(path, full):
+    """As file_hash, but a file that has not changed since is not read again (~/.cache/larder/weights.json)."""
+    stat = os.stat(path)
+    key = f"{os.path.realpath(path)}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{full}"
+    cache = os.environ.get("LARDER_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "larder"
+    )
+    file = pathlib.Path(cache, "weights.json")
+    try:
+        known = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    if key not in known:
+        known[key] = file_hash(path, full)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = file.with_suffix(f".{os.getpid()}")
+            unfinished.write_text(json.dumps(known), encoding="utf-8")
+            os.replace(unfinished, file)
+        except OSError:
+            pass  # the next start reads the weights again
+    return known[key]
 
 
-def weights_of(path, full):
+def weights_of(path, full=True):
     """Returns what tells the weights in a file or folder apart from others.  Raises ValueError if it has none."""
     path = pathlib.Path(path)
-    files = [path] if path.is_file() else sorted(f for f in path.iterdir() if f.suffix in WEIGHT_FILES)
+    if path.is_file():
+        return tagged_hash(("", _remembered(path, full)))
+    files = sorted(f for f in path.iterdir() if f.suffix in WEIGHT_FILES) if path.is_dir() else ()
     if not files:
-        raise ValueError(f"{path} has no weights ({', '.join(WEIGHT_FILES)}); set the option 'revision'")
-    return tagged_hash(*((file.name if path.is_dir() else "", file_hash(file, full)) for file in files))
+        raise ValueError(f"{path} is no folder with weights ({', '.join(WEIGHT_FILES)})")
+    return tagged_hash(*((file.name, _remembered(file, full)) for file in files))
+
+
+def commit_of(model, revision=None):
+    """Returns the commit of a model of the Hugging Face hub, as the local cache knows it, or None."""
+    if resolved := getattr(revision, "resolved", None):  # huggingface_hub's ResolvedRevision
+        return resolved
+    if os.path.exists(model):
+        return None
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(model, "config.json", revision=revision)
+    except (ImportError, ValueError):
+        return None
+    parts = pathlib.Path(found).parts if isinstance(found, str) else ()
+    return parts[parts.index("snapshots") + 1] if "snapshots" in parts else None
+
+
+def identity_of(model, revision=None, full=True):
+    """Returns what tells apart the weights of a model, given as vLLM and transformers do: a hub's id, or a path.
+    Raises ValueError, which says why they are not known."""
+    if not model:
+        raise ValueError("the model has neither a name nor a path")
+    if commit := commit_of(model, revision):
+        return f"commit:{commit}"
+    if not os.path.exists(model):
+        raise ValueError(f"{model} is neither a path nor a model whose commit the hub's cache knows")
+    return weights_of(model, full)
+
+
+def config_hash(config):
+    """Returns a hash of a configuration of transformers, without what says nothing about KV."""
+    values = {name: value for name, value in config.to_dict().items() if name not in CONFIG_IGNORED}
+    return tagged_hash(("config", json.dumps(values, sort_keys=True, default=str)))
 
 
 def model_name(model):
     """Returns a hub's id as it is, and of a path the last part, because two checkouts of one model should share."""
-    return pathlib.Path(model).name if os.path.exists(model) else model
+    return pathlib.Path(os.path.realpath(model)).name if os.path.exists(model) else model

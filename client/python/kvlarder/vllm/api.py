@@ -38,6 +38,7 @@ EXPECTED = {
     "get_kv_connector_stats": (),
     "get_num_new_matched_tokens": ("request", "num_computed_tokens"),
     "get_transfer_results": ("finished_req_ids",),
+    "has_pending_block_frees": (),
     "has_pending_push_work": (),
     "on_new_request": ("request",),
     "register_kv_caches": ("kv_caches",),
@@ -81,7 +82,7 @@ def check(base=KVConnectorBase_V1):
 
 
 def packing_of(vllm_config, kv_caches):
-    """Returns (backend, instruction set) that decide how a layer's KV is packed.  Raises ValueError if unknown."""
+    """Returns (backend, version of vLLM, instruction set), which decide how a layer's KV is packed.  Raises ValueError if unknown."""
     layers = vllm_config.compilation_config.static_forward_context
     found = set()
     for name in kv_caches:
@@ -93,4 +94,5 @@ def packing_of(vllm_config, kv_caches):
         found.add(("cpu" if backend == "CPU_ATTN" else backend.lower(), isa or "any"))
     if len(found) != 1:
         raise ValueError(f"the layers pack their KV differently: {sorted(found)}")
-    return found.pop()
+    backend, isa = found.pop()
+    return backend, ".".join(vllm.__version__.split(".")[:2]), isa

@@ -20,7 +20,9 @@ class Config:
     engine_id: str = option("", doc="name of this engine; empty: derived from model, dtype, block size and ranks")
     model: str = option("", doc="name of the model in Larder; empty: vLLM's, without the folder it lies in")
     revision: str = option("", doc="which weights these are; empty: found out from the files or the hub's commit")
-    weights_hash: str = option("sampled", one_of=("sampled", "full"), doc="how weights in files are told apart")
+    weights_hash: str = option(
+        "full", one_of=("full", "sampled"), doc="how weights in files are told apart: by all bytes, or by 16 MiB of each file"
+    )
     load: bool = option(True, doc="loads what is stored")
     store: bool = option(True, doc="stores what was computed")
     store_decode: bool = option(True, doc="stores blocks of generated tokens, too")

@@ -83,13 +83,18 @@ class LarderConnector(api.KVConnectorBase_V1):
                 "it could be computed. Set it to 'recompute' in --kv-transfer-config.",
                 transfer.kv_load_failure_policy,
             )
+        if role == api.KVConnectorRole.SCHEDULER and getattr(vllm_config, "weight_transfer_config", None) is not None:
+            api.logger.warning(
+                "Weights of this engine can be replaced. After each change reset the prefix cache with reset_connector=True "
+                "(/reset_prefix_cache?reset_external=true): otherwise KV of the old weights is loaded."
+            )
 
     # ---- scheduler
 
     def set_xfer_handshake_metadata(self, metadata):
         hellos = [metadata[rank] for rank in sorted(metadata)]
         config = self._config.with_roles(self._loads, self._stores)
-        contents = names.ContentNames(self._facts.model, self._facts.revision)
+        contents = names.ContentNames(self._facts.model, engine_facts.revision_of(self._vllm_config, config))
         self._scheduler = scheduler.SchedulerSide(config, self._facts, contents, hellos, self._collector, api.logger)
         self._scheduler.bind_block_pool(self._pool)
 
@@ -101,6 +106,8 @@ class LarderConnector(api.KVConnectorBase_V1):
             if self._scheduler is not None:
                 self._scheduler.drain()
             self._was_emptied = reset()
+            if self._was_emptied and self._scheduler is not None:
+                self._scheduler.emptied()
             return self._was_emptied
 
         kv_cache_manager.reset_prefix_cache = reset_after_stores
@@ -135,6 +142,9 @@ class LarderConnector(api.KVConnectorBase_V1):
         if connector_output.kv_connector_worker_meta is not None:
             self._scheduler.on_report(connector_output.kv_connector_worker_meta)
 
+    def has_pending_block_frees(self):
+        return self._scheduler.frees_blocks_soon
+
     def has_pending_push_work(self):
         return self._scheduler.has_work
 
@@ -149,8 +159,7 @@ class LarderConnector(api.KVConnectorBase_V1):
     # ---- workers
 
     def register_kv_caches(self, kv_caches):
-        backend, isa = api.packing_of(self._vllm_config, kv_caches)
-        described = pages.describe(kv_caches, self._facts, backend, isa)
+        described = pages.describe(kv_caches, self._facts, *api.packing_of(self._vllm_config, kv_caches))
         rank = self._vllm_config.parallel_config.rank
         self._tensors = kv_caches  # their memory must live as long as the worker
         self._worker = worker.WorkerSide(self._config, self._facts, rank, described, self._collector, api.logger)

@@ -26,7 +26,6 @@ class EngineFacts:
     shards: int  # distinct parts of the KV; fewer than ranks if heads are replicated
     engine_id: str
     model: str
-    revision: str
 
     def shard_of(self, rank):
         return rank * self.shards // self.ranks
@@ -44,18 +43,13 @@ def _check_groups(kv_cache_config):
     groups = kv_cache_config.kv_cache_groups
     if len(groups) != 1:
         kinds = ", ".join(sorted({type(group.kv_cache_spec).__name__ for group in groups}))
-        refuse(
-            f"its KV cache has {len(groups)} groups ({kinds})",
-            "a model with sliding windows alone is served with --disable-hybrid-kv-cache-manager"
-            if groups
-            else "it needs a model with attention",
-        )
+        refuse(f"its KV cache has {len(groups)} groups ({kinds})", "hybrid models are not served yet; start it without Larder")
     spec = groups[0].kv_cache_spec
     if type(spec).__name__ != "FullAttentionSpec":
         refuse(f"its layers are {type(spec).__name__}", "only full attention is served; start it without Larder")
-    for name in ("sliding_window", "attention_chunk_size"):
-        if getattr(spec, name, None) is not None:
-            refuse(f"its attention has a {name}", "only full attention is served; start it without Larder")
+    for name in ("sliding_window", "attention_chunk_size", "non_causal"):
+        if getattr(spec, name, None):
+            refuse(f"its attention has {name}", "only full causal attention is served; start it without Larder")
     return groups[0]
 
 
@@ -67,21 +61,28 @@ def _check_parallel(parallel):
     ):
         if getattr(parallel, name, 1) != 1:
             refuse(f"{name} is {getattr(parallel, name)}", f"{flag} 1 (tensor parallelism is served)")
+    if getattr(parallel, "nnodes", 1) != 1:
+        refuse("its ranks are on several nodes", "run it on one node")
+    if getattr(parallel, "distributed_executor_backend", None) == "external_launcher":
+        refuse("each of its ranks schedules by itself", "--distributed-executor-backend mp")
 
 
 def _weights(config, vllm_config):
     model = vllm_config.model_config
     if config.revision:
         return config.revision
-    if str(vllm_config.load_config.load_format) == "dummy":
-        return f"dummy:{model.seed}"
-    commit = getattr(model.hf_config, "_commit_hash", None)
-    if commit:
-        return f"commit:{commit}"
+    if str(getattr(vllm_config.load_config.load_format, "value", vllm_config.load_config.load_format)) == "dummy":
+        return f"dummy:{vllm_config.instance_id}"  # nobody knows what weights it will be given
     try:
-        return weights.weights_of(model.model, config.weights_hash == "full")
+        return weights.identity_of(model.model, model.revision, config.weights_hash == "full")
     except (OSError, ValueError) as error:
         refuse(f"it is not known which weights it has ({error})", "set the option 'revision' to a name for them")
+
+
+def revision_of(vllm_config, config):
+    """Returns the revision of an engine's contents; reads its weights, which takes a while the first time.  Raises
+    Refused."""
+    return names.revision(_weights(config, vllm_config), vllm_config.model_config)
 
 
 def facts_of(vllm_config, kv_cache_config, config):
@@ -100,14 +101,15 @@ def facts_of(vllm_config, kv_cache_config, config):
             f"it speculates with {speculative.method}, which has KV of its own",
             f"--speculative-config with {' or '.join(SPECULATION_WITHOUT_KV)}, or none",
         )
+    if getattr(model, "is_diffusion", False):
+        refuse("it computes no token from those before alone", "start it without Larder")
     ranks = parallel.tensor_parallel_size
     shards = min(ranks, model.get_total_num_kv_heads())
-    base = names.revision(_weights(config, vllm_config), model)
     name = config.model or weights.model_name(model.model)
     dtype = DTYPES[str(spec.dtype)]
     rank = getattr(parallel, "data_parallel_rank", 0)
     derived = weights.tagged_hash(
-        *{"model": name, "revision": base, "dtype": dtype, "block": cache.block_size, "ranks": ranks, "dp": rank}.items()
+        *{"model": name, "dtype": dtype, "block": cache.block_size, "ranks": ranks, "dp": rank}.items()
     )
     return EngineFacts(
         block_tokens=cache.block_size,
@@ -118,5 +120,4 @@ def facts_of(vllm_config, kv_cache_config, config):
         shards=shards,
         engine_id=config.engine_id or f"vllm-{derived[:16]}",
         model=name,
-        revision=base,
     )

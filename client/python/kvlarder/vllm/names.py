@@ -7,31 +7,26 @@ Thread-safety: ContentNames is for one thread; the rest are pure functions.
 
 import concurrent.futures
 import hashlib
-import json
 import os
 import pathlib
 
 import kvlarder
-from kvlarder.weights import file_hash, tagged_hash
+from kvlarder.weights import config_hash, file_hash, tagged_hash
+
+ADAPTER_FILES = (".safetensors", ".bin", ".pt", ".json")
+
 
 def revision(weights, model_config):
     """Returns the revision that content names carry, without a generation."""
-    hf = getattr(model_config, "hf_text_config", None) or getattr(model_config, "hf_config", None)
-    rope = {
-        name: value
-        for name in ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor")
-        if (value := getattr(hf, name, None)) is not None
-    }
-    text = json.dumps(rope, sort_keys=True, default=str)
-    # Dynamic scaling depends on the longest context that the engine was started with.
-    length = model_config.max_model_len if "dynamic" in text or "longrope" in text else 0
-    return "r1:" + tagged_hash(
+    config = config_hash(model_config.hf_config)
+    # Dynamic scaling of positions depends on the longest context that the engine was started with.
+    dynamic = any(word in str(model_config.hf_config.to_dict()).lower() for word in ("dynamic", "longrope"))
+    return "r2:" + tagged_hash(
         ("weights", weights),
+        ("config", config),
         ("quantization", model_config.quantization or ""),
         ("dtype", model_config.dtype),
-        ("overrides", json.dumps(getattr(model_config, "hf_overrides", None) or {}, sort_keys=True, default=str)),
-        ("rope", text),
-        ("length", length),
+        ("length", model_config.max_model_len if dynamic else 0),
     )
 
 
@@ -43,25 +38,72 @@ def salt(cache_salt):
     return b"\0" + data if len(data) < 64 else b"\1" + hashlib.sha256(data).digest()
 
 
-def layout(backend, isa, shape, strides):
-    """Returns the layout of a variant.  The 1 is the version of this text: a release of vLLM that packs KV of an equal
-    shape otherwise needs a new one.
+def layout(backend, version, isa, shape, strides):
+    """Returns the layout of a variant.
 
-    shape: of one block in one layer, e.g. (3, 128, 128); strides: in elements, of the whole tensor.
+    version: of vLLM, major.minor, because a release may pack KV of an equal shape otherwise; isa: of the attention
+    kernels; shape: of one block in one layer, e.g. (3, 128, 128); strides: in elements, of the whole tensor.
     """
-    text = f"vllm/{backend}/1/{isa}/{'x'.join(map(str, shape))}/{'.'.join(map(str, strides))}"
+    text = f"vllm/{backend}/{version}/{isa}/{'x'.join(map(str, shape))}/{'.'.join(map(str, strides))}"
     return text if len(text) <= 128 else text[:111] + "#" + hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+class _Adapters:
+    """Names LoRA adapters by their weights.
+
+    vLLM loads an adapter once for an id, and keeps it when its files change.  So an adapter whose files have changed
+    since its id was first seen has no name, nor has one that is loaded in place of another.
+    """
+
+    def __init__(self):
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="larder-lora")
+        self._known = {}  # (id, name, path): (stamps of the files, name or None)
+
+    def name(self, request):
+        """Returns a future of the adapter's name, or of None if it has none."""
+        return self._thread.submit(self._name, request)
+
+    def _name(self, request):
+        key = (request.lora_int_id, request.lora_name, str(request.lora_path))
+        if request.load_inplace:
+            self._known[key] = (None, None)
+            return None
+        stamps = self._stamps(request.lora_path)
+        if key not in self._known:
+            self._known[key] = (stamps, self._hash(request, stamps))
+        return self._known[key][1] if self._known[key][0] == stamps else None
+
+    @staticmethod
+    def _files(path):
+        return sorted(f for f in pathlib.Path(path).iterdir() if f.suffix in ADAPTER_FILES)
+
+    def _stamps(self, path):
+        try:
+            return tuple((f.name, s.st_size, s.st_mtime_ns, s.st_ino) for f in self._files(path) for s in (f.stat(),)) or None
+        except OSError:
+            return None
+
+    def _hash(self, request, stamps):
+        if stamps is None:
+            return None
+        try:
+            found = tagged_hash(*((file.name, file_hash(file)) for file in self._files(request.lora_path)))
+        except OSError:
+            return None
+        return f"{tagged_hash(('name', request.lora_name))[:16]}:{found}" if self._stamps(request.lora_path) == stamps else None
+
+    def close(self):
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
 class ContentNames:
-    """Names the contents of requests.  Adapters are hashed on a thread, because they may be large."""
+    """Names the contents of requests.  Adapters are read on a thread of its own."""
 
     def __init__(self, model, base_revision):
         self._model, self._revision = model, base_revision
         self._generation, self._resets = "", 0
         self._contents = {}
-        self._adapters = {}  # (path, times and sizes of its files): a future of its name
-        self._thread = None
+        self._adapters = None
 
     def reset(self):
         """Begins a new generation: what was stored before is not found any more.  Other engines with the same name may
@@ -70,11 +112,14 @@ class ContentNames:
         self._generation = f":{self._resets}-{os.urandom(8).hex()}"
         self._contents.clear()
 
-    def of(self, cache_salt, lora_request):
-        """Returns the ContentSpec of a request, or None as long as its adapter's weights are not known."""
-        lora = "" if lora_request is None else self._adapter(lora_request)
-        if lora is None:
-            return None
+    def name_adapter(self, lora_request):
+        """Returns a future of the name of a request's adapter, or of None if it has none."""
+        if self._adapters is None:
+            self._adapters = _Adapters()
+        return self._adapters.name(lora_request)
+
+    def of(self, cache_salt, lora=""):
+        """Returns the ContentSpec of a request.  lora: the name of its adapter."""
         key = (cache_salt, lora)
         if key not in self._contents:
             if len(self._contents) >= 65_536:
@@ -84,30 +129,6 @@ class ContentNames:
             )
         return self._contents[key]
 
-    def _adapter(self, request):
-        path = pathlib.Path(request.lora_path)
-        try:
-            files = sorted(f for f in path.iterdir() if f.suffix in (".safetensors", ".bin", ".json"))
-            stamps = tuple((f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files)
-        except OSError:
-            return None
-        if not files:
-            return None
-        key = (str(path), stamps)
-        if key not in self._adapters:
-            if self._thread is None:
-                self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="larder-lora")
-            self._adapters[key] = self._thread.submit(
-                lambda: tagged_hash(*((file.name, file_hash(file, full=True)) for file in files))
-            )
-        future = self._adapters[key]
-        if not future.done():
-            return None
-        if future.exception() is not None:
-            del self._adapters[key]
-            return None
-        return f"{tagged_hash(('name', request.lora_name))[:16]}:{future.result()}"
-
     def close(self):
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._adapters is not None:
+            self._adapters.close()

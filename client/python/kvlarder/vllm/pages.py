@@ -23,11 +23,11 @@ def layer_order(name):
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]
 
 
-def describe(kv_caches, facts, backend, isa):
+def describe(kv_caches, facts, backend, version, isa):
     """Returns the pages of an engine.  A block of one layer is opaque: it is moved whole, because the attention kernels
     pack it in an order of their own.  Raises Refused.
 
-    kv_caches: a tensor for each layer; isa: how the kernels pack, which two machines may do differently.
+    kv_caches: a tensor for each layer; backend, version, isa: as in names.layout.
     """
     tensors = {}
     for name in sorted(kv_caches, key=layer_order):
@@ -60,7 +60,7 @@ def describe(kv_caches, facts, backend, isa):
         )
     except ValueError as error:
         refuse(f"its pages cannot be described ({error})", "please report it with the model's name")
-    return Pages(layout, names.layout(backend, isa, shape, strides), layout.block_bytes)
+    return Pages(layout, names.layout(backend, version, isa, shape, strides), layout.block_bytes)
 
 
 def _product(shape):

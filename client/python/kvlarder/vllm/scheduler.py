@@ -5,6 +5,7 @@ vLLM calls it from the one thread of its scheduler.  No method waits, except dra
 A request:
     asked ----answer----> found --scheduled with a load--> loading --all ranks reported--> running | failed
       |  \\--patience over, nothing stored--> missed --scheduled--> running --preempted--> asked again
+      |                                        (failed stays: what could not be loaded once is computed)
       +-- passed: neither looked up nor stored
 
 Invariants (check_invariants):
@@ -22,6 +23,9 @@ import kvlarder
 from kvlarder.vllm import metadata, worker
 
 DISK = kvlarder.Tier.DISK.value
+LOAD_MOST_S = 60.0  # the longest time that a request waits for a load
+STORE_BLOCKS_MAX = 64  # in one job
+FREES_SOON_S = 0.1
 
 
 class Request:
@@ -29,7 +33,7 @@ class Request:
 
     __slots__ = (
         "vllm", "state", "content", "chain", "lookup", "asked_at", "found_blocks", "first_block", "load", "sources",
-        "saved", "stale",
+        "saved", "stale", "adapter",
     )  # fmt: skip
 
     def __init__(self, vllm):
@@ -44,34 +48,42 @@ class Request:
         self.sources = (0, 0)  # tokens of the load that were in host memory, and on disk
         self.saved = None  # blocks before this one need not be stored; None: not scheduled yet
         self.stale = False  # has KV of an earlier generation
+        self.adapter = None  # future of its adapter's name
 
 
 class Job:
-    __slots__ = ("load", "request", "pages", "ranks", "lookup", "good", "blocks", "cancelled")
+    """Blocks that all ranks load, or that those store which write."""
 
-    def __init__(self, load, request, pages, ranks, lookup=0):
-        self.load, self.request, self.pages, self.ranks, self.lookup = load, request, pages, ranks, lookup
+    __slots__ = ("load", "request", "pages", "ranks", "good", "blocks", "begun")
+
+    def __init__(self, load, request, pages, ranks, begun):
+        self.load, self.request, self.pages, self.ranks, self.begun = load, request, pages, ranks, begun
         self.blocks, self.good = len(pages), len(pages)
-        self.cancelled = False
 
 
 class Prefill:
-    """How fast this engine computes, in tokens per second, for the deadlines of loads."""
+    """How fast this engine computes prompts, in tokens per second, for the deadlines of loads."""
+
+    LEAST, MOST = 100.0, 1e6
 
     def __init__(self):
         self.rate = 2_000.0
         self._last = None
 
     def step(self, tokens, now):
+        """tokens: of this step's prompts; steps that only decode say nothing about prompts."""
         if self._last is not None and self._last[0] >= 64:
             seconds = max(now - self._last[1], 1e-4)
-            self.rate += 0.2 * (self._last[0] / seconds - self.rate)
+            measured = min(max(self._last[0] / seconds, self.LEAST), self.MOST)
+            self.rate += 0.2 * (measured - self.rate)
         self._last = (tokens, now)
 
 
 class SchedulerSide:
     def __init__(self, config, facts, contents, hellos, collector, log, clock=time.monotonic):
-        """hellos: of all ranks, in their order.  Raises ValueError if ranks lay out their KV differently."""
+        """hellos: of all ranks, in their order.  Raises ValueError if ranks are missing or lay out their KV differently."""
+        if len(hellos) != facts.ranks:
+            raise ValueError(f"{len(hellos)} of {facts.ranks} ranks have told Larder where their KV lies")
         if len({(hello.layout, hello.layers, hello.block_bytes) for hello in hellos}) != 1:
             raise ValueError(f"the ranks lay out their KV differently: {sorted({hello.layout for hello in hellos})}")
         self._config, self._facts, self._contents = config, facts, contents
@@ -121,10 +133,12 @@ class SchedulerSide:
         vLLM asks as often as it likes, and only about requests that are not running.
         """
         request = self._requests.get(vllm.request_id)
-        if request is None or request.state in ("passed", "failed", "loading") or not self._config.load:
+        if request is None or request.state in ("passed", "loading"):
             return 0, False
         if request.state == "running" or request.stale:  # it was preempted, or the cache was reset
             self._begin_again(request)
+        if request.state == "failed" or not self._config.load:
+            return 0, False
         now = self._clock()
         if request.asked_at is None:
             request.asked_at = now
@@ -135,7 +149,7 @@ class SchedulerSide:
         if wanted <= first:
             return 0, False
         if request.lookup == 0 and not self._ask(request):
-            return self._not_yet(request, now)
+            return (0, False) if request.state == "passed" else self._not_yet(request, now)
         found = self._cache.poll_lookup(request.lookup)
         if found is None:
             return None, False
@@ -144,7 +158,7 @@ class SchedulerSide:
         if blocks <= 0:
             return 0, False
         if self._loading >= self._config.loads_max:
-            return self._not_yet(request, now)
+            return None, False  # loads have deadlines, so that its turn comes
         request.first_block = first
         return blocks * self._block, True
 
@@ -155,13 +169,13 @@ class SchedulerSide:
             return
         if external_tokens == 0:
             self._end_lookup(request)
-            if request.state != "passed":
+            if request.state not in ("passed", "failed"):
                 request.state = "running"
             return
         first, last = request.first_block, request.first_block + external_tokens // self._block
         pages = list(block_ids[first:last])
         promise = self._cache.poll_lookup(request.lookup)
-        job = self._plan(Job(True, request, pages, self._facts.ranks, request.lookup))
+        job = self._plan(Job(True, request, pages, self._facts.ranks, self._clock()))
         request.load, request.state = job, "loading"
         self._loading += 1
         disk = self._cache.lookup_tiers(request.lookup)[first:last].count(DISK) * self._block
@@ -175,8 +189,10 @@ class SchedulerSide:
                 digests=request.chain.digests(first, last),
                 pages=array.array("I", pages).tobytes(),
                 promise=promise.promise if promise is not None else 0,
-                deadline_s=self._config.load_timeout_ms / 1e3
-                + self._config.load_patience * external_tokens / self._prefill.rate,
+                deadline_s=min(
+                    self._config.load_timeout_ms / 1e3 + self._config.load_patience * external_tokens / self._prefill.rate,
+                    LOAD_MOST_S,
+                ),
             )
         )
 
@@ -194,7 +210,7 @@ class SchedulerSide:
         preempted before; block_ids_of(id): all blocks of a scheduled request.
         """
         now = self._clock()
-        self._prefill.step(sum(tokens for _, tokens in scheduled.values()), now)
+        self._prefill.step(sum(tokens for _, tokens in scheduled.values() if tokens > 1), now)
         self._say_state()
         if self._config.store and not self._state and not self._mixed:
             for request_id, (done, tokens) in scheduled.items():
@@ -229,6 +245,15 @@ class SchedulerSide:
         """Whether vLLM must keep stepping although it has no requests: reports come with steps."""
         return bool(self._jobs) or bool(self._step.cancels)
 
+    @property
+    def frees_blocks_soon(self):
+        """Whether stores under way alone hold blocks, so that vLLM should wait a moment instead of preempting."""
+        since = self._clock() - FREES_SOON_S
+        return any(
+            not job.load and job.begun > since and any(self._pool.blocks[page].ref_cnt == 1 for page in job.pages)
+            for job in self._jobs.values()
+        )
+
     # ---- resets
 
     def reset(self, clean):
@@ -239,11 +264,19 @@ class SchedulerSide:
         """
         self._collector.add("resets")
         self._mixed = not clean
+        if self._mixed:
+            self._log.warning("vLLM's own cache could not be emptied: nothing is stored in Larder until it is")
         self._contents.reset()
         for request in self._requests.values():
             if request.state != "loading":
                 self._end_lookup(request)
             request.stale = True
+
+    def emptied(self):
+        """vLLM's own cache was emptied."""
+        if self._mixed:
+            self._mixed = False
+            self._log.info("vLLM's own cache is empty: blocks are stored in Larder again")
 
     def drain(self):
         """Waits until the stores under way have read their blocks, at most drain_ms, and lets go of the blocks.  For
@@ -254,6 +287,11 @@ class SchedulerSide:
             return
         while any(int.from_bytes(count[:8], "little") < self._stores_ordered for count in self._counters):
             if self._clock() >= until:
+                self._log.warning(
+                    "%d blocks are still being stored after %d ms, so vLLM's prefix cache cannot be reset now",
+                    self._pinned,
+                    self._config.drain_ms,
+                )
                 return
             time.sleep(0.001)
         for number in stores:
@@ -289,10 +327,21 @@ class SchedulerSide:
         """Names the blocks of the tokens that a request has.  Returns False if it is not known yet what they mean."""
         vllm = request.vllm
         if request.chain is None:
-            request.content = self._contents.of(vllm.cache_salt, vllm.lora_request)
-            seed = None if request.content is None else self._cache.seed(request.content)
+            lora = ""
+            if vllm.lora_request is not None:
+                if request.adapter is None:
+                    request.adapter = self._contents.name_adapter(vllm.lora_request)
+                if not request.adapter.done():
+                    return False
+                if (lora := request.adapter.result()) is None:
+                    request.state = "passed"
+                    self._collector.add("requests_passed")
+                    return False
+            content = self._contents.of(vllm.cache_salt, lora)
+            seed = self._cache.seed(content)
             if seed is None:
                 return False
+            request.content = content
             request.chain = kvlarder.TokenChain(seed, block_tokens=self._block)
         self._extend(request, vllm.num_tokens // self._block)
         return True
@@ -339,7 +388,7 @@ class SchedulerSide:
         """A preempted request asks again, with the tokens that it has by now."""
         request.state, request.asked_at, request.found_blocks, request.saved = "asked", None, None, None
         if request.stale:  # all of it is computed anew
-            request.content = request.chain = None
+            request.content = request.chain = request.adapter = None
             request.stale = False
 
     def _plan(self, job):
@@ -378,16 +427,19 @@ class SchedulerSide:
         last = min(done + tokens, known) // self._block
         if last <= request.saved:
             return
-        room = max(1, int(self._config.store_pin_fraction * self._facts.blocks)) - self._pinned
+        room = max(0, max(1, int(self._config.store_pin_fraction * self._facts.blocks)) - self._pinned)
         first, request.saved = request.saved, last
         if last - first > room:
-            self._collector.add("blocks_dropped", last - first - max(room, 0))
-            last = first + max(room, 0)
-        if last == first:
-            return
+            self._collector.add("blocks_dropped", last - first - room)
+            last = first + room
         self._extend(request, last)
-        pages = block_ids_of(vllm.request_id)[first:last]
-        job = self._plan(Job(False, request, pages, self._writers))
+        most = min(STORE_BLOCKS_MAX, self._config.store_queue_blocks)  # more than the queue has would be dropped whole
+        for begin in range(first, last, most):
+            self._order_store(request, begin, min(begin + most, last), block_ids_of)
+
+    def _order_store(self, request, first, last, block_ids_of):
+        pages = block_ids_of(request.vllm.request_id)[first:last]
+        job = self._plan(Job(False, request, pages, self._writers, self._clock()))
         self._pinned += len(pages)
         self._stores_ordered += 1
         content = request.content

@@ -43,9 +43,11 @@ class SharedCount:
     def opened(path):
         """Returns the memory of another process's count, or None if this user may not open it."""
         try:
+            if not os.readlink(path).startswith("/memfd:larder-stores-ended"):
+                return None
             with open(path, "rb") as file:
                 return mmap.mmap(file.fileno(), mmap.PAGESIZE, access=mmap.ACCESS_READ)
-        except OSError:
+        except (OSError, ValueError):
             return None
 
 
