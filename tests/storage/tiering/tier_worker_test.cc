@@ -407,6 +407,9 @@ class WaitingTier final : public testing::ForwardingTier {
 // The same on files: a shard that could not be opened at the start opens while the others are
 // scanned.  Each name yields the bytes of one writer all the time.
 TEST(TierWorkerOnFiles, AShardThatOpensDuringTheScanBringsNoOtherBytes) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "Debian's RocksDB is not instrumented, so its hand-overs look like races";
+#endif
   constexpr uint32_t kBlocks = 24;
   const TemporaryDirectory directory;
   FaultPoints faults;
