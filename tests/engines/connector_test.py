@@ -343,7 +343,7 @@ class Questions(unittest.TestCase):
     """matched_tokens of many requests: an answer never waits for the daemon."""
 
     def setUp(self):
-        self.daemon = Larderd(sys.argv[1], "--pool", "256MiB", "--disk", tempfile.mkdtemp())
+        self.daemon = Larderd(sys.argv[1], "--pool", "256MiB")
         self.addCleanup(self.daemon.end)
         self.daemon.await_pool()
         self.engine = Engine(
