@@ -343,7 +343,9 @@ class Questions(unittest.TestCase):
     """matched_tokens of many requests: an answer never waits for the daemon."""
 
     def setUp(self):
-        self.daemon = Larderd(sys.argv[1], "--pool", "256MiB")
+        disk = tempfile.TemporaryDirectory()
+        self.addCleanup(disk.cleanup)
+        self.daemon = Larderd(sys.argv[1], "--pool", "256MiB", "--disk", os.path.join(disk.name, "disk"))
         self.addCleanup(self.daemon.end)
         self.daemon.await_pool()
         self.engine = Engine(
@@ -442,6 +444,7 @@ class Questions(unittest.TestCase):
         self.ask("the daemon was killed", rounds, None)
         self.daemon.start()
         self.until(lambda: self.engine.serves)
+        self.ask("hits on disk", 1, None)
 
     def test_a_thousand_questions_change_nothing(self):
         request = Request("again", self.prompt(3), 1)
