@@ -106,7 +106,11 @@ function(larder_test_again name program)
   add_custom_command(TARGET ${program} POST_BUILD
     COMMAND ${CMAKE_COMMAND} -E create_symlink $<TARGET_FILE_NAME:${program}> $<TARGET_FILE_DIR:${program}>/${name})
   add_test(NAME ${name} COMMAND $<TARGET_FILE_DIR:${program}>/${name} ${arg_ARGUMENTS})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 120 ENVIRONMENT "${arg_ENVIRONMENT}")
+  set(timeout 120)
+  if(LARDER_SANITIZE)
+    set(timeout 600)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} ENVIRONMENT "${arg_ENVIRONMENT}")
 endfunction()
 
 # larder_python_test(NAME arguments...) runs NAME.py, beside the caller, with the path of larderd and the package kvlarder
