@@ -158,7 +158,7 @@ class Engine:
     def serve(self, prompts, clients, abort, reset, seed):
         rolls, begun = random.Random(seed), time.perf_counter()
         waiting, running, answers, aborted, firsts, errors = list(enumerate(prompts)), {}, {}, 0, {}, []
-        since = {}
+        since, resets, bad_resets = {}, 0, []
         while waiting or running:
             while waiting and len(running) < clients:
                 number, prompt = waiting.pop(0)
@@ -180,10 +180,15 @@ class Engine:
                 del running[name]
                 aborted += 1
             if rolls.random() < reset:
-                self.llm.reset_prefix_cache(rolls.random() < 0.5, False)
+                try:
+                    self.llm.reset_prefix_cache(rolls.random() < 0.5, False)
+                    resets += 1
+                except Exception as error:  # vLLM refuses while requests load
+                    if "waiting for remote KV transfer" not in str(error):
+                        bad_resets.append(str(error))
         return {
             "answers": answers, "seconds": time.perf_counter() - begun, "aborted": aborted, "errors": errors,
-            "first_s": firsts,
+            "first_s": firsts, "resets": resets, "bad_resets": bad_resets,
         }  # fmt: skip
 
     def metrics(self):

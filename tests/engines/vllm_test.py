@@ -95,7 +95,10 @@ class Answers(VllmTest):
             prompts.append({"tokens": ids[at : at + length], "n": 24})
             hits.append((length - 1) // BLOCK * BLOCK)
         expected = plain.generate(prompts)
-        chats = [{"tokens": p["tokens"] + e["tokens"], "n": 140} for p, e in zip(prompts[:3], expected)]
+        chats = []
+        for prompt, answer in zip(prompts[:3], expected):
+            tokens = prompt["tokens"] + answer["tokens"]
+            chats.append({"tokens": tokens[: right_length(len(tokens))], "n": 140})
         plain.close()
         local = self.vllm(larder=False, enable_prefix_caching=True)
         talked = local.generate(chats)
