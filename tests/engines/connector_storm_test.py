@@ -186,7 +186,7 @@ class Storm(World):
 
 
 def lost_blocks(lost=0.1):
-    """Workers ask for some blocks by names that nobody stored."""
+    """Workers ask for some blocks by random names, which the daemon does not have."""
     rolls, begin = random.Random(SEED + 3), WorkerSide.begin_step
 
     def begin_step(self, step):

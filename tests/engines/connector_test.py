@@ -187,9 +187,9 @@ class Names(unittest.TestCase):
             with tempfile.TemporaryDirectory() as empty, self.assertRaisesRegex(ValueError, "no folder with weights"):
                 weights.weights_of(empty)
             with self.assertRaisesRegex(ValueError, "neither a path nor a model"):
-                weights.identity_of("nobody/nothing")
+                weights.identity_of("example/absent")
             commit = types.SimpleNamespace(resolved="abc")
-            self.assertEqual(weights.identity_of("nobody/nothing", commit), "commit:abc")
+            self.assertEqual(weights.identity_of("example/absent", commit), "commit:abc")
 
     def test_layouts_fit(self):
         self.assertLessEqual(len(names.layout("flash_attn", "0.32", "any", range(60), range(60))), 128)

@@ -38,7 +38,7 @@ class Block:
 
 
 class BlockPool:
-    """As vLLM's: block 0 is never used; blocks that nobody holds are reused oldest first."""
+    """As vLLM's: it never hands out block 0, and reuses blocks whose ref_cnt is 0, the oldest first."""
 
     def __init__(self, blocks):
         self.blocks = [Block(number) for number in range(blocks)]

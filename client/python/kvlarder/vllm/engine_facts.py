@@ -72,7 +72,7 @@ def _weights(config, vllm_config):
     if config.revision:
         return config.revision
     if str(getattr(vllm_config.load_config.load_format, "value", vllm_config.load_config.load_format)) == "dummy":
-        return f"dummy:{vllm_config.instance_id}"  # nobody knows what weights it will be given
+        return f"dummy:{vllm_config.instance_id}"  # vLLM starts with random weights, and its caller may replace them
     try:
         return weights.identity_of(model.model, model.revision, config.weights_hash == "full")
     except (OSError, ValueError) as error:
