@@ -36,6 +36,9 @@ namespace larder::e2e {
 
 // Under a sanitizer a daemon is several times slower and larger, and cannot watch its sockets.  So
 // tests judge there only what no client may ever see: calls that fail, miss or return wrong bytes.
+// Such a test prints kNotJudged.
+inline constexpr const char* kNotJudged =
+    "    not judged under a sanitizer: times, memory, computed restores, what the daemon says\n";
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
 #else
