@@ -44,9 +44,13 @@ class Bench:
     def first(self, vllm, tokens, salt):
         return vllm.generate([{"tokens": tokens, "salt": salt, "n": 1}])[0]
 
+    @staticmethod
+    def count(vllm, name):
+        return vllm.metrics().get(f"vllm:larder_{name}{{}}", 0)
+
     def stored(self, vllm, before, blocks):
         """Waits until the stores of a cold prompt have ended."""
-        while vllm.metrics().get("vllm:larder_blocks_stored{}", 0) < before + blocks:
+        while self.count(vllm, "blocks_stored") < before + blocks:
             vllm.generate([{"tokens": [1], "n": 1}])
             time.sleep(0.3)
 
@@ -71,7 +75,7 @@ class Bench:
                     at = self.rolls.randrange(len(ids) - length)
                     prompt, salt = ids[at : at + length], f"{length}-{number}"
                     prompts.append((prompt, salt))
-                    before = vllm.metrics().get("vllm:larder_blocks_stored{}", 0)
+                    before = self.count(vllm, "blocks_stored")
                     cold.append(self.first(vllm, prompt, salt)["first_s"])
                     self.stored(vllm, before, (length - 1) // BLOCK)
                     own.append(self.first(vllm, prompt, salt)["first_s"])
@@ -87,9 +91,12 @@ class Bench:
                     flush=True,
                 )
                 self.durable()
+                sessions = self.count(vllm, "sessions")
                 self.daemon.kill()
                 self.daemon.start()
-                time.sleep(3)
+                while self.count(vllm, "sessions") < sessions + 2:  # scheduler and worker are attached again
+                    vllm.generate([{"tokens": [1], "n": 1}])
+                    time.sleep(0.3)
                 assert vllm.reset(connector=False)
                 for prompt, salt in prompts:
                     answer = self.first(vllm, prompt, salt)

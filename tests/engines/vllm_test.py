@@ -131,8 +131,12 @@ class Answers(VllmTest):
         self.equal("after kill -9 of engine and daemon, with local hits", from_disk, expected, cached=hits)
         print("from disk / cold:", [round(w["first_s"] / c["first_s"], 3) for w, c in zip(from_disk[2:], expected[2:])])
         metrics = mixed.metrics()
-        found = {n: v for n, v in metrics.items() if "external_prefix_cache" in n or "larder_hit" in n or "blocks_loaded" in n}
-        print(found)
+        hits = metrics["vllm:external_prefix_cache_hits{}"]
+        tiers = [metrics.get(f"vllm:larder_hit_tokens_{tier}{{}}", 0) for tier in ("host", "disk")]
+        print(f"hits of vLLM's own counter {hits}, by tier {tiers}, blocks loaded {metrics['vllm:larder_blocks_loaded{}']}")
+        self.assertGreater(hits, 0)
+        self.assertEqual(hits, sum(tiers))
+        self.assertEqual(hits, metrics["vllm:larder_blocks_loaded{}"] * BLOCK)
 
     def test_ranks(self):
         prompts = [{"tokens": [(n * 7 + i * i) % 500 for i in range(right_length(900))], "n": 16} for n in range(3)]

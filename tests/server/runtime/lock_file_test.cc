@@ -61,20 +61,29 @@ TEST_F(LockFileTest, ASecondDaemonIsToldThePidOfTheFirstAndWhatToDo) {
   EXPECT_TRUE(LockFile::Acquire(dir_).ok());
 }
 
+// For a child: writes to a pipe whether it has the lock, and keeps what it has until it is killed.
+[[noreturn]] void TellAndStay(int pipe, bool has_lock) {
+  const char told = has_lock ? 1 : 0;
+  if (write(pipe, &told, 1) != 1) _exit(1);
+  pause();
+  _exit(0);
+}
+
+// Waits for what a child tells.
+bool IsTold(int pipe) {
+  char told = 0;
+  return read(pipe, &told, 1) == 1 && told == 1;
+}
+
 TEST_F(LockFileTest, AKilledDaemonHoldsNothing) {
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();
   if (child == 0) {
     const auto lock = LockFile::Acquire(dir_);
-    const char ok = lock.ok() ? 1 : 0;
-    if (write(ready[1], &ok, 1) != 1) _exit(1);
-    pause();
-    _exit(0);
+    TellAndStay(ready[1], lock.ok());
   }
-  char ok = 0;
-  ASSERT_EQ(read(ready[0], &ok, 1), 1);
-  ASSERT_EQ(ok, 1);
+  ASSERT_TRUE(IsTold(ready[0]));
   EXPECT_THAT(Message(LockFile::Acquire(dir_).status()),
               HasSubstr("(pid " + std::to_string(child) + ")"));
   kill(child, SIGKILL);
@@ -97,14 +106,9 @@ TEST_F(LockFileTest, WaitsForADaemonThatExits) {
       usleep(300'000);  // what the kernel would need
       _exit(0);
     }
-    const char ok = lock.ok() ? 1 : 0;
-    if (write(ready[1], &ok, 1) != 1) _exit(1);
-    pause();
-    _exit(0);
+    TellAndStay(ready[1], lock.ok());
   }
-  char ok = 0;
-  ASSERT_EQ(read(ready[0], &ok, 1), 1);
-  ASSERT_EQ(ok, 1);
+  ASSERT_TRUE(IsTold(ready[0]));
   EXPECT_EQ(LockFile::Acquire(dir_).status().code(), absl::StatusCode::kFailedPrecondition)
       << "the daemon runs";
   kill(daemon, SIGKILL);
