@@ -66,11 +66,14 @@ struct Client::Impl {
 
   // Returns FailedPrecondition in a forked child, where no call works.
   absl::Status CheckProcess() const;
-  // Returns the query with the tenant of this Client, unless it names one.
-  template <class Query>
-  Query OfTenant(Query query) const {
-    if (query.tenant.empty()) query.tenant = options.tenant;
-    return query;
+  // Calls `send` with the query, which names the tenant of this Client unless it names another.  A
+  // query may be large, so it is copied only to add the tenant.
+  template <class Query, class Send>
+  auto OfTenant(const Query& query, Send send) const {
+    if (!query.tenant.empty() || options.tenant.empty()) return send(query);
+    Query own = query;
+    own.tenant = options.tenant;
+    return send(own);
   }
 
   absl::StatusOr<std::unique_ptr<SessionImpl>> Attach(const SessionOptions& wanted)
@@ -359,34 +362,36 @@ absl::StatusOr<DeviceExport> Client::OpenShared(const ShareTicket& ticket) {
 absl::StatusOr<wire::LookupResult> Client::Lookup(const wire::LookupQuery& query,
                                                   const CallOptions& options) {
   LARDER_RETURN_IF_ERROR(impl_->CheckProcess());
-  // A query may be large, so it is copied only to add the tenant.
-  if (!query.tenant.empty() || impl_->options.tenant.empty())
-    return impl_->stub.Lookup(query, options.deadline);
-  return impl_->stub.Lookup(impl_->OfTenant(query), options.deadline);
+  return impl_->OfTenant(
+      query, [&](const auto& own) { return impl_->stub.Lookup(own, options.deadline); });
 }
 
 absl::StatusOr<wire::ClearResult> Client::Clear(const wire::ClearQuery& query,
                                                 const CallOptions& options) {
   LARDER_RETURN_IF_ERROR(impl_->CheckProcess());
-  return impl_->control.Clear(impl_->OfTenant(query), options.deadline);
+  return impl_->OfTenant(
+      query, [&](const auto& own) { return impl_->control.Clear(own, options.deadline); });
 }
 
 absl::StatusOr<std::vector<wire::BlockAnswer>> Client::Prefetch(const wire::PrefetchQuery& query,
                                                                 const CallOptions& options) {
   LARDER_RETURN_IF_ERROR(impl_->CheckProcess());
-  return impl_->stub.Prefetch(impl_->OfTenant(query), options.deadline);
+  return impl_->OfTenant(
+      query, [&](const auto& own) { return impl_->stub.Prefetch(own, options.deadline); });
 }
 
 absl::StatusOr<wire::PinResult> Client::Pin(const wire::PinQuery& query,
                                             const CallOptions& options) {
   LARDER_RETURN_IF_ERROR(impl_->CheckProcess());
-  return impl_->stub.Pin(impl_->OfTenant(query), options.deadline);
+  return impl_->OfTenant(query,
+                         [&](const auto& own) { return impl_->stub.Pin(own, options.deadline); });
 }
 
 absl::StatusOr<wire::UnpinResult> Client::Unpin(const wire::UnpinQuery& query,
                                                 const CallOptions& options) {
   LARDER_RETURN_IF_ERROR(impl_->CheckProcess());
-  return impl_->stub.Unpin(impl_->OfTenant(query), options.deadline);
+  return impl_->OfTenant(query,
+                         [&](const auto& own) { return impl_->stub.Unpin(own, options.deadline); });
 }
 
 absl::Status Client::WatchEvents(const wire::WatchQuery& query,
@@ -395,8 +400,9 @@ absl::Status Client::WatchEvents(const wire::WatchQuery& query,
   LARDER_RETURN_IF_ERROR(impl_->CheckProcess());
   CallCancel cancel;
   const std::stop_callback stop(options.stop, [&cancel] { cancel.Cancel(); });
-  const absl::Status status =
-      impl_->control.Watch(impl_->OfTenant(query), {CallLimits::kNoDeadline, &cancel}, take);
+  const absl::Status status = impl_->OfTenant(query, [&](const auto& own) {
+    return impl_->control.Watch(own, {CallLimits::kNoDeadline, &cancel}, take);
+  });
   return options.stop.stop_requested() ? absl::OkStatus() : status;
 }
 
