@@ -67,7 +67,8 @@ class PageStore {
     [[nodiscard]] virtual Moved Store(std::span<const PagedPut> blocks, const ContentSpec& content,
                                       std::chrono::milliseconds deadline,
                                       const std::stop_token& stop) = 0;
-    // Called now and then while there is nothing to move: lets go of a session that is over.
+    // The thread of this mover calls it about ten times a second while it has nothing to move.  The
+    // mover then lets go of a session that is over, which cannot end before.
     virtual void Rest() {}
   };
 

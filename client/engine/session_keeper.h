@@ -1,9 +1,9 @@
 // Keeps an engine attached.  A thread connects, attaches and registers, and does so again when the
 // daemon was restarted, drains or is gone; meanwhile every question is answered "not now" at once.
 //
-// A daemon that does not answer in time costs its caller that time.  So after `timeouts_max` calls
-// in a row that timed out, the keeper answers "not now" too (its breaker is open), and asks the
-// daemon itself, every `probe_every`, until it answers.
+// A call to a daemon that hangs takes its whole deadline.  So after `timeouts_max` calls in a row
+// that timed out, the keeper answers "not now" as well (its breaker is open), and asks the daemon
+// itself, every `probe_every`, until the daemon answers.
 //
 // Ownership: owns client and session; a Live keeps both for as long as a caller uses them.
 // Thread-safety: all methods from any thread.  Options::prepare and on_change are called on the

@@ -1,6 +1,7 @@
 // Binds client/engine: chains of requests, and lookups, loads and stores that do not wait.
 //
-// Lists cross as packed buffers, one call for a batch.  No thread of C++ calls into Python.
+// Python passes lists of digests, tokens and pages as packed buffers, a whole batch in one call.
+// The threads of EngineCache run no Python code, so they never wait for the GIL.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>

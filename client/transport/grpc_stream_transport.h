@@ -47,7 +47,9 @@ class GrpcStreamTransport final : public Transport {
                                                              const CallOptions& options) override;
 
  private:
-  // Returns the id of the content that the block belongs to; that of the first one by default.
+  // Returns the id of a content that the session registered: PutBlock::content; if that is not one,
+  // the block's parent, which is the content's id in a chain's first block; otherwise the oldest
+  // content that this transport still knows.
   [[nodiscard]] Digest ContentOf(const PutBlock& block) const LARDER_REQUIRES(mu_);
 
   const std::shared_ptr<RpcChannel> channel_;

@@ -57,7 +57,8 @@ class VllmTest(unittest.TestCase):
     def vllm(self, larder=True, model="smol", extra=None, **engine):
         if model == "tiny":
             engine["skip_tokenizer_init"] = True
-        # A busy machine makes answers late, which are misses; how late is what the benchmark measures.
+        # On a busy machine the daemon may answer after patience_ms, and the connector takes that for a miss.  These
+        # tests are about bytes, so the connector waits for longer here than by default.
         patient = {"patience_ms": 5_000, "load_timeout_ms": 60_000}
         connector = {"socket_dir": self.daemon.socket_dir, **patient, **(extra or {})} if larder else None
         log = os.path.join(self.folder.name, f"vllm-{time.monotonic_ns()}.log")
