@@ -390,6 +390,8 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
+  // Returns Unavailable if this Client once had a sideband and now there is none, as while a daemon
+  // starts; a Client that never had one attaches, and its sessions use byte streams.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Session>> Attach(const SessionOptions& options);
   // Hands device memory (Device::Export) to the daemon, to share it with other processes of this
   // host and uid.  Any of them that has the ticket may open it until DropShare, or until the

@@ -125,6 +125,7 @@ struct Client::Impl {
   // new session.
   Mutex mu;
   std::shared_ptr<SidebandClient> sideband LARDER_GUARDED_BY(mu);
+  bool had_sideband LARDER_GUARDED_BY(mu) = false;  // at any time
   absl::Status sideband_status LARDER_GUARDED_BY(mu);
   std::vector<Tracked> tracked LARDER_GUARDED_BY(mu);
   std::vector<Lost> lost LARDER_GUARDED_BY(mu);
@@ -144,6 +145,7 @@ void Client::Impl::ConnectSideband() {
       SidebandClient::Connect(absl::StrCat(socket_dir, "/sideband.sock"), options.connect_deadline);
   sideband_status = connected.status();
   sideband = connected.ok() ? std::shared_ptr<SidebandClient>(*std::move(connected)) : nullptr;
+  had_sideband |= sideband != nullptr;
   stub.SetToken(sideband != nullptr ? sideband->TokenHex() : "");
 }
 
@@ -284,12 +286,14 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::Attach(const SessionO
   LARDER_RETURN_IF_ERROR(CheckProcess());
   MutexLock lock(mu);
   LARDER_RETURN_IF_ERROR(Recover());
+  // A Client that had a sideband does not silently fall back to byte streams: a daemon that starts
+  // now may answer over gRPC a moment after its sideband was tried.
+  if (sideband == nullptr && had_sideband) return sideband_status;
   std::string no_staging;
   absl::StatusOr<std::unique_ptr<SessionImpl>> impl = AttachOnce(wanted, "", &no_staging);
   if (IsStale(impl.status())) {
     sideband = nullptr;
     LARDER_RETURN_IF_ERROR(Recover());
-    // This attach began with a sideband, so it does not silently fall back to byte streams.
     if (sideband == nullptr) return sideband_status;
     impl = AttachOnce(wanted, "", &no_staging);
   }
@@ -319,6 +323,10 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
     impl->stub.AwaitConnection(std::min(limit, kAWhile));
   } else {
     LARDER_RETURN_IF_ERROR(impl->stub.WaitConnected(limit));
+    // A daemon opens its sideband first.  So if it started after the sideband was tried, there is
+    // one by now.
+    MutexLock lock(impl->mu);
+    if (absl::IsUnavailable(impl->sideband_status)) impl->ConnectSideband();
   }
   return std::unique_ptr<Client>(new Client(std::move(impl)));
 }

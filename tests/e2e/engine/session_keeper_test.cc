@@ -76,6 +76,11 @@ TEST_F(SessionKeeperTest, AttachesWhenTheDaemonComesAndAgainAfterItWasKilled) {
     ASSERT_NO_FATAL_FAILURE(Start());
     ASSERT_TRUE(keeper_->WaitServing(seconds(10)).ok()) << keeper_->status();
     EXPECT_EQ(prepared_, life);
+    const std::shared_ptr<SessionKeeper::Live> live = keeper_->Get();
+    ASSERT_NE(live, nullptr);
+    EXPECT_EQ(live->session->write_mode(), WriteMode::kMapped)
+        << live->session->write_mode_reason();
+    EXPECT_EQ(live->session->read_mode(), wire::ReadMode::kMapped);
     EXPECT_TRUE(Put().ok());
     daemon_->Kill9();
     (void)Put();
