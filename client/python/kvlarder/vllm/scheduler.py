@@ -300,8 +300,7 @@ class SchedulerSide:
     # ---- the rest
 
     def take_counts(self):
-        self._collector.follow(self._cache.stats())
-        return self._collector.take()
+        return self._collector.take(self._cache.stats)
 
     def close(self):
         self._cache.close()

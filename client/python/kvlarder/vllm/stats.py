@@ -80,11 +80,15 @@ class Collector:
                 self.add(name, total - self._seen.get(name, 0))
                 self._seen[name] = total
 
-    def take(self):
-        """Returns what was counted since the last report, or None if it is too early or there is nothing."""
+    def take(self, totals=dict):
+        """Returns what was counted since the last report, or None if it is too early or there is nothing.
+
+        totals: returns counts since the beginning, as for `follow`; called once an interval, because steps are short.
+        """
         now = self._clock()
-        if not self._report or now < self._next:
+        if now < self._next:
             return None
         self._next = now + self._interval_s
+        self.follow(totals())
         report, self._report = self._report, {}
-        return report
+        return report or None

@@ -139,8 +139,7 @@ class WorkerSide:
         return metadata.Report(ended)
 
     def take_counts(self):
-        self._collector.follow(self._cache.stats())
-        return self._collector.take()
+        return self._collector.take(self._cache.stats)
 
     def close(self):
         self._cache.close()
