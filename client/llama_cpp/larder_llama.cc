@@ -30,9 +30,9 @@
 #include "client/llama_cpp/restore_picture.h"
 #include "client/llama_cpp/run.h"
 #include "client/llama_cpp/svg_plot.h"
-#include "client/llama_cpp/token_bucket.h"
 #include "client/restore/costs/profile.h"
 #include "storage/status_macros.h"
+#include "storage/token_bucket.h"
 
 namespace larder::llama {
 namespace {

@@ -26,7 +26,7 @@
 #include "client/client.h"
 #include "client/llama_cpp/engine.h"
 #include "client/llama_cpp/state_blob.h"
-#include "client/llama_cpp/token_bucket.h"
+#include "storage/token_bucket.h"
 
 namespace larder::llama {
 

@@ -19,8 +19,8 @@
 #include "client/llama_cpp/decode_load.h"
 #include "client/llama_cpp/engine.h"
 #include "client/llama_cpp/prompt_cache.h"
-#include "client/llama_cpp/token_bucket.h"
 #include "client/restorer.h"
+#include "storage/token_bucket.h"
 
 namespace larder::llama {
 

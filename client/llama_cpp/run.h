@@ -17,7 +17,7 @@
 #include "client/llama_cpp/engine.h"
 #include "client/llama_cpp/prompt_cache.h"
 #include "client/llama_cpp/prompt_restorer.h"
-#include "client/llama_cpp/token_bucket.h"
+#include "storage/token_bucket.h"
 
 namespace larder::llama {
 

@@ -1,5 +1,5 @@
 // An emulated link, on a clock that moves only when the test advances it.
-#include "client/llama_cpp/token_bucket.h"
+#include "storage/token_bucket.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "client/llama_cpp/token_bucket.h"
+#include "storage/token_bucket.h"
 
 #include <algorithm>
 
