@@ -58,6 +58,18 @@ struct PagedPut {
   Digest content = {};  // as in PutBlock
 };
 
+// Hears when the engine's pages are read by a Put.  Both methods run on the thread that called Put.
+class PageReads {
+ public:
+  virtual ~PageReads() = default;
+  // Called before pages of a part of the batch are read.  If it returns false, they are not read,
+  // and Put returns Cancelled.
+  [[nodiscard]] virtual bool Begin() = 0;
+  // Called after each Begin that returned true, once nothing reads these pages any more.  Not
+  // called if the device failed and may still read them.
+  virtual void End() = 0;
+};
+
 // Blocks on their way into pages.  The destructor waits until their copies are done or the device
 // has failed, and then releases what the load holds.  Movable.
 class PagedLoad {
@@ -117,10 +129,11 @@ class PagedCache {
   // Stores whole blocks; the device waits for `computed` before it reads them (null: they are
   // computed).  Returns when the pages may be written again, with a status per block; kOk and
   // kDuplicate are successes.  If the pool is full, blocks are kFull or the call returns
-  // ResourceExhausted.  After an error, some of the blocks may be stored.
+  // ResourceExhausted.  After an error, some of the blocks may be stored.  `reads` may be null.
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Put(std::span<const PagedPut> blocks,
                                                              const DeviceEvent* computed = nullptr,
-                                                             const CallOptions& options = {});
+                                                             const CallOptions& options = {},
+                                                             PageReads* reads = nullptr);
 
  private:
   PagedCache(Session& session, const VariantHandle& variant, PagedPlan plan, PayloadLayout payload,
@@ -161,10 +174,17 @@ class PagedCache {
   [[nodiscard]] absl::StatusOr<PagedLoad> LoadThroughBuffer(std::span<const PagedGet> blocks,
                                                             LayerRange layers,
                                                             const CallOptions& options);
+  // No call to the daemon begins after `until` or lasts beyond it, whatever options.deadline says.
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> PutThroughBuffer(
-      std::span<const PagedPut> blocks, const CallOptions& options);
+      std::span<const PagedPut> blocks, const CallOptions& options,
+      std::chrono::steady_clock::time_point until, PageReads* reads);
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> PutInPlace(
-      std::span<const PagedPut> blocks, const CallOptions& options);
+      std::span<const PagedPut> blocks, const CallOptions& options,
+      std::chrono::steady_clock::time_point until, PageReads* reads);
+  // Reads a step's pages, and waits until that is done.  Sets *in_doubt if the device failed, so
+  // that it may still read and write.
+  [[nodiscard]] absl::Status ReadPages(std::span<const PagedBlock> step, PageReads* reads,
+                                       bool* in_doubt);
   // Returns the spans of the buffer that hold the segments of the step's block `i`.
   [[nodiscard]] std::vector<std::span<std::byte>> BufferSegments(size_t i) const;
 

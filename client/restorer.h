@@ -12,6 +12,7 @@
 // Thread-safety: Restore is called from one thread at a time, which is the engine's; Cancel and
 // Learnt from any thread.
 // Threads: One per channel of the profile.
+// Fork: In a forked child the only method that may be called is the destructor, which leaks.
 // Limits: One prefix at a time.  The engine computes chunks, or parts of chunks, through all
 // layers, on one stage and one rank.
 #pragma once
@@ -80,6 +81,7 @@ struct RestorePrefix {
   // that steps are whole chunks, unless Restorer::Options::step_s_max makes them shorter.
   uint32_t cut_tokens = 0;
   uint32_t suffix_tokens = 0;  // computed after the prefix; used for planning only
+  LeaseId promise = {};        // that holds blocks (client/promise.h), as in CallOptions; may be 0
   // Counted from the call of Restore.  The restorer avoids loads that would end later.
   double deadline_s = kNoDeadline;
 };

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/api/call_until.h"
+#include "client/transport/transport.h"
 #include "cuda/paged_plan.h"
 #include "storage/format/payload_cursor.h"
 #include "storage/status_macros.h"
@@ -309,6 +311,7 @@ std::vector<std::span<std::byte>> PagedCache::BufferSegments(size_t i) const {
 absl::StatusOr<PagedLoad> PagedCache::LoadThroughBuffer(std::span<const PagedGet> blocks,
                                                         LayerRange layers,
                                                         const CallOptions& options) {
+  const TimePoint until = DeadlineOf(options);
   PagedLoad load;
   for (size_t first = 0; first < blocks.size(); first += BlocksPerStep()) {
     const auto part = blocks.subspan(first, std::min(BlocksPerStep(), blocks.size() - first));
@@ -316,7 +319,8 @@ absl::StatusOr<PagedLoad> PagedCache::LoadThroughBuffer(std::span<const PagedGet
     std::vector<GetBlock> gets;
     for (size_t i = 0; i < part.size(); ++i) segments.push_back(BufferSegments(i));
     for (size_t i = 0; i < part.size(); ++i) gets.push_back({part[i].digest, segments[i]});
-    LARDER_ASSIGN_OR_RETURN(auto got, session_.Get(variant_, gets, options));
+    LARDER_ASSIGN_OR_RETURN(const CallOptions call, Until(options, until));
+    LARDER_ASSIGN_OR_RETURN(auto got, session_.Get(variant_, gets, call));
     std::vector<PagedBlock> step;
     std::vector<uint32_t> in_step;
     for (size_t i = 0; i < part.size(); ++i) {
@@ -341,28 +345,45 @@ absl::StatusOr<PagedLoad> PagedCache::LoadThroughBuffer(std::span<const PagedGet
 
 absl::StatusOr<std::vector<BlockStatus>> PagedCache::Put(std::span<const PagedPut> blocks,
                                                          const DeviceEvent* computed,
-                                                         const CallOptions& options) {
+                                                         const CallOptions& options,
+                                                         PageReads* reads) {
   std::vector<PagedBlock> places;
   for (const PagedPut& block : blocks) places.push_back({0, block.pages, block.first_slot});
   LARDER_RETURN_IF_ERROR(plan_->Check({0, plan_->layers()}, places));
   LARDER_RETURN_IF_ERROR(WaitBefore(computed));
+  const TimePoint until = DeadlineOf(options);
   std::vector<BlockStatus> result;
   for (size_t first = 0; first < blocks.size(); first += BlocksPerStep()) {
     const auto part = blocks.subspan(first, std::min(BlocksPerStep(), blocks.size() - first));
-    LARDER_ASSIGN_OR_RETURN(const auto put, buffer_ == nullptr ? PutInPlace(part, options)
-                                                               : PutThroughBuffer(part, options));
+    LARDER_ASSIGN_OR_RETURN(const auto put, buffer_ == nullptr
+                                                ? PutInPlace(part, options, until, reads)
+                                                : PutThroughBuffer(part, options, until, reads));
     result.insert(result.end(), put.begin(), put.end());
   }
   return result;
 }
 
+absl::Status PagedCache::ReadPages(std::span<const PagedBlock> step, PageReads* reads,
+                                   bool* in_doubt) {
+  if (reads != nullptr && !reads->Begin())
+    return absl::CancelledError("the pages may not be read any more");
+  const auto event = StoreStep(step);
+  absl::Status read = event.status();
+  if (event.ok()) read = (*event)->Wait(std::chrono::steady_clock::time_point::max());
+  *in_doubt = !read.ok() && !Drain();
+  if (reads != nullptr && !*in_doubt) reads->End();
+  return read;
+}
+
 absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutInPlace(std::span<const PagedPut> blocks,
-                                                                const CallOptions& options) {
+                                                                const CallOptions& options,
+                                                                TimePoint until, PageReads* reads) {
   const std::vector<ByteCount> bytes(blocks.size(), ByteCount(payload_bytes_));
   std::vector<Digest> names;
   for (const PagedPut& block : blocks) names.push_back(block.digest);
+  LARDER_ASSIGN_OR_RETURN(const CallOptions reserve, Until(options, until));
   LARDER_ASSIGN_OR_RETURN(Reservation reservation,
-                          session_.Reserve(variant_, names, bytes, options));
+                          session_.Reserve(variant_, names, bytes, reserve));
   std::vector<PagedBlock> step;
   std::vector<Reservation::Block> published;
   for (size_t i = 0; i < blocks.size(); ++i) {
@@ -377,22 +398,21 @@ absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutInPlace(std::span<const 
                          .content = blocks[i].content});
   }
   if (step.empty()) return std::vector<BlockStatus>(blocks.size(), BlockStatus::kDuplicate);
-  const auto event = StoreStep(step);
-  absl::Status stored = event.status();
-  if (event.ok()) stored = (*event)->Wait(std::chrono::steady_clock::time_point::max());
-  if (!stored.ok()) {
-    if (!Drain()) in_doubt_.push_back(std::move(reservation));
-    return stored;
-  }
+  bool in_doubt = false;
+  const absl::Status stored = ReadPages(step, reads, &in_doubt);
+  if (in_doubt) in_doubt_.push_back(std::move(reservation));
+  LARDER_RETURN_IF_ERROR(stored);
   // The padding is zeroed last, because the device's copies may also have copied what its staging
   // memory had between the segments.
   for (size_t i = 0; i < blocks.size(); ++i)
     if (!reservation.Taken(i)) ZeroPadding(reservation.Bytes(i), payload_.table);
-  return reservation.Publish(variant_, published, options);
+  LARDER_ASSIGN_OR_RETURN(const CallOptions publish, Until(options, until));
+  return reservation.Publish(variant_, published, publish);
 }
 
 absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutThroughBuffer(
-    std::span<const PagedPut> blocks, const CallOptions& options) {
+    std::span<const PagedPut> blocks, const CallOptions& options, TimePoint until,
+    PageReads* reads) {
   std::vector<PagedBlock> step;
   std::vector<std::vector<std::span<const std::byte>>> layers(blocks.size());
   std::vector<PutBlock> puts;
@@ -406,12 +426,10 @@ absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutThroughBuffer(
                     .segments = layers[i],
                     .content = blocks[i].content});
   }
-  LARDER_ASSIGN_OR_RETURN(const auto event, StoreStep(step));
-  if (const absl::Status ok = event->Wait(std::chrono::steady_clock::time_point::max()); !ok.ok()) {
-    Drain();
-    return ok;
-  }
-  return session_.Put(variant_, puts, options);
+  bool in_doubt = false;  // the buffer stays as long as the cache
+  LARDER_RETURN_IF_ERROR(ReadPages(step, reads, &in_doubt));
+  LARDER_ASSIGN_OR_RETURN(const CallOptions call, Until(options, until));
+  return session_.Put(variant_, puts, call);
 }
 
 }  // namespace larder

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/restore/scheduler.h"
+#include "client/session/fork_guard.h"
 #include "proto/messages/messages.h"
 #include "storage/check.h"
 #include "storage/clock.h"
@@ -159,7 +160,7 @@ struct Restorer::Impl {
   // status for each load.
   [[nodiscard]] std::vector<BlockStatus> Land(Run& run, Flight& flight, std::span<const Load> loads,
                                               ByteCount remaining) LARDER_EXCLUDES(mu);
-  [[nodiscard]] CallOptions CallOf(std::span<const Load> loads, ByteCount remaining,
+  [[nodiscard]] CallOptions CallOf(const Run& run, std::span<const Load> loads, ByteCount remaining,
                                    std::stop_token ends) const;
   // Waits until `when`, or until the restore ends or is cancelled if that is sooner.
   void WaitUntil(const Run& mine, TimePoint when) LARDER_REQUIRES(mu);
@@ -173,6 +174,7 @@ struct Restorer::Impl {
   const VariantHandle variant;
   const Options options;
   const TimePoint start = SteadyNow();
+  const ForkGuard fork_guard;
 
   mutable Mutex mu;
   CondVar changed;
@@ -187,7 +189,10 @@ Restorer::Restorer(Session& session, VariantHandle variant, Profile profile, Opt
     : impl_(std::make_unique<Impl>(session, std::move(variant), std::move(profile),
                                    std::move(options))) {}
 
-Restorer::~Restorer() = default;
+// In a forked child the restorer's threads are missing, so nobody can wait for them there.
+Restorer::~Restorer() {
+  if (impl_->fork_guard.left()) (void)impl_.release();
+}
 
 Profile Restorer::Learnt() const {
   MutexLock lock(impl_->mu);
@@ -466,17 +471,19 @@ std::vector<BlockStatus> Restorer::Impl::Fetch(Run& mine, std::span<const Load> 
     }
     wanted.push_back({.digest = mine.blocks[loads[i].block], .segments = segments[i]});
   }
-  return StatusesOf(session.Get(variant, wanted, CallOf(loads, remaining, mine.over.get_token())),
-                    loads.size());
+  return StatusesOf(
+      session.Get(variant, wanted, CallOf(mine, loads, remaining, mine.over.get_token())),
+      loads.size());
 }
 
-CallOptions Restorer::Impl::CallOf(std::span<const Load> loads, ByteCount remaining,
-                                   std::stop_token ends) const {
+CallOptions Restorer::Impl::CallOf(const Run& mine, std::span<const Load> loads,
+                                   ByteCount remaining, std::stop_token ends) const {
   double deadline_s = loads.front().deadline_s;
   for (const Load& load : loads) deadline_s = std::max(deadline_s, load.deadline_s);
   const double left_s = std::clamp(deadline_s - Now(), 0.001, 600.0);
   CallOptions call;
   call.remaining = remaining;
+  call.promise = mine.prefix.promise;
   call.stop = std::move(ends);
   call.deadline = std::chrono::milliseconds(static_cast<int64_t>(std::ceil(left_s * 1e3)));
   return call;
@@ -484,8 +491,9 @@ CallOptions Restorer::Impl::CallOf(std::span<const Load> loads, ByteCount remain
 
 std::vector<BlockStatus> Restorer::Impl::Land(Run& mine, Flight& flight,
                                               std::span<const Load> loads, ByteCount remaining) {
-  absl::StatusOr<std::vector<BlockStatus>> landed = mine.lander->Land(
-      loads.front().channel, flight.blocks, CallOf(loads, remaining, flight.stop.get_token()));
+  absl::StatusOr<std::vector<BlockStatus>> landed =
+      mine.lander->Land(loads.front().channel, flight.blocks,
+                        CallOf(mine, loads, remaining, flight.stop.get_token()));
   if (landed.ok() && landed->size() != loads.size())
     landed =
         absl::InternalError("Land returned another number of statuses than it was given blocks");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "storage/check.h"
+#include "storage/time_left.h"
 
 namespace larder {
 namespace {
@@ -23,6 +24,17 @@ bool AwaitReady(const DeviceEvent& ready, const std::stop_token& stop) {
   }
   return false;
 }
+
+class FencedReads final : public PageReads {
+ public:
+  FencedReads(StoreFence* fence, uint64_t order) : fence_(fence), order_(order) {}
+  [[nodiscard]] bool Begin() override { return fence_->BeginRead(order_); }
+  void End() override { fence_->EndRead(); }
+
+ private:
+  StoreFence* const fence_;
+  const uint64_t order_;
+};
 
 }  // namespace
 
@@ -200,7 +212,7 @@ void EngineCache::Finish(const std::shared_ptr<Job>& job) {
                    .waited = taken - job->begun,
                    .moved = now - taken});
   jobs_.erase(job->id);
-  if (!job->loads && options_.stores_ended != nullptr) ++*options_.stores_ended;
+  if (!job->loads && options_.fence != nullptr) options_.fence->CountEnded();
   changed_.NotifyAll();
 }
 
@@ -270,7 +282,7 @@ void EngineCache::Do(Job& job, PageStore::Mover* mover) {
   const std::stop_token stop = job.stop.get_token();
   const auto& ready = job.loads ? job.load.ready : job.store.ready;
   if (ready != nullptr && !AwaitReady(*ready, stop)) return;
-  while (job.status.size() < job.blocks() && !stop.stop_requested()) {
+  while (job.status.size() < job.blocks() && !stop.stop_requested() && !Voided(job)) {
     Yield(job);
     if (SteadyNow() >= job.until) {
       job.cause = absl::DeadlineExceededError("the job took longer than its deadline");
@@ -286,9 +298,8 @@ void EngineCache::Do(Job& job, PageStore::Mover* mover) {
 }
 
 PageStore::Moved EngineCache::Step(const Job& job, size_t first, size_t count,
-                                   PageStore::Mover& mover) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(job.until - SteadyNow());
-  const auto deadline = std::max(left, std::chrono::milliseconds(1));
+                                   PageStore::Mover& mover) const {
+  const auto deadline = std::max(MillisecondsLeft(job.until), std::chrono::milliseconds(1));
   const auto part = [&](const std::vector<uint32_t>& all, size_t block) {
     const size_t each = all.size() / job.blocks();
     return std::span(all).subspan(block * each, each);
@@ -312,7 +323,14 @@ PageStore::Moved EngineCache::Step(const Job& job, size_t first, size_t count,
                     .pages = part(store.pages, i),
                     .first_slot = slot(store.first_slots, i)});
   }
-  return mover.Store(puts, *store.content, deadline, job.stop.get_token());
+  FencedReads reads(options_.fence, store.order);
+  return mover.Store(puts, *store.content, deadline, job.stop.get_token(),
+                     options_.fence != nullptr && store.order != 0 ? &reads : nullptr);
+}
+
+bool EngineCache::Voided(const Job& job) const {
+  return !job.loads && job.store.order != 0 && options_.fence != nullptr &&
+         options_.fence->Voided(job.store.order);
 }
 
 void EngineCache::Yield(const Job& job) {

@@ -20,7 +20,6 @@
 // Lifecycle: made -> ... -> destroyed (cancels all jobs).
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -35,6 +34,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "client/engine/page_store.h"
+#include "client/engine/store_fence.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"
 
@@ -63,6 +63,7 @@ struct StoreJob {
   std::vector<uint32_t> pages = {}, first_slots = {};
   std::chrono::milliseconds deadline{10'000};
   std::shared_ptr<const DeviceEvent> ready = nullptr;  // the pages are not read before it
+  uint64_t order = 0;  // its number in Options::fence; 0 cannot be voided
 };
 
 struct JobResult {
@@ -86,9 +87,9 @@ class EngineCache {
     std::chrono::milliseconds lookup_patience{200};
     // The longest time that a step of a store waits for loads.
     std::chrono::milliseconds yield_max{1'000};
-    // If not null, it is incremented when a store has ended, so that another process that shares
-    // this memory knows when the pages of all stores that it ordered are free.
-    std::atomic<uint64_t>* stores_ended = nullptr;
+    // If not null, it counts stores that have ended, and its owner may void stores: their pages are
+    // not read any more, and their blocks are kCancelled.  Outlives the cache.
+    StoreFence* fence = nullptr;
   };
   struct Found {
     TokenCount tokens;     // from the beginning; 0: a miss
@@ -182,8 +183,9 @@ class EngineCache {
       LARDER_EXCLUDES(mu_);
   void Do(Job& job, PageStore::Mover* mover) LARDER_EXCLUDES(mu_);
   // Moves `count` blocks from number `first` on.
-  [[nodiscard]] static PageStore::Moved Step(const Job& job, size_t first, size_t count,
-                                             PageStore::Mover& mover);
+  [[nodiscard]] PageStore::Moved Step(const Job& job, size_t first, size_t count,
+                                      PageStore::Mover& mover) const;
+  [[nodiscard]] bool Voided(const Job& job) const;
   // Waits while loads are under way, at most yield_max.
   void Yield(const Job& job) LARDER_EXCLUDES(mu_);
   [[nodiscard]] JobId Add(std::shared_ptr<Job> job) LARDER_EXCLUDES(mu_);

@@ -47,11 +47,14 @@ class LoopbackStore::Copies final : public Mover {
     return {std::move(status)};
   }
   [[nodiscard]] Moved Store(std::span<const PagedPut> blocks, const ContentSpec&,
-                            std::chrono::milliseconds, const std::stop_token& stop) override {
+                            std::chrono::milliseconds, const std::stop_token& stop,
+                            PageReads* reads) override {
     std::vector<BlockStatus> status(blocks.size(), BlockStatus::kCancelled);
     for (size_t i = 0; i < blocks.size() && !stop.stop_requested(); ++i) {
       std::vector<std::byte> payload(store_.payload_bytes_);
+      if (reads != nullptr && !reads->Begin()) break;
       status[i] = Move(payload, blocks[i].pages, blocks[i].first_slot, /*load=*/false);
+      if (reads != nullptr) reads->End();
       if (status[i] != BlockStatus::kOk) continue;
       const LoopbackBlocks::Weather weather = store_.blocks_->weather();
       if (!weather.serves || !weather.keeps) {

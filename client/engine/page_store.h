@@ -63,10 +63,11 @@ class PageStore {
                                      std::chrono::milliseconds deadline,
                                      const std::stop_token& stop) = 0;
     // Stores blocks of a content; kOk and kDuplicate are successes.  PagedPut::content is ignored.
-    // When it returns, nothing reads the pages any more.
+    // When it returns, nothing reads the pages any more.  `reads` may be null; blocks whose pages
+    // it does not let be read are kCancelled, with a cause of OK.
     [[nodiscard]] virtual Moved Store(std::span<const PagedPut> blocks, const ContentSpec& content,
                                       std::chrono::milliseconds deadline,
-                                      const std::stop_token& stop) = 0;
+                                      const std::stop_token& stop, PageReads* reads) = 0;
     // The thread of this mover calls it about ten times a second while it has nothing to move.  The
     // mover then lets go of a session that is over, which cannot end before.
     virtual void Rest() {}

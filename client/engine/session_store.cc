@@ -8,6 +8,7 @@
 #include "cuda/paged_plan.h"
 #include "storage/clock.h"
 #include "storage/status_macros.h"
+#include "storage/time_left.h"
 
 namespace larder {
 
@@ -142,8 +143,8 @@ class SessionStore::Moves final : public Mover {
     return Took(std::move(status), blocks.size(), stop);
   }
   [[nodiscard]] Moved Store(std::span<const PagedPut> blocks, const ContentSpec& content,
-                            std::chrono::milliseconds deadline,
-                            const std::stop_token& stop) override {
+                            std::chrono::milliseconds deadline, const std::stop_token& stop,
+                            PageReads* reads) override {
     if (const absl::Status ready = Ready(); !ready.ok())
       return All(blocks.size(), BlockStatus::kFull, ready);
     const TimePoint until = SteadyNow() + deadline;
@@ -155,9 +156,9 @@ class SessionStore::Moves final : public Mover {
     for (const bool again : {false, true}) {
       if (const absl::Status known = Know(seed, content, until, again); !known.ok())
         return Took(known, blocks.size(), stop);
-      CallOptions options{.deadline = Left(until)};
+      CallOptions options{.deadline = AtLeastOne(MillisecondsLeft(until))};
       options.stop = stop;
-      moved = Took(cache_->Put(puts, nullptr, options), blocks.size(), stop);
+      moved = Took(cache_->Put(puts, nullptr, options, reads), blocks.size(), stop);
       if (std::ranges::count(moved.status, BlockStatus::kInvalid) == 0) break;
     }
     return moved;
@@ -189,16 +190,16 @@ class SessionStore::Moves final : public Mover {
                                  pages_.engine, pages_.payload, pages_.options));
     return absl::OkStatus();
   }
-  [[nodiscard]] static std::chrono::milliseconds Left(TimePoint until) {
-    return std::max(std::chrono::milliseconds(1),
-                    std::chrono::ceil<std::chrono::milliseconds>(until - SteadyNow()));
+  // A call that begins at its deadline ends by itself.
+  [[nodiscard]] static std::chrono::milliseconds AtLeastOne(std::chrono::milliseconds left) {
+    return std::max(left, std::chrono::milliseconds(1));
   }
   // Registers a content that this session may not know.
   [[nodiscard]] absl::Status Know(const Digest& seed, const ContentSpec& content, TimePoint until,
                                   bool again) {
     if (!again && known_.contains(seed)) return absl::OkStatus();
-    LARDER_RETURN_IF_ERROR(
-        live_->session->Register({&content, 1}, {}, {.deadline = Left(until)}).status());
+    const CallOptions options{.deadline = AtLeastOne(MillisecondsLeft(until))};
+    LARDER_RETURN_IF_ERROR(live_->session->Register({&content, 1}, {}, options).status());
     if (known_.size() >= kKnownMax) known_.clear();
     known_.insert(seed);
     return absl::OkStatus();
@@ -208,8 +209,9 @@ class SessionStore::Moves final : public Mover {
   }
   [[nodiscard]] Moved Took(absl::StatusOr<std::vector<BlockStatus>> status, size_t blocks,
                            const std::stop_token& stop) {
-    // A call that was stopped ends as if its deadline had passed.
-    if (stop.stop_requested()) {
+    // A call that was stopped ends as if its deadline had passed; one whose pages may not be read
+    // is Cancelled.
+    if (stop.stop_requested() || absl::IsCancelled(status.status())) {
       if (status.ok()) return {*std::move(status)};
       return All(blocks, BlockStatus::kCancelled, absl::OkStatus());
     }

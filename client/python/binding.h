@@ -25,7 +25,8 @@ using nb::literals::operator""_a;
 
 // Raises ValueError for InvalidArgument, LookupError for NotFound, TimeoutError for
 // DeadlineExceeded, ConnectionError for Unavailable, PermissionError for Unauthenticated and
-// PermissionDenied, RuntimeError for every other code.
+// PermissionDenied, RuntimeError for every other code.  The exception's attribute `code` is the
+// status code, such as "RESOURCE_EXHAUSTED".
 [[noreturn]] void Raise(const absl::Status& status);
 inline void OrRaise(const absl::Status& status) {
   if (!status.ok()) Raise(status);
@@ -41,7 +42,10 @@ void BindPlan(nb::module_& module);
 void BindRequests(nb::module_& module);
 void BindScheduler(nb::module_& module);
 void BindPages(nb::module_& module);
+void BindSpecs(nb::module_& module);
+void BindSession(nb::module_& module);
 void BindClient(nb::module_& module);
+void BindRestorer(nb::module_& module);
 void BindEngine(nb::module_& module);
 
 }  // namespace larder::python

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "client/python/binding.h"
@@ -50,10 +51,45 @@ std::vector<T> ValuesOf(nb::handle object) {
 
 inline nb::bytes Packed(const void* data, size_t bytes) { return nb::bytes(data, bytes); }
 
-// Token ids or page numbers: a buffer of 32-bit values, or any sequence of ints.
+// Returns whether a buffer can be read as packed 32-bit values: bytes, or integers of 32 bits.
+inline bool IsPacked32(nb::handle object) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_FORMAT | PyBUF_ND) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  const std::string_view format = view.format == nullptr ? "B" : view.format;
+  const bool bytes = view.itemsize == 1 && format.find_first_of("Bc") != std::string_view::npos &&
+                     (PyBytes_Check(object.ptr()) || PyByteArray_Check(object.ptr()) ||
+                      PyMemoryView_Check(object.ptr()));
+  const bool numbers = view.itemsize == 4 && format.find_first_of("iIlL") != std::string_view::npos;
+  PyBuffer_Release(&view);
+  return bytes || numbers;
+}
+
+// Token ids or page numbers: bytes of packed 32-bit values, or any sequence or array of integers.
+// Raises ValueError for anything else.
 inline std::vector<uint32_t> NumbersOf(nb::handle object) {
-  if (PyObject_CheckBuffer(object.ptr()) != 0) return ValuesOf<uint32_t>(object);
-  return nb::cast<std::vector<uint32_t>>(object);
+  if (IsPacked32(object)) return ValuesOf<uint32_t>(object);
+  std::vector<uint32_t> numbers;
+  if (!nb::try_cast(object, numbers)) {
+    Raise(absl::InvalidArgumentError(
+        "token ids and page numbers must be a sequence of ints from 0 to 2**32 - 1, or bytes of "
+        "32-bit values"));
+  }
+  return numbers;
+}
+
+// Names of blocks: bytes with 16 for each, or any sequence of digests.  Raises ValueError for
+// anything else.
+inline std::vector<Digest> DigestsOf(nb::handle object) {
+  if (PyObject_CheckBuffer(object.ptr()) != 0) return ValuesOf<Digest>(object);
+  std::vector<Digest> digests;
+  if (!nb::try_cast(object, digests)) {
+    Raise(absl::InvalidArgumentError(
+        "digests must be a sequence of bytes of length 16, or bytes with 16 for each"));
+  }
+  return digests;
 }
 
 }  // namespace larder::python

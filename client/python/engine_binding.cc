@@ -7,7 +7,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
-#include <atomic>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -17,18 +16,11 @@
 #include "client/engine/token_chain.h"
 #include "client/python/buffer.h"
 #include "client/python/pages.h"
+#include "client/python/session.h"
 #include "cuda/device.h"
 
 namespace larder::python {
 namespace {
-
-std::chrono::milliseconds Milliseconds(double seconds, const char* name, double most) {
-  if (!(seconds >= 0) || seconds > most) {
-    Raise(absl::InvalidArgumentError(std::string(name) + " must be 0 to " +
-                                     std::to_string(static_cast<int>(most)) + " seconds"));
-  }
-  return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(seconds * 1e3)));
-}
 
 // ---- a request's chain
 
@@ -85,6 +77,12 @@ void BindChain(nb::module_& module) {
            "of whole blocks.  Releases the GIL while it hashes.")
       .def_prop_ro("blocks", &PyChain::Blocks)
       .def_prop_ro("tokens_known", &PyChain::Known)
+      .def_prop_ro(
+          "steps",
+          [](const PyChain& self) {
+            return Packed(self.steps().data(), self.steps().size_bytes());
+          },
+          "16 bytes, a digest, for every 16 tokens (Session.promise).")
       .def(
           "digests",
           [](const PyChain& self, size_t first, size_t last) {
@@ -105,6 +103,19 @@ void BindChain(nb::module_& module) {
 
 // ---- the cache
 
+// A StoreFence over a buffer, which it keeps.
+struct PyStoreFence {
+  explicit PyStoreFence(nb::handle memory)
+      : buffer(memory, /*writable=*/true), fence(Checked(buffer.bytes())) {}
+  static std::span<std::byte> Checked(std::span<std::byte> bytes) {
+    if (bytes.size() < StoreFence::kBytes || reinterpret_cast<uintptr_t>(bytes.data()) % 8 != 0)
+      Raise(absl::InvalidArgumentError("a fence needs 24 bytes or more, aligned to 8"));
+    return bytes;
+  }
+  const Buffer buffer;
+  StoreFence fence;
+};
+
 class PyEngineCache {
  public:
   struct Options {
@@ -112,7 +123,7 @@ class PyEngineCache {
     EngineCache::Options cache;
     std::optional<Pages> pages;
     size_t own_variant = 0;
-    nb::object stores_ended;
+    nb::object store_fence;
   };
   explicit PyEngineCache(Options options) {
     if (options.pages) {
@@ -124,12 +135,9 @@ class PyEngineCache {
                                                 .payload = std::move(options.pages->payload),
                                                 .variant = options.own_variant};
     }
-    if (!options.stores_ended.is_none()) {
-      stores_ended_ = std::make_unique<Buffer>(options.stores_ended, /*writable=*/true);
-      const std::span<std::byte> bytes = stores_ended_->bytes();
-      if (bytes.size() < 8 || reinterpret_cast<uintptr_t>(bytes.data()) % 8 != 0)
-        Raise(absl::InvalidArgumentError("stores_ended must have 8 aligned bytes"));
-      options.cache.stores_ended = reinterpret_cast<std::atomic<uint64_t>*>(bytes.data());
+    if (!options.store_fence.is_none()) {
+      fence_ = std::make_unique<PyStoreFence>(options.store_fence);
+      options.cache.fence = &fence_->fence;
     }
     auto store = OrRaise(SessionStore::Make(std::move(options.store)));
     store_ = store.get();
@@ -154,7 +162,7 @@ class PyEngineCache {
 
  private:
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Buffer> stores_ended_;
+  std::unique_ptr<PyStoreFence> fence_;
   SessionStore* store_ = nullptr;  // cache_ owns it
   std::shared_ptr<EngineCache> cache_;
 };
@@ -228,7 +236,7 @@ auto Unlocked(const PyEngineCache& self, Call&& call) {
 
 JobId BeginLoad(const PyEngineCache& self, nb::handle digests, nb::handle pages, LeaseId promise,
                 double deadline_s) {
-  LoadJob job{.digests = ValuesOf<Digest>(digests),
+  LoadJob job{.digests = DigestsOf(digests),
               .pages = NumbersOf(pages),
               .promise = promise,
               .deadline = Milliseconds(deadline_s, "deadline_s", 600)};
@@ -236,13 +244,15 @@ JobId BeginLoad(const PyEngineCache& self, nb::handle digests, nb::handle pages,
 }
 
 JobId BeginStore(const PyEngineCache& self, const ContentSpec& content, const Digest& parent,
-                 nb::handle digests, nb::handle tokens, nb::handle pages, double deadline_s) {
+                 nb::handle digests, nb::handle tokens, nb::handle pages, double deadline_s,
+                 uint64_t order) {
   StoreJob job{.content = std::make_shared<const ContentSpec>(content),
                .parent = parent,
-               .digests = ValuesOf<Digest>(digests),
+               .digests = DigestsOf(digests),
                .tokens = NumbersOf(tokens),
                .pages = NumbersOf(pages),
-               .deadline = Milliseconds(deadline_s, "deadline_s", 600)};
+               .deadline = Milliseconds(deadline_s, "deadline_s", 600),
+               .order = order};
   return Unlocked(self, [&](EngineCache& cache) { return cache.BeginStore(std::move(job)); });
 }
 
@@ -293,9 +303,11 @@ void BindCalls(nb::class_<PyEngineCache>& cls) {
            "Loads blocks (16 bytes each) into pages (numbers).  Returns a job, which poll returns "
            "when it has ended, at the latest soon after the deadline.")
       .def("begin_store", &BeginStore, nb::kw_only(), "content"_a, "parent"_a, "digests"_a,
-           "tokens"_a, "pages"_a, "deadline_s"_a = 10.0,
+           "tokens"_a, "pages"_a, "deadline_s"_a = 10.0, "order"_a = 0,
            "Stores consecutive blocks of a chain.  The pages must not change before the job has "
-           "ended.  A store that does not fit into the queue ends at once, with FULL.")
+           "ended.  A store that does not fit into the queue ends at once, with FULL.  order: its "
+           "number "
+           "in the StoreFence; 0 cannot be voided.")
       .def(
           "cancel",
           [](const PyEngineCache& self, JobId job, bool wait) {
@@ -315,6 +327,25 @@ void BindCalls(nb::class_<PyEngineCache>& cls) {
           "Returns the jobs that have ended and that no earlier call returned.");
 }
 
+void BindFence(nb::module_& module) {
+  nb::class_<PyStoreFence>(
+      module, "StoreFence",
+      "By which the process that orders stores knows when another one does not read their pages "
+      "any more, although no message comes (client/engine/store_fence.h).  memory: a writable "
+      "buffer of 24 bytes or more, aligned to 8, all 0 at first, which both processes map; "
+      "EngineCache(store_fence=) takes it in the process that stores.")
+      .def(nb::init<nb::handle>(), "memory"_a)
+      .def(
+          "void", [](PyStoreFence& self, uint64_t last) { self.fence.Void(last); }, "last_order"_a,
+          "Stores with numbers up to this one begin to read no pages any more, and end, CANCELLED.")
+      .def_prop_ro(
+          "reads", [](const PyStoreFence& self) { return self.fence.Reads(); },
+          "Whether pages are being read.  False after `void`: nothing reads pages of those stores.")
+      .def_prop_ro(
+          "ended", [](const PyStoreFence& self) { return self.fence.ended(); },
+          "How many stores have ended.");
+}
+
 void BindCache(nb::module_& module) {
   nb::class_<PyEngineCache> cls(
       module, "EngineCache",
@@ -331,7 +362,7 @@ void BindCache(nb::module_& module) {
             const std::string& tenant, std::optional<Pages> pages, size_t own_variant,
             uint32_t loaders, uint32_t storers, size_t load_blocks, size_t store_blocks,
             size_t step_blocks, uint32_t copy_threads, double lookup_patience_s,
-            double promise_life_s, nb::object stores_ended) {
+            double promise_life_s, nb::object store_fence) {
            PyEngineCache::Options options;
            SessionKeeper::Options& keeper = options.store.keeper;
            keeper.client.socket_dir = socket_dir;
@@ -351,16 +382,15 @@ void BindCache(nb::module_& module) {
                Milliseconds(lookup_patience_s, "lookup_patience_s", 600);
            options.pages = std::move(pages);
            options.own_variant = own_variant;
-           options.stores_ended = std::move(stores_ended);
+           options.store_fence = std::move(store_fence);
            new (self) PyEngineCache(std::move(options));
          },
          nb::kw_only(), "engine_id"_a, "variants"_a, "role"_a = "both", "rank"_a = 0,
          "socket_dir"_a = "", "tenant"_a = "", "pages"_a = nb::none(), "own_variant"_a = 0,
          "loaders"_a = 1, "storers"_a = 1, "load_blocks"_a = 65'536, "store_blocks"_a = 8'192,
          "step_blocks"_a = 64, "copy_threads"_a = 1, "lookup_patience_s"_a = 0.2,
-         "promise_life_s"_a = 60.0, "stores_ended"_a = nb::none(),
-         "stores_ended, if given, is a writable buffer of 8 aligned bytes that counts stores which "
-         "have ended; it may be shared with another process.")
+         "promise_life_s"_a = 60.0, "store_fence"_a = nb::none(),
+         "store_fence: the memory of a StoreFence, if one is wanted.")
       .def_prop_ro(
           "state",
           [](const PyEngineCache& self) {
@@ -378,13 +408,9 @@ void BindCache(nb::module_& module) {
 }  // namespace
 
 void BindEngine(nb::module_& module) {
-  nb::enum_<Tier>(module, "Tier")
-      .value("DEVICE", Tier::kDevice)
-      .value("HOST", Tier::kHost)
-      .value("DISK", Tier::kDisk)
-      .value("REMOTE", Tier::kRemote);
   BindChain(module);
   BindResults(module);
+  BindFence(module);
   BindCache(module);
 }
 

@@ -26,8 +26,10 @@ PyObject* ExceptionOf(absl::StatusCode code) {
 }  // namespace
 
 void Raise(const absl::Status& status) {
-  const std::string sentence(status.message());
-  PyErr_SetString(ExceptionOf(status.code()), sentence.c_str());
+  const std::string sentence(status.message()), code(absl::StatusCodeToString(status.code()));
+  nb::object exception = nb::handle(ExceptionOf(status.code()))(sentence);
+  exception.attr("code") = code;
+  PyErr_SetObject(exception.type().ptr(), exception.ptr());
   throw nb::python_error();
 }
 
@@ -45,4 +47,5 @@ NB_MODULE(_core, module) {
   larder::python::BindPages(module);
   larder::python::BindClient(module);
   larder::python::BindEngine(module);
+  larder::python::BindRestorer(module);
 }

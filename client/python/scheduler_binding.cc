@@ -14,7 +14,7 @@ std::unique_ptr<Policy> PolicyOf(const std::string& name) {
       "no such policy; give finish_first, algorithm_one, oldest_first or take_turns"));
 }
 
-void BindSpecs(nb::module_& module) {
+void BindStages(nb::module_& module) {
   nb::class_<EngineTraits>(module, "EngineTraits", "What the engine can do.")
       .def(
           "__init__",
@@ -170,7 +170,7 @@ std::vector<Decision> TraceOf(const Scheduler& self) {
 }  // namespace
 
 void BindRequests(nb::module_& module) {
-  BindSpecs(module);
+  BindStages(module);
   nb::class_<RequestSpec>(
       module, "RequestSpec",
       "A restore.  tokens is the number of tokens of the prefix, which is whole blocks.  No load "

@@ -119,8 +119,11 @@ class SessionCore {
     return promises_.Find(promise);
   }
   void EndPromise(LeaseId promise);
-  // Takes in what has arrived, without waiting (PendingCalls::Poll).
-  void Poll() { calls_.Poll(); }
+  // Takes in what has arrived, without waiting (PendingCalls::Poll).  In a forked child it does
+  // nothing, because what arrives is the parent's.
+  void Poll() {
+    if (!in_child()) calls_.Poll();
+  }
 
   // Returns the largest number of bytes that NoteBlock was given for this variant, or 0.
   [[nodiscard]] uint64_t LargestBlock(uint32_t variant) const LARDER_EXCLUDES(mu_);

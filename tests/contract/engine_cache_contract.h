@@ -2,6 +2,7 @@
 // provides an EngineWorld, and its test instantiates EngineCacheContract.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -188,6 +189,8 @@ class EngineCacheContract : public ::testing::TestWithParam<EngineRoad> {
   EnginePages pages_;
   std::set<JobId> told_;
   std::vector<JobResult> results_;
+  alignas(8) std::array<std::byte, StoreFence::kBytes> fence_memory_{};
+  StoreFence fence_{fence_memory_};
   std::unique_ptr<EngineCache> cache_;
 };
 
@@ -263,15 +266,51 @@ TEST_P(EngineCacheContract, AJobEndsAtItsDeadline) {
 }
 
 TEST_P(EngineCacheContract, TheCountOfEndedStoresTellsWhenPagesAreFree) {
-  std::atomic<uint64_t> ended = 0;
   EngineCache::Options options;
-  options.stores_ended = &ended;
+  options.fence = &fence_;
   ASSERT_NO_FATAL_FAILURE(Make(options));
   for (uint32_t i = 0; i < 20; ++i)
     (void)cache_->BeginStore(StoresOf(ChainOf(200 + i, 4), 200 + i, 4 * i));
-  EXPECT_TRUE(Eventually([&] { return ended == 20; })) << ended;
+  EXPECT_TRUE(Eventually([&] { return fence_.ended() == 20; })) << fence_.ended();
   EXPECT_EQ(cache_->Poll().size(), 20u);
-  cache_.reset();
+  EXPECT_FALSE(fence_.Reads());
+}
+
+// Once stores are voided and nothing reads, their pages are the engine's again: whatever it writes
+// there is stored under no name, although the stores go on.
+TEST_P(EngineCacheContract, VoidedStoresReadNoPages) {
+  std::mt19937 random(testing::TestSeed());
+  EngineCache::Options options;
+  options.fence = &fence_;
+  options.step_blocks = 2;
+  ASSERT_NO_FATAL_FAILURE(Make(options));
+  uint64_t order = 0;
+  for (uint32_t round = 0; round < testing::Scaled(200); ++round) {
+    const uint32_t text = 10'000 + round;
+    const TokenChain chain = ChainOf(text, 12);
+    StoreJob job = StoresOf(chain, text);
+    job.order = ++order;
+    const JobId id = cache_->BeginStore(job);
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
+    fence_.Void(order);
+    while (fence_.Reads()) std::this_thread::yield();
+    for (uint32_t page = 0; page < 12; ++page) pages_.Fill(page, 77'777);
+    const JobResult stored = Await(id);
+    const EngineCache::Found found = Find(chain);
+    const auto blocks = static_cast<uint32_t>(found.tokens.value() / kBlockTokens);
+    if (blocks > 0) {
+      (void)Await(cache_->BeginLoad(LoadsOf(chain, 0, blocks, 40, found.promise)));
+      for (uint32_t b = 0; b < blocks; ++b) ASSERT_TRUE(IsRight(40 + b, text, b)) << round;
+    }
+    for (const BlockStatus status : stored.status)
+      EXPECT_TRUE(status == BlockStatus::kOk || status == BlockStatus::kCancelled);
+    EXPECT_EQ(stored.cause, absl::OkStatus());
+  }
+  StoreJob late = StoresOf(ChainOf(9'999, 4), 9'999);
+  late.order = order;  // voided before it began
+  EXPECT_EQ(Await(cache_->BeginStore(late)).status, std::vector(4, BlockStatus::kCancelled));
+  late.order = order + 1;
+  EXPECT_EQ(Await(cache_->BeginStore(late)).status, std::vector(4, BlockStatus::kOk));
 }
 
 TEST_P(EngineCacheContract, ALookupCountsWhatLiesBehindTheFirstTokenOnly) {

@@ -6,12 +6,15 @@
 // LARDER_TEST_SEED replays a run.
 #include <deque>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <thread>
 
 #include "client/device_imports.h"
+#include "client/paged_cache.h"
 #include "gtest/gtest.h"
+#include "storage/clock.h"
 #include "tests/e2e/support/child_engine.h"
 #include "tests/e2e/support/daemon_process.h"
 #include "tests/e2e/support/nothing_left.h"
@@ -41,6 +44,71 @@ TEST(PagedCacheTest, EveryLayoutIsReadRightInEveryMode) {
     }
   }
   EXPECT_EQ(daemon.Metric("larder_blocks_damaged_total{tier=\"host\"}"), 0);
+}
+
+// Blocks that do not fit into the buffer together are moved part by part.  The parts share one
+// deadline, which is far too short for all of them, but long enough for each.
+TEST(PagedCacheTest, PartsOfABatchShareItsDeadline) {
+  constexpr uint32_t kBlocks = 1'000, kTokens = 16, kBytes = 64 << 10;
+  constexpr std::chrono::milliseconds kDeadline(20);
+  DaemonProcess daemon({"--pool", "128MiB", "--slab", "16MiB"});
+  ASSERT_TRUE(daemon.serves()) << daemon.errors();
+  const auto opened = OpenDevice(DeviceWish::kHost);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const auto memory = opened->device->Allocate(ByteCount(kBlocks * kBytes)).value();
+  const auto client = Client::Connect({.socket_dir = daemon.folder()->path()}).value();
+  const auto session =
+      client
+          ->Attach(
+              {.engine_id = "e", .write_mode = WriteMode::kStream, .device = opened->device.get()})
+          .value();
+  ContentSpec content;
+  content.model = "m";
+  VariantSpec spec;
+  spec.dtype = "u8";
+  spec.layout = "opaque/1";
+  spec.block_tokens = kTokens;
+  spec.layers = 1;
+  const VariantHandle variant = session->Register({&content, 1}, {&spec, 1}).value().front();
+  constexpr uint32_t kRow = kBytes / kTokens;
+  const PagedLayout pages{.layers = 1,
+                          .planes = 1,
+                          .heads = 1,
+                          .row_bytes = kRow,
+                          .page_tokens = kTokens,
+                          .pages = kBlocks,
+                          .page_stride = kBytes,
+                          .token_stride = kRow,
+                          .head_stride = kRow,
+                          .bases = {memory->address()}};
+  const PayloadLayout payload{
+      .block_tokens = kTokens, .order = RowOrder::kTokenHead, .table = UniformTable(1, kBytes)};
+  PagedCacheOptions one_block_at_a_time;
+  one_block_at_a_time.staging_bytes = ByteCount(4 * (kBytes + kPageBytes));
+  const auto cache =
+      PagedCache::Make(*session, *opened->device, variant, pages, payload, one_block_at_a_time)
+          .value();
+  std::vector<uint32_t> tokens(kBlocks * kTokens), numbers(kBlocks);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const Digest seed = session->Seed(content);
+  const std::vector<Digest> chain = Chain(seed, tokens);
+  std::vector<PagedPut> puts;
+  std::vector<PagedGet> gets;
+  for (uint32_t b = 0; b < kBlocks; ++b) {
+    puts.push_back({.digest = chain[b],
+                    .parent = b == 0 ? seed : chain[b - 1],
+                    .tokens = std::span(tokens).subspan(b * kTokens, kTokens),
+                    .pages = {&numbers[b], 1}});
+    gets.push_back({.digest = chain[b], .pages = {&numbers[b], 1}});
+  }
+  const auto late = cache->Put(puts, nullptr, {.deadline = kDeadline});
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late.status())) << late.status();
+  const auto put = cache->Put(puts);
+  ASSERT_TRUE(put.ok()) << put.status();
+  const auto load = cache->Load(std::span(gets).first(PagedCache::kLoadBlocksMax), {0, 1}, nullptr,
+                                {.deadline = kDeadline});
+  EXPECT_TRUE(absl::IsDeadlineExceeded(load.status())) << load.status();
 }
 
 TEST(PagedCacheTest, EnginesThatAreKilledLeaveNothingHeld) {

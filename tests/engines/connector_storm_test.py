@@ -19,10 +19,13 @@ from kvlarder.vllm.config import Config  # noqa: E402
 from kvlarder.vllm.scheduler import SchedulerSide  # noqa: E402
 from kvlarder.vllm.worker import WorkerSide  # noqa: E402
 from larderd import Larderd  # noqa: E402
-from simulated_vllm import BLOCK, Engine, Request  # noqa: E402
+from simulated_vllm import BLOCK, Engine, Request, WrongBytes  # noqa: E402
 
 SCALE = float(os.environ.get("LARDER_TEST_SCALE", "0.1"))
 SEED = int(os.environ.get("LARDER_TEST_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
+
+
+HANGS = {"drain_ms": 20, "store_timeout_ms": 60_000, "patience_ms": 5}  # for a daemon that hangs while stores are under way
 
 
 def scaled(count):
@@ -48,6 +51,7 @@ class World(unittest.TestCase):
         self.daemon = Larderd(sys.argv[1], "--pool", "64MiB")
         self.addCleanup(lambda: self.daemon.end())
         self.daemon.await_pool()
+        self.hung_prompts = []
 
     def engine(self, **more):
         extra = {"socket_dir": self.daemon.socket_dir, "drain_ms": 1000, "store_pin_fraction": 0.5, **more.pop("extra", {})}
@@ -95,14 +99,43 @@ class World(unittest.TestCase):
         print(f"{self.id().split('.')[-1]}: {begun} requests, {engine.steps} steps, {engine.preempted} preempted, "
               f"{engine.loaded} tokens loaded, {engine.recomputed} computed because a load failed")  # fmt: skip
 
-    def stored_is_right(self, engine, requests=40):
+    def reset_while_the_daemon_hangs(self, engine):
+        """Returns whether stores were under way.  The requests end."""
+        texts = Texts(f"{SEED}, {engine.steps}")
+        for number in range(4):
+            prompt = texts.prompt() + texts.prompt()
+            self.hung_prompts.append(prompt)
+            engine.add(Request(f"hung{engine.steps}-{number}", prompt, 20))
+        while len(engine.running) < 2 or engine.side._loading:
+            engine.step()
+            time.sleep(0.001)
+        self.daemon.stop()
+        try:
+            until = time.monotonic() + 10
+            while not engine.side.open[2] and engine.busy and time.monotonic() < until:
+                engine.step()
+            hung = engine.side.open[2]
+            loaded = any(request.blocks for request in engine.waiting)  # as with any connector, these are not preempted
+            emptied = engine.reset_prefix_cache(running=True, connector=False)
+            for kv in [kv for rank in engine.ranks for kv in rank.kv if emptied]:
+                kv[:] = 77  # all pages are the engine's again, to compute other blocks on
+        finally:
+            self.daemon.go_on()
+        time.sleep(0.02)  # stores go on now, if they may, before the pages have blocks again
+        self.assertTrue(emptied or loaded, f"{hung} blocks were being stored")
+        self.finish(engine)
+        return bool(hung and emptied)
+
+    def stored_is_right(self, engine, prompts=None):
         """Other requests, on another engine with the same names, load what was stored; each page is checked."""
         reader = self.engine(blocks=200, ranks=len(engine.ranks), shards=engine.facts.shards, local=False)
         reader.contents, reader.side._contents = engine.contents, engine.side._contents
         reader.weights = engine.weights
         texts = Texts(SEED)
-        for number in range(requests):
+        for number in range(40):
             reader.add(Request(f"reader{number}", texts.prompt(), 1, texts.random.choice((None, None, "a"))))
+        for number, prompt in enumerate(prompts or ()):
+            reader.add(Request(f"again{number}", prompt, 1))
         self.finish(reader)
         return reader.loaded
 
@@ -134,6 +167,15 @@ class Storm(World):
     def test_resets(self):
         engine = self.engine(blocks=60, running_max=6)
         self.storm(engine, scaled(2_000), reset=0.05, abort=0.02)
+
+    def test_resets_while_the_daemon_hangs(self):
+        """Stores that cannot end do not keep vLLM from emptying its cache, and store nothing of what it computes then."""
+        engine = self.engine(blocks=90, running_max=6, ranks=2, shards=2, extra=HANGS)
+        hung = sum(self.reset_while_the_daemon_hangs(engine) for _ in range(scaled(100)))
+        self.nothing_held(engine)
+        self.assertGreater(hung, 0)
+        print(f"{hung} resets while stores hung")
+        self.assertGreater(self.stored_is_right(engine, self.hung_prompts), 0)
 
     def test_two_ranks(self):
         engine = self.engine(blocks=60, ranks=2, shards=2, running_max=6, late_reports=0.4)
@@ -262,6 +304,17 @@ class Harm(World):
 
     def test_a_promise_that_is_never_let_go(self):
         self.harmed(SchedulerSide, "_end_lookup", lambda self, request: setattr(request, "lookup", 0))
+
+    def test_a_fence_that_does_not_hold(self):
+        """Blocks are let go while stores go on to read them."""
+        open_fence = unittest.mock.MagicMock(ended=1 << 60)
+        with unittest.mock.patch("kvlarder.vllm.worker.SharedFence.opened", lambda path: open_fence):
+            engine = self.engine(blocks=90, running_max=6, extra=HANGS)
+            with self.assertRaises(WrongBytes):
+                for _ in range(5):
+                    hung = sum(self.reset_while_the_daemon_hangs(engine) for _ in range(10))
+                    print(f"{hung} resets while stores hung")
+                    self.stored_is_right(engine, self.hung_prompts)
 
     def test_an_old_generation(self):
         self.harmed(SchedulerSide, "reset", lambda self, clean: None)

@@ -22,7 +22,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "pyth
 import kvlarder  # noqa: E402
 import numpy  # noqa: E402
 from kvlarder import weights  # noqa: E402
-from kvlarder.vllm import engine_facts, names, pages, stats  # noqa: E402
+from kvlarder.vllm import engine_facts, names, pages, stats, versions  # noqa: E402
 from kvlarder.vllm.config import Config  # noqa: E402
 from larderd import Larderd  # noqa: E402
 from simulated_vllm import BLOCK, Engine, Lora, Request, Tensor, facts  # noqa: E402
@@ -73,11 +73,17 @@ def metric_rows():
         yield f"| `{stats.metric_name(name)}` | histogram, seconds | {text} |"
 
 
+def version_rows():
+    yield from ("| vLLM | Python | where |", "|---|---|---|")
+    for package, version, python, where in versions.TESTED:
+        yield f"| {package} {version} | {python} | {where} |"
+
+
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "engines" / "vllm.md"
 
 
 def page_with_tables(text):
-    for name, rows in (("options", option_rows()), ("metrics", metric_rows())):
+    for name, rows in (("versions", version_rows()), ("options", option_rows()), ("metrics", metric_rows())):
         begin, end = f"<!-- {name}: made by tests/engines/connector_test.py --write -->\n", f"<!-- {name} end -->"
         before, rest = text.split(begin)
         text = before + begin + "\n".join(rows) + "\n" + end + rest.split(end)[1]
@@ -88,6 +94,11 @@ class Docs(unittest.TestCase):
     def test_the_tables_are_up_to_date(self):
         text = PAGE.read_text(encoding="utf-8")
         self.assertEqual(text, page_with_tables(text), "run connector_test.py LARDERD --write")
+
+    def test_the_pinned_version_is_the_tested_one(self):
+        pinned = (PAGE.parents[2] / "deploy" / "vllm-requirements.txt").read_text(encoding="utf-8")
+        package, version = versions.TESTED[0][:2]
+        self.assertIn(f"\n{package}=={version}\n", pinned)
 
 
 class Imports(unittest.TestCase):

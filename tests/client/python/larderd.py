@@ -52,6 +52,7 @@ class Larderd:
 
     def end(self):
         self.process.terminate()
+        self.go_on()  # a stopped process would never end
         self.process.wait()
         self.folder.cleanup()
 

@@ -2,6 +2,8 @@
 
 import inspect
 
+from kvlarder.vllm import versions
+
 try:
     import vllm
     from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # noqa: F401
@@ -19,7 +21,7 @@ try:
     from vllm.logger import init_logger
     from vllm.v1.metrics.cache_hit_source import CacheHitSource  # noqa: F401
 except ImportError as error:
-    raise ImportError(f"kvlarder.vllm needs vLLM 0.32 ({error}); docs/engines/vllm.md has the table of versions") from error
+    raise ImportError(f"kvlarder.vllm needs a vLLM that it was tested with, {versions.described()} ({error})") from error
 
 logger = init_logger("vllm.larder")
 
@@ -77,7 +79,7 @@ def check(base=KVConnectorBase_V1):
     if found:
         raise ImportError(
             f"kvlarder.vllm does not fit vLLM {vllm.__version__}: its KVConnectorBase_V1 {'; '.join(found)}. "
-            "It was tested with 0.32.0; docs/engines/vllm.md has the table of versions"
+            f"It was tested with {versions.described()}"
         )
 
 

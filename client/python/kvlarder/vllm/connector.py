@@ -166,7 +166,7 @@ class LarderConnector(api.KVConnectorBase_V1):
 
     def get_handshake_metadata(self):
         hello = self._worker.hello()
-        return Hello(hello.rank, hello.layout, hello.layers, hello.block_bytes, hello.counter)
+        return Hello(hello.rank, hello.layout, hello.layers, hello.block_bytes, hello.fence)
 
     def bind_connector_metadata(self, connector_metadata):
         super().bind_connector_metadata(connector_metadata)

@@ -24,6 +24,7 @@ class Store(typing.NamedTuple):
     tokens: bytes
     pages: bytes
     deadline_s: float
+    order: int  # in the kvlarder.StoreFence of each rank
 
 
 class Ended(typing.NamedTuple):
@@ -63,4 +64,4 @@ class Hello:
     layout: str
     layers: int
     block_bytes: int
-    counter: str  # path of the 8 bytes that count its ended stores
+    fence: str  # path of the memory of its kvlarder.StoreFence

@@ -26,6 +26,7 @@ DISK = kvlarder.Tier.DISK.value
 LOAD_MOST_S = 60.0  # the longest time that a request waits for a load
 STORE_BLOCKS_MAX = 64  # in one job
 FREES_SOON_S = 0.1
+READS_MOST_S = 1.0  # copying one part of a store takes milliseconds
 
 
 class Request:
@@ -92,7 +93,7 @@ class SchedulerSide:
         self._requests, self._jobs = {}, {}
         self._last_job = 0
         self._writers = sum(facts.writes(rank) for rank in range(facts.ranks))
-        self._counters = [worker.SharedCount.opened(hello.counter) for hello in hellos if facts.writes(hello.rank)]
+        self._fences = [worker.SharedFence.opened(hello.fence) for hello in hellos if facts.writes(hello.rank)]
         self._stores_ordered = 0
         self._pool = None
         self._step = metadata.Step()
@@ -279,23 +280,32 @@ class SchedulerSide:
             self._log.info("vLLM's own cache is empty: blocks are stored in Larder again")
 
     def drain(self):
-        """Waits until the stores under way have read their blocks, at most drain_ms, and lets go of the blocks.  For
-        resetting vLLM's own cache between two steps, when no report comes."""
-        until = self._clock() + self._config.drain_ms / 1e3
+        """Lets go of the blocks of stores.  For resetting vLLM's own cache between two steps, when no report comes.
+
+        Waits until the stores have ended, at most drain_ms; those that have not ended by then, for example because the
+        daemon does not answer, are given up, and it waits until they read no blocks any more.
+        """
         stores = [number for number, job in self._jobs.items() if not job.load and job.pages]
-        if not stores or None in self._counters:
+        if not stores or None in self._fences:
             return
-        while any(int.from_bytes(count[:8], "little") < self._stores_ordered for count in self._counters):
-            if self._clock() >= until:
-                self._log.warning(
-                    "%d blocks are still being stored after %d ms, so vLLM's prefix cache cannot be reset now",
-                    self._pinned,
-                    self._config.drain_ms,
-                )
+        wait_s = self._config.drain_ms / 1e3
+        if not self._eventually(lambda: all(fence.ended >= self._stores_ordered for fence in self._fences), wait_s):
+            for fence in self._fences:
+                fence.void(self._stores_ordered)
+            if not self._eventually(lambda: not any(fence.reads for fence in self._fences), READS_MOST_S):
+                self._log.warning("%d blocks are still being stored, so vLLM's prefix cache cannot be reset now", self._pinned)
                 return
-            time.sleep(0.001)
         for number in stores:
             self._unpin(self._jobs[number])
+
+    def _eventually(self, true, seconds):
+        """Waits for something, at most so long.  Returns whether it has happened."""
+        until = self._clock() + seconds
+        while not true():
+            if self._clock() >= until:
+                return False
+            time.sleep(0.001)
+        return True
 
     # ---- the rest
 
@@ -451,6 +461,7 @@ class SchedulerSide:
                 tokens=request.chain.tokens(first, last),
                 pages=array.array("I", pages).tobytes(),
                 deadline_s=self._config.store_timeout_ms / 1e3,
+                order=self._stores_ordered,
             )
         )
 

@@ -30,23 +30,24 @@ def variants_of(facts, layout, layers):
     ]
 
 
-class SharedCount:
-    """8 bytes that a worker counts in and its scheduler reads.  They are gone with the worker, however it ends."""
+class SharedFence:
+    """The memory of a kvlarder.StoreFence that a worker shares with its scheduler.  It is gone with the worker, however
+    that ends."""
 
     def __init__(self):
-        self._fd = os.memfd_create("larder-stores-ended", os.MFD_CLOEXEC)
+        self._fd = os.memfd_create("larder-store-fence", os.MFD_CLOEXEC)
         os.ftruncate(self._fd, mmap.PAGESIZE)
         self.memory = mmap.mmap(self._fd, mmap.PAGESIZE)
         self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
 
     @staticmethod
     def opened(path):
-        """Returns the memory of another process's count, or None if this user may not open it."""
+        """Returns the fence of another process, or None if this user may not open it."""
         try:
-            if not os.readlink(path).startswith("/memfd:larder-stores-ended"):
+            if not os.readlink(path).startswith("/memfd:larder-store-fence"):
                 return None
-            with open(path, "rb") as file:
-                return mmap.mmap(file.fileno(), mmap.PAGESIZE, access=mmap.ACCESS_READ)
+            with open(path, "r+b") as file:
+                return kvlarder.StoreFence(mmap.mmap(file.fileno(), mmap.PAGESIZE))
         except (OSError, ValueError):
             return None
 
@@ -56,7 +57,7 @@ class WorkerSide:
         """pages: what pages.describe returned; log: has info() and warning()."""
         self._config, self._facts, self._log = config, facts, log
         self._collector, self._pages, self._rank = collector, pages, rank
-        self._count = SharedCount()
+        self._fence = SharedFence()
         self._requests = {}  # load job: (request, its pages)
         self._jobs = {}  # job of the scheduler by job of the cache, of jobs that have not ended
         self._stores = []  # ordered by this step, not begun yet
@@ -77,12 +78,12 @@ class WorkerSide:
             store_blocks=config.store_queue_blocks,
             step_blocks=config.step_blocks,
             copy_threads=config.copy_threads,
-            stores_ended=self._count.memory,
+            store_fence=self._fence.memory,
         )
 
     def hello(self):
         return metadata.Hello(
-            self._rank, self._pages.name, self._pages.layout.layers, self._pages.block_bytes, self._count.path
+            self._rank, self._pages.name, self._pages.layout.layers, self._pages.block_bytes, self._fence.path
         )
 
     def begin_step(self, step):
@@ -108,6 +109,7 @@ class WorkerSide:
                 tokens=store.tokens,
                 pages=store.pages,
                 deadline_s=store.deadline_s,
+                order=store.order,
             )
             self._jobs[own] = store.job
 

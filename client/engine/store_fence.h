@@ -1,0 +1,55 @@
+// Memory by which one process knows when another process does not read an engine's pages any more,
+// although no message about it comes: the scheduler of an engine orders stores, and its workers
+// make them.
+//
+//   StoreFence fence(memory);              // in both, over the same memory
+//   fence.BeginRead(order) ... EndRead()   // in the worker, around each part of a store
+//   fence.Void(order);                     // in the scheduler: stores up to this one end unread
+//   while (fence.Reads()) ...              // afterwards nothing reads their pages
+//
+// A store that waits for a daemon, for room or for an answer, is not reading, so voiding takes
+// about as long as copying one part.
+//
+// Invariant: a reader counts itself before it looks at the mark, and the scheduler sets the mark
+// before it looks at the count, both sequentially consistent, so that one of them sees the other.
+// Ownership: borrows kBytes bytes of memory, aligned to 8, all 0 before the first use.
+// Thread-safety: all methods from any thread of any process that shares the memory.
+// Limits: a process that dies while it reads is counted for ever.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace larder {
+
+class StoreFence {
+ public:
+  static constexpr size_t kBytes = 24;
+  // REQUIRES: memory has kBytes bytes or more, and is aligned to 8.
+  explicit StoreFence(std::span<std::byte> memory);
+
+  // ---- the process that stores
+
+  // Returns false if the store of this number is voided: then its pages must not be read.
+  [[nodiscard]] bool BeginRead(uint64_t order);
+  void EndRead();  // after each BeginRead that returned true
+  [[nodiscard]] bool Voided(uint64_t order) const;
+  void CountEnded();  // a store has ended, voided or not
+
+  // ---- the process that orders
+
+  // Stores are numbered from 1 on, in the order in which they are ordered.
+  void Void(uint64_t last_order);
+  [[nodiscard]] bool Reads() const;
+  [[nodiscard]] uint64_t ended() const;
+
+ private:
+  struct Words {
+    std::atomic<uint64_t> ended, reading, voided;
+  };
+  Words& words_;
+};
+
+}  // namespace larder

@@ -1,0 +1,422 @@
+#!/usr/bin/env python3
+"""Calls of the package kvlarder on a real daemon: questions about blocks, promises, events, restores, and asyncio.
+
+calls_test.py LARDERD
+"""
+
+import array
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import kvlarder
+import kvlarder.aio
+import numpy
+from kvlarder import BlockSelection, BlockStatus, SelectionScope, Tier
+from larderd import Larderd
+
+BLOCKS, BLOCK_TOKENS, LAYERS, SEGMENT = 32, 16, 2, 64 << 10
+OK = BlockStatus.OK
+CONTENT = kvlarder.ContentSpec("m", "1")
+SPEC = kvlarder.VariantSpec(dtype="u8", layout="bytes/1/any", block_tokens=BLOCK_TOKENS, layers=LAYERS)
+
+
+def tokens_of(first=0, blocks=BLOCKS):
+    return list(range(first, first + blocks * BLOCK_TOKENS))
+
+
+def segments_of(digest):
+    return [(digest * (SEGMENT // len(digest)))[layer:] + bytes(layer) for layer in range(LAYERS)]
+
+
+def blocks_of(seed, tokens):
+    digests = kvlarder.chain(seed, tokens)
+    return [
+        kvlarder.PutBlock(digest, parent, tokens[i * BLOCK_TOKENS : (i + 1) * BLOCK_TOKENS], segments_of(digest), seed)
+        for i, (digest, parent) in enumerate(zip(digests, [seed, *digests]))
+    ]
+
+
+class OnDaemon(unittest.TestCase):
+    FLAGS = ("--pool", "64MiB")
+    DISK = False
+    churned = 0
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        flags = self.FLAGS + (("--disk", self.folder.name, "--disk-limit", "400MiB") if self.DISK else ())
+        self.daemon = Larderd(sys.argv[1], *flags)
+        self.addCleanup(self.daemon.end)
+        self.daemon.await_pool()
+        self.client = kvlarder.connect(self.daemon.socket_dir)
+        self.session, self.variant = self.attach()
+        self.addCleanup(lambda: self.session.close())
+        self.seed = self.session.seed(CONTENT)
+        self.digests = kvlarder.chain(self.seed, tokens_of())
+
+    def attach(self, engine_id="calls_test"):
+        session = self.client.attach(engine_id)
+        return session, session.register([CONTENT], [SPEC])[0]
+
+    def put(self, first=0, blocks=BLOCKS):
+        status = self.session.put(self.variant, blocks_of(self.seed, tokens_of(first, blocks)))
+        self.assertEqual(status, [OK] * blocks)
+
+    def churn(self):
+        """Puts three times as much as the pool holds."""
+        for _ in range(12):
+            self.churned += 1_000_000
+            self.put(self.churned, 128)
+
+    def right(self, session, variant, promise=0):
+        """Returns how many blocks of the prefix can be read, and have the right bytes."""
+        right = 0
+        for digest in self.digests:
+            into = [bytearray(SEGMENT) for _ in range(LAYERS)]
+            if session.get(variant, [kvlarder.GetBlock(digest, into)], promise=promise) == [OK]:
+                right += list(map(bytes, into)) == segments_of(digest)
+        return right
+
+    def eventually(self, true, seconds=20):
+        until = time.monotonic() + seconds
+        while not true():
+            self.assertLess(time.monotonic(), until, "it does not happen")
+            time.sleep(0.01)
+
+
+class Questions(OnDaemon):
+    DISK = True
+
+    def test_lookup(self):
+        self.assertEqual(self.client.lookup(CONTENT, tokens=tokens_of()).instances, [])
+        self.put()
+        for question in ({"tokens": tokens_of()}, {"steps": self.digests}, {"steps": b"".join(self.digests)}):
+            found = self.client.lookup(CONTENT, **question)
+            self.assertEqual([hit.engine_id for hit in found.instances], ["calls_test"])
+            host = found.instances[0].tiers[0]
+            self.assertEqual((host.tier, host.contiguous), (Tier.HOST, BLOCKS * BLOCK_TOKENS))
+            self.assertGreaterEqual(host.bytes, BLOCKS * LAYERS * SEGMENT)
+            self.assertEqual((host.ranges[0].begin, host.ranges[0].end), (0, BLOCKS * BLOCK_TOKENS))
+        self.assertEqual(self.client.lookup(CONTENT, tokens=tokens_of(), engine_id="other").instances, [])
+        with self.assertRaises(ValueError) as refused:
+            self.client.lookup(CONTENT)
+        self.assertEqual(refused.exception.code, "INVALID_ARGUMENT")
+        engine, = self.client.instances()
+        self.assertEqual((engine.engine_id, engine.attached, engine.blocks), ("calls_test", True, BLOCKS))
+        self.assertEqual((len(engine.sessions), engine.contents[0].model), (1, "m"))
+
+    def test_pins_keep_and_end(self):
+        self.put()
+        named = BlockSelection(digests=self.digests[:4])
+        pinned = self.client.pin(named, "operator", ttl_s=60)
+        self.assertEqual(pinned.blocks, [(digest, OK) for digest in self.digests[:4]])
+        self.assertTrue(pinned.durable)
+        self.assertAlmostEqual(pinned.ends_unix_s, time.time() + 60, delta=30)
+        cleared = self.client.clear(SelectionScope.CONTENT, BlockSelection(content=CONTENT), tiers=[Tier.HOST])
+        self.assertEqual((cleared.host.blocks, cleared.kept_pinned), (BLOCKS - 4, 4))
+        self.assertEqual(self.client.unpin("operator", named).unpinned, 4)
+        self.client.pin(named, "operator")
+        self.assertEqual(self.client.unpin("operator").unpinned, 4)
+        self.assertEqual(self.client.clear(SelectionScope.ALL, dry_run=True, tiers=[Tier.HOST]).host.blocks, 4)
+        self.client.clear(SelectionScope.BLOCKS, named)
+        found = self.session.get(self.variant, [kvlarder.GetBlock(self.digests[0], [bytearray(SEGMENT)] * 2)])
+        self.assertEqual(found, [BlockStatus.MISSING])
+
+    def test_prefetch_brings_blocks_from_disk(self):
+        self.put()
+        disk = {"tiers": [Tier.DISK], "dry_run": True}
+        self.eventually(lambda: self.client.clear(SelectionScope.CONTENT, BlockSelection(content=CONTENT), **disk).disk.blocks == BLOCKS)
+        self.client.clear(SelectionScope.ALL, tiers=[Tier.HOST])
+        answers = self.client.prefetch(BlockSelection(content=CONTENT, tokens=tokens_of()))
+        self.assertEqual([digest for digest, _ in answers], self.digests)
+        self.assertLessEqual({status for _, status in answers}, {OK, BlockStatus.PENDING})
+        in_host = {"tiers": [Tier.HOST], "dry_run": True, "pinned": True}
+        self.eventually(lambda: self.client.clear(SelectionScope.ALL, **in_host).host.blocks == BLOCKS)
+
+    def test_promises_tell_when_blocks_were_read_from_disk(self):
+        self.put()
+        on_disk = {"tiers": [Tier.DISK], "dry_run": True}
+        self.eventually(lambda: self.client.clear(SelectionScope.ALL, **on_disk).disk.blocks == BLOCKS)
+        self.client.clear(SelectionScope.ALL, tiers=[Tier.HOST])
+        with self.session.promise([self.variant], self.digests) as promise:
+            self.assertEqual(promise.blocks[0].tiers, bytes([Tier.DISK.value]) * BLOCKS)
+            self.eventually(lambda: promise.pending == 0)
+            self.assertEqual(promise.blocks[0].status, bytes([OK.value]) * BLOCKS)
+
+
+class Promises(OnDaemon):
+    def test_keeps_blocks_for_another_session_while_the_pool_overflows(self):
+        self.assertIsNone(self.session.promise([self.variant], self.digests))
+        self.put()
+        promise = self.session.promise([self.variant], b"".join(self.digests))
+        self.assertEqual((promise.tokens, promise.pending, promise.valid), (BLOCKS * BLOCK_TOKENS, 0, True))
+        self.assertEqual(promise.blocks[0].status, bytes([OK.value]) * BLOCKS)
+        number = promise.id
+        worker, variant = self.attach()
+        with worker, worker.hold_promise(number) as held:
+            promise.release()
+            self.churn()
+            self.assertEqual(self.right(worker, variant, number), BLOCKS)
+            self.assertTrue(held.valid)
+        self.churn()
+        self.assertLess(self.right(self.session, self.variant), BLOCKS)
+        self.assertIsNone(self.session.hold_promise(number))
+
+    def test_ends_with_its_life_and_its_session(self):
+        self.put()
+        brief = self.session.promise([self.variant], self.digests, life_s=0.1)
+        self.eventually(lambda: not brief.valid)
+        kept = self.session.promise([self.variant], self.digests)
+        self.session.close()
+        with self.assertRaisesRegex(ValueError, "closed"):
+            self.session.promise([self.variant], self.digests)
+        self.assertTrue(kept.valid)  # it keeps its session
+        self.daemon.kill()
+        self.eventually(lambda: not kept.valid)
+        kept.release()
+
+
+class Events(OnDaemon):
+    def test_a_snapshot_and_what_follows(self):
+        self.put()
+        seen = set()
+        with self.client.watch_events(snapshot=True, with_tokens=True) as stream:
+            complete = False
+            while not complete or len(seen) < 2 * BLOCKS:
+                reply = stream.next(20)
+                self.assertIsNotNone(reply, "no event")
+                for event in reply.events:
+                    self.assertTrue(event.stored)
+                    self.assertEqual((event.variant, event.tier), (self.variant.id, Tier.HOST))
+                    self.assertEqual(len(event.tokens), BLOCK_TOKENS * len(event.digests))
+                    seen.update(event.digests)
+                if reply.snapshot_end:
+                    complete = True
+                    self.assertEqual(seen, set(self.digests))
+                    self.put(5_000)
+            self.client.clear(SelectionScope.BLOCKS, BlockSelection(digests=self.digests))
+            while seen & set(self.digests):
+                for event in stream.next(20).events:
+                    self.assertFalse(event.stored)
+                    seen.difference_update(event.digests)
+            self.assertGreater(reply.sequence, 0)
+            self.assertIsNone(stream.next(0.05))
+            threading.Timer(0.2, stream.close).start()
+            self.assertEqual(list(stream), [])
+
+    def test_says_why_it_ended(self):
+        stream = self.client.watch_events()
+        self.daemon.kill()
+        with self.assertRaises(ConnectionError) as ended:
+            next(stream)
+        self.assertEqual(ended.exception.code, "UNAVAILABLE")
+        with self.assertRaises(RuntimeError) as never:  # of a daemon that has ended
+            self.daemon.start()
+            next(kvlarder.connect(self.daemon.socket_dir).watch_events(boot_id="another", after=1))
+        self.assertEqual(never.exception.code, "OUT_OF_RANGE")
+
+
+class Restores(OnDaemon):
+    def restorer(self, compute_s, **more):
+        profile = kvlarder.Profile(
+            model="m", layers=LAYERS, compute=kvlarder.ComputeCost(0, compute_s), channels=[kvlarder.ChannelCost("pool", 50e6)]
+        )
+        return kvlarder.Restorer(self.session, self.variant, profile, link_bytes_per_s=50e6, **more)
+
+    def run_restore(self, restorer, pages, compute, place):
+        layout = kvlarder.PageLayout.opaque(
+            [page.buffer_info()[0] for page in pages], page_bytes=SEGMENT, page_stride=SEGMENT, pages=BLOCKS,
+            page_tokens=BLOCK_TOKENS,
+        )  # fmt: skip
+        return restorer.restore(
+            pages=layout, digests=self.digests, page_numbers=range(BLOCKS), channels=[1] * BLOCKS, compute=compute,
+            place=place, chunk_tokens=4 * BLOCK_TOKENS,
+        )  # fmt: skip
+
+    def test_computes_the_head_while_the_tail_is_loaded(self):
+        self.put()
+        pages = [array.array("B", bytes(BLOCKS * SEGMENT)) for _ in range(LAYERS)]
+        ends = [0]
+        token_s = BLOCKS * LAYERS * SEGMENT / 50e6 / (BLOCKS * BLOCK_TOKENS)
+
+        def compute(begin, end):
+            self.assertEqual(begin, ends[-1])
+            time.sleep((end - begin) * token_s)
+            for block in range(begin // BLOCK_TOKENS, end // BLOCK_TOKENS):
+                for page, segment in zip(pages, segments_of(self.digests[block])):
+                    page[block * SEGMENT : (block + 1) * SEGMENT] = array.array("B", segment)
+            ends.append(end)
+
+        def place(begin, end):
+            self.assertEqual(begin, ends[-1])
+            ends.append(end)
+
+        restorer = self.restorer(token_s)
+        restored = self.run_restore(restorer, pages, compute, place)
+        self.assertEqual(ends[-1], BLOCKS * BLOCK_TOKENS)
+        for block, digest in enumerate(self.digests):
+            for page, segment in zip(pages, segments_of(digest)):
+                self.assertEqual(page[block * SEGMENT : (block + 1) * SEGMENT].tobytes(), segment)
+        self.assertGreater(restored.computed_tokens, 0)
+        self.assertGreater(restored.loaded_tokens, 0)
+        self.assertEqual(restored.computed_tokens + restored.loaded_tokens, BLOCKS * BLOCK_TOKENS)
+        self.assertEqual(restorer.learnt().channels[0].name, "pool")
+
+    def test_an_exception_of_the_engine_ends_it(self):
+        self.put()
+        pages = [array.array("B", bytes(BLOCKS * SEGMENT)) for _ in range(LAYERS)]
+
+        def broken(_begin, _end):
+            raise KeyError("the engine")
+
+        with self.assertRaisesRegex(KeyError, "the engine"):
+            self.run_restore(self.restorer(1e-6), pages, broken, broken)
+        restorer = self.restorer(1e-6)
+        with self.assertRaisesRegex(RuntimeError, "under way"):
+            self.run_restore(restorer, pages, lambda *_: self.run_restore(restorer, pages, broken, broken), broken)
+        with self.assertRaisesRegex(ValueError, "layers"):
+            profile = kvlarder.Profile(layers=7, compute=kvlarder.ComputeCost(), channels=[])
+            kvlarder.Restorer(self.session, self.variant, profile)
+
+
+class Asyncio(OnDaemon):
+    def test_awaits_what_waits(self):
+        asyncio.run(self.use())
+
+    async def use(self):
+        async with await kvlarder.aio.connect(self.daemon.socket_dir) as client:
+            async with await client.attach("aio") as session:
+                variant, = await session.register([CONTENT], [SPEC])
+                seed = session.seed(CONTENT)
+                self.assertEqual(await session.put(variant, blocks_of(seed, tokens_of())), [OK] * BLOCKS)
+                await self.events(client)
+                into = [[bytearray(SEGMENT) for _ in range(LAYERS)] for _ in self.digests]
+                gets = [kvlarder.GetBlock(*pair) for pair in zip(self.digests, into)]
+                both = await asyncio.gather(session.get(variant, gets), client.lookup(CONTENT, steps=self.digests))
+                self.assertEqual(both[0], [OK] * BLOCKS)
+                self.assertEqual(both[1].instances[0].engine_id, "aio")
+                await self.stopped(client, session, variant)
+
+    async def events(self, client):
+        async with asyncio.timeout(30), client.watch_events(snapshot=True) as stream:
+            seen = set()
+            async for reply in stream:
+                seen.update(digest for event in reply.events for digest in event.digests)
+                if reply.snapshot_end:
+                    break
+            self.assertEqual(seen, set(self.digests))
+            self.assertIsNone(await stream.next(0.05))
+            waiting = asyncio.ensure_future(stream.next(1.0))
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await waiting
+            await stream.aclose()
+        with self.assertRaises(StopAsyncIteration):
+            await stream.next(1)
+
+    async def stopped(self, client, session, variant):
+        one = await kvlarder.aio.connect(self.daemon.socket_dir, threads=1)
+        self.daemon.stop()
+        try:
+            await self.wait_for_nobody(client, session, variant, one)
+        finally:
+            self.daemon.go_on()
+
+    async def wait_for_nobody(self, client, session, variant, one):
+        """A loop goes on while calls wait; a cancelled one ends when the call does."""
+        get = asyncio.ensure_future(
+            session.get(variant, [kvlarder.GetBlock(bytes(16), [bytearray(1)] * 2)], deadline_s=0.5)
+        )
+        lookup = asyncio.ensure_future(client.lookup(CONTENT, steps=self.digests, deadline_s=0.5))
+        await asyncio.sleep(0.05)
+        self.assertFalse(get.done() or lookup.done())
+        lookup.cancel()
+        begun = time.monotonic()
+        with self.assertRaises(asyncio.CancelledError):
+            await lookup
+        self.assertGreater(time.monotonic() - begun, 0.2)
+        with self.assertRaises(TimeoutError):
+            await get
+        first = asyncio.ensure_future(one.lookup(CONTENT, steps=self.digests, deadline_s=0.5))
+        queued = asyncio.ensure_future(one.lookup(CONTENT, steps=self.digests, deadline_s=600))
+        await asyncio.sleep(0.05)
+        queued.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await queued
+        self.assertFalse(first.done())
+        with self.assertRaises(TimeoutError):
+            await first
+        one.close()
+
+
+class Forks(OnDaemon):
+    def test_a_child_that_ends_takes_nothing_from_its_parent(self):
+        self.put()
+        promise = self.session.promise([self.variant], self.digests)
+        profile = kvlarder.Profile(layers=LAYERS, compute=kvlarder.ComputeCost(), channels=[kvlarder.ChannelCost("pool", 1e9)])
+        restorer = kvlarder.Restorer(self.session, self.variant, profile)
+        stream = self.client.watch_events()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)  # ends a child that hangs
+            assert promise.tokens
+            for _ in range(100):
+                promise.pending  # noqa: B018
+            del restorer, stream, promise
+            os._exit(0)
+        ended = 0
+        while not ended:
+            self.assertEqual(self.right(self.session, self.variant, promise.id), BLOCKS)
+            ended, code = os.waitpid(child, os.WNOHANG)
+        self.assertEqual(code, 0, "the child has hung, or crashed")
+        self.assertTrue(promise.valid)
+        self.assertIsNone(stream.next(0.05))
+        stream.close()
+
+
+class Arguments(unittest.TestCase):
+    SEED = bytes(16)
+
+    def test_tokens_of_every_kind(self):
+        right = kvlarder.chain(self.SEED, list(range(32)))
+        self.assertEqual(len(right), 2)
+        for kind in "BbHhIiLlQq":
+            self.assertEqual(kvlarder.chain(self.SEED, array.array(kind, range(32))), right, kind)
+        for dtype in (numpy.int64, numpy.uint32, numpy.int16):
+            self.assertEqual(kvlarder.chain(self.SEED, numpy.arange(32, dtype=dtype)), right, dtype)
+        self.assertEqual(kvlarder.chain(self.SEED, array.array("I", range(32)).tobytes()), right)
+        self.assertEqual(kvlarder.chain(self.SEED, range(32)), right)
+
+    def test_what_is_no_token_or_digest(self):
+        for wrong in ([-1] * 16, 5, [1 << 32], numpy.zeros(16, numpy.float32), ["a"]):
+            with self.assertRaisesRegex(ValueError, "token ids"):
+                kvlarder.chain(self.SEED, wrong)
+        for wrong in ([b"x" * 15], 5, ["x"]):
+            with self.assertRaisesRegex(ValueError, "digests"):
+                BlockSelection(digests=wrong)
+
+
+class Reports(OnDaemon):
+    def test_blocks_of_the_device(self):
+        self.session.report_device(self.variant, stored=self.digests, parent=self.seed, tokens=tokens_of())
+        device = {"tier": Tier.DEVICE, "contiguous": BLOCKS * BLOCK_TOKENS}
+
+        def found():
+            hits = self.client.lookup(CONTENT, steps=self.digests).instances
+            return [{"tier": tier.tier, "contiguous": tier.contiguous} for hit in hits for tier in hit.tiers]
+
+        self.eventually(lambda: found() == [device])
+        self.session.report_device(self.variant, cleared=True)
+        self.eventually(lambda: found() == [])
+
+
+if __name__ == "__main__":
+    os.environ.pop("LARDER_SOCKET_DIR", None)
+    unittest.main(argv=sys.argv[:1] + sys.argv[2:])
