@@ -6,8 +6,10 @@ hf_test.py LARDERD PYTHON MODELS   PYTHON: of deploy/fetch-vllm.sh; MODELS: fold
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -41,7 +43,7 @@ def child(request):
     def new():
         return StaticCache(config=model.config, max_cache_len=size + 64) if request["static"] else DynamicCache()
 
-    store = kvlarder.hf.PrefixStore(model, socket_dir=request["socket_dir"])
+    store = kvlarder.hf.PrefixStore(model, socket_dir=request["socket_dir"], link_bytes_per_s=request["link"])
     if request["what"] == "refusals":
         def offloaded():  # its constructor wants a GPU
             cache = DynamicCache()
@@ -68,15 +70,37 @@ def child(request):
             except ValueError as error:
                 texts.append(str(error))
         return texts
+    if request["what"] == "restart":
+        cache = new()
+        compute(cache, 0)
+        os.kill(request["kills"], signal.SIGKILL)
+        while not os.path.exists(os.path.join(request["socket_dir"], "another")):
+            time.sleep(0.05)
+        return {"saved": store.save(cache, ids), "known": store.restore(ids)[1]}
     begun = time.perf_counter()
-    cache, known = store.restore(ids, new())
+    what = None
+    if request["what"] == "prefill":
+        calls = []
+
+        def kill_before(*_):
+            calls.append(None)
+            if request["kills"] and len(calls) == request["at_call"]:
+                os.kill(request["kills"], signal.SIGKILL)
+
+        if request["at_call"] == 0 and request["kills"]:
+            os.kill(request["kills"], signal.SIGKILL)
+        model.register_forward_pre_hook(kill_before)
+        cache, what = store.prefill(ids, new(), chunk_tokens=64)
+        known = int(cache.get_seq_length())
+    else:
+        cache, known = store.restore(ids, new())
     restored = time.perf_counter() - begun
     begun = time.perf_counter()
     logits = compute(cache, known)
     computed = time.perf_counter() - begun
     saved = store.save(cache, ids) if request["what"] == "save" else 0
     return {
-        "known": known, "saved": saved, "restored_s": restored, "computed_s": computed,
+        "loaded": what.loaded_tokens if what else 0, "known": known, "saved": saved, "restored_s": restored, "computed_s": computed,
         "logits": logits.numpy().tobytes().hex(),
     }  # fmt: skip
 
@@ -87,9 +111,10 @@ class Caches(unittest.TestCase):
         self.daemon.await_pool()
         self.addCleanup(self.daemon.end)
 
-    def ask(self, what, model="smol", tokens=2_000, static=False, shift=0):
+    def ask(self, what, model="smol", tokens=2_000, static=False, shift=0, link=0, kills=0, at_call=0):
         request = {
-            "what": what, "model": os.path.join(MODELS, model), "static": static, "socket_dir": self.daemon.socket_dir,
+            "what": what, "model": os.path.join(MODELS, model), "static": static, "link": link, "kills": kills, "at_call": at_call,
+            "socket_dir": self.daemon.socket_dir,
             "tokens": [(number * 37 + shift + number // 9) % 480 + 10 for number in range(tokens)],
         }  # fmt: skip
         done = subprocess.run(
@@ -112,6 +137,50 @@ class Caches(unittest.TestCase):
         self.assertEqual(prefix["known"], 960)
         self.assertEqual(self.ask("restore", shift=1)["known"], 0)
         self.assertEqual(self.ask("restore", model="tiny")["known"], 0)
+
+    def test_prefill_computes_the_head_while_the_tail_is_loaded(self):
+        """Over an emulated link on which loading takes as long as computing."""
+        block_bytes = 30 * 2 * 3 * 64 * 4 * 64  # of smol in float32: layers, planes, heads, values, bytes, tokens
+        for static in (False, True):
+            first = self.ask("save", static=static, shift=200 + static)
+            self.assertEqual(self.ask("prefill", static=static, shift=500)["loaded"], 0)  # nothing is stored
+            link = first["saved"] // 64 * block_bytes / first["computed_s"]
+            both = self.ask("prefill", static=static, shift=200 + static, link=link)
+            self.assertEqual(both["known"], 1984)
+            self.assertGreater(both["loaded"], 0)
+            self.assertLess(both["loaded"], 1984)
+            self.assertEqual(both["logits"], first["logits"], "other bits")
+            print(f"both at once {both['restored_s']:.3f} s, {both['loaded']} of 1984 tokens loaded; either alone "
+                  f"{first['computed_s']:.3f} s: {both['restored_s'] / first['computed_s']:.2f}")  # fmt: skip
+
+    def test_prefill_computes_when_the_daemon_is_gone(self):
+        first = self.ask("save", model="tiny", tokens=500)
+        both = self.ask("prefill", model="tiny", tokens=500)
+        self.assertEqual((both["logits"], both["known"]), (first["logits"], 448))
+        self.assertGreater(both["loaded"], 0)
+        link = 4 * 2 * 2 * 64 * 4 * 448 / 2  # bytes per second at which loading everything takes 2 s
+        for at_call in (2, 0):  # while it loads, and before it asks
+            alone = self.ask("prefill", model="tiny", tokens=500, link=link, kills=self.daemon.process.pid, at_call=at_call)
+            self.assertEqual((alone["logits"], alone["known"]), (first["logits"], 448))
+            self.daemon.kill()
+            if at_call:
+                self.daemon.start()
+                self.daemon.await_pool()
+        self.assertEqual(alone["loaded"], 0)
+
+    def test_a_store_attaches_again_after_the_daemon_was_restarted(self):
+        def restart():
+            self.daemon.process.wait()
+            self.daemon.start()
+            self.daemon.await_pool()
+            with open(os.path.join(self.daemon.socket_dir, "another"), "w", encoding="ascii"):
+                pass
+
+        thread = threading.Thread(target=restart)
+        thread.start()
+        again = self.ask("restart", model="tiny", tokens=500, kills=self.daemon.process.pid)
+        thread.join()
+        self.assertEqual((again["saved"], again["known"]), (448, 448))
 
     def test_a_static_cache_is_saved(self):
         first = self.ask("save", model="tiny", tokens=500, static=True)

@@ -5,10 +5,13 @@
     out = model.generate(ids, past_key_values=cache)
     store.save(cache, out[0])
 
-Whole blocks are kept, and any prefix of what was saved can be restored, by any process of this user with a model of
+Or, where loading is slow, store.prefill(ids) in place of restore: it computes the head of the prompt while the tail is
+loaded.  Whole blocks are kept, and any prefix of what was saved can be restored, by any process of this user with a model of
 equal weights and dtype.  Caches must be DynamicCache or StaticCache with full attention, and hold one sequence.
 Thread-safety: a PrefixStore is for one thread at a time.
 """
+
+import logging
 
 import torch
 from transformers import DynamicCache
@@ -18,6 +21,10 @@ import kvlarder
 from kvlarder import weights
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
+LOG = logging.getLogger("kvlarder")
+LAYERS_OF_A_RESTORE = 128  # models of more layers are not loaded while they are computed
+STEPS_OF_A_PROMISE = 8192 * 16  # bytes of the digests that one promise takes: 131,072 tokens
+CHANNELS = {kvlarder.Tier.HOST.value: 1, kvlarder.Tier.DISK.value: 2}
 OK, DUPLICATE = kvlarder.BlockStatus.OK.value, kvlarder.BlockStatus.DUPLICATE.value
 
 
@@ -27,12 +34,16 @@ class PrefixStore:
     name, revision: how the model is called in Larder; by default its own name, and its hub commit or a hash of its files.
     Weights that were changed in memory need a revision of their own.
     salt: keeps users apart that must not share blocks.  block_tokens: a multiple of 16; smaller blocks restore more of a
-    prompt, larger ones are quicker.
+    prompt, larger ones are quicker.  link_bytes_per_s, if not 0, emulates a slow link for prefill.
     Raises ConnectionError if no daemon answers, ValueError if the model is not served; the text says what to do.
     """
 
-    def __init__(self, model, *, name="", revision="", salt=b"", block_tokens=64, engine_id="", socket_dir="", tenant=""):
+    def __init__(
+        self, model, *, name="", revision="", salt=b"", block_tokens=64, engine_id="", socket_dir="", tenant="",
+        link_bytes_per_s=0.0,
+    ):  # fmt: skip
         config = model.config.get_text_config()
+        self._model = model
         self._dtype, self._block = model.dtype, block_tokens
         if self._dtype not in DTYPES:
             raise ValueError(f"a model of {self._dtype} is not served: load it in bfloat16, float16 or float32")
@@ -41,15 +52,30 @@ class PrefixStore:
         self._head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._device = model.device
         name = name or weights.model_name(model.config._name_or_path) or "unnamed"
-        content = kvlarder.ContentSpec(name, revision or _revision(model), salt=salt)
+        self._content = kvlarder.ContentSpec(name, revision or _revision(model), salt=salt)
         layout = f"hf/1/{self._heads}x{self._head_dim}"
-        variant = kvlarder.VariantSpec(
+        self._spec = kvlarder.VariantSpec(
             dtype=DTYPES[self._dtype], layout=layout, block_tokens=block_tokens, layers=self._layers
         )
-        engine_id = engine_id or f"hf-{weights.tagged_hash(('c', name), ('l', layout), ('b', block_tokens))[:16]}"
-        self._session = kvlarder.connect(socket_dir, tenant=tenant).attach(engine_id)
-        self._variant = self._session.register([content], [variant])[0]
-        self._seed = self._session.seed(content)
+        self._engine_id = engine_id or f"hf-{weights.tagged_hash(('c', name), ('l', layout), ('b', block_tokens))[:16]}"
+        self._socket_dir, self._tenant, self._link_bytes_per_s = socket_dir, tenant, link_bytes_per_s
+        # Guesses, which the first steps of a restore correct.
+        self._profile = kvlarder.Profile(
+            model=name, layers=self._layers, compute=kvlarder.ComputeCost(0.01, 5e-4), doubt=0.3,
+            channels=[kvlarder.ChannelCost("pool", link_bytes_per_s or 2e9), kvlarder.ChannelCost("disk", link_bytes_per_s or 1e9)],
+        )  # fmt: skip
+        self._attach(5.0)
+
+    def _attach(self, connect_deadline_s):
+        client = kvlarder.connect(self._socket_dir, tenant=self._tenant, connect_deadline_s=connect_deadline_s)
+        self._session = client.attach(self._engine_id)
+        self._variant = self._session.register([self._content], [self._spec])[0]
+        self._seed = self._session.seed(self._content)
+        self._restorer = None
+        if self._layers <= LAYERS_OF_A_RESTORE:
+            self._restorer = kvlarder.Restorer(
+                self._session, self._variant, self._profile, link_bytes_per_s=self._link_bytes_per_s
+            )
 
     def save(self, cache, token_ids):
         """Stores the whole blocks of a cache.  Returns how many tokens, from the beginning, are stored now: fewer than
@@ -67,15 +93,18 @@ class PrefixStore:
             return 0
         keys, values = [layer.keys.cpu() for layer in layers], [layer.values.cpu() for layer in layers]
         chain = self._chain(tokens[: blocks * self._block])
-        status = self._session.put_pages(
-            self._variant,
-            self._pages(keys, values),
-            parent=self._seed,
-            digests=chain.digests(0, blocks),
-            tokens=chain.tokens(0, blocks),
-            page_numbers=range(blocks),
-            content=self._seed,
-            deadline_s=60.0,
+        pages = self._pages(keys, values)
+        status = self._served(
+            lambda: self._session.put_pages(
+                self._variant,
+                pages,
+                parent=self._seed,
+                digests=chain.digests(0, blocks),
+                tokens=chain.tokens(0, blocks),
+                page_numbers=range(blocks),
+                content=self._seed,
+                deadline_s=60.0,
+            )
         )
         return self._block * _leading(status, (OK, DUPLICATE))
 
@@ -86,19 +115,14 @@ class PrefixStore:
         fill; by default a new DynamicCache.
         """
         tokens = _tokens(token_ids)
-        cache = DynamicCache() if cache is None else cache
-        if int(cache.get_seq_length()):
-            raise ValueError("only an empty cache can be filled")
-        layers = self._checked(cache, self._layers)
-        room = getattr(layers[0], "max_cache_len", None) if layers else None
-        blocks = (len(tokens) - 1 if room is None else min(len(tokens) - 1, room)) // self._block
+        cache, layers, static, blocks = self._empty(cache, tokens)
         if blocks <= 0:
             return cache, 0
-        static = room is not None
         keys, values = zip(*(self._memory(layers[i] if static else None, blocks) for i in range(self._layers)))
         chain = self._chain(tokens[: blocks * self._block])
-        status = self._session.get_pages(
-            self._variant, self._pages(keys, values), chain.digests(0, blocks), range(blocks), deadline_s=60.0
+        pages = self._pages(keys, values)
+        status = self._served(
+            lambda: self._session.get_pages(self._variant, pages, chain.digests(0, blocks), range(blocks), deadline_s=60.0)
         )
         known = self._block * _leading(status, (OK,))
         for i, (k, v) in enumerate(zip(keys, values)):
@@ -109,7 +133,64 @@ class PrefixStore:
                 cache.update(k, v, i)
         return cache, known
 
+    def prefill(self, token_ids, cache=None, *, chunk_tokens=256):
+        """Returns (cache, what): a cache with all whole blocks of a prompt, but the last token, and a kvlarder.Restored.
+
+        The model computes the prompt from its head, in steps of chunk_tokens (whole blocks), while stored blocks are
+        loaded from the tail, until both meet.  What cannot be loaded, also because no daemon answers, is computed.  The
+        cache is empty, or None for a new DynamicCache.  what is None if everything was computed because nothing is
+        stored, there is no room to hold it, or no daemon answers.
+        """
+        tokens = _tokens(token_ids)
+        cache, layers, static, blocks = self._empty(cache, tokens)
+        if chunk_tokens <= 0 or chunk_tokens % self._block:
+            raise ValueError(f"chunk_tokens must be a multiple of {self._block}, the tokens of a block")
+        if blocks <= 0:
+            return cache, None
+        ids = torch.tensor([tokens], device=self._device)
+
+        def compute(begin, end):
+            with torch.no_grad():
+                self._model(ids[:, begin:end], past_key_values=cache, use_cache=True, logits_to_keep=1)
+
+        chain = self._chain(tokens[: blocks * self._block])
+        promise = self._promised(chain)
+        if promise is None:
+            for begin in range(0, blocks * self._block, chunk_tokens):
+                compute(begin, min(begin + chunk_tokens, blocks * self._block))
+            return cache, None
+        # Blocks land beside the cache: the bytes of one that is damaged must not meet an attention that goes on.
+        keys, values = zip(*(self._memory(None, blocks) for _ in range(self._layers)))
+
+        def place(begin, end):
+            for i, (k, v) in enumerate(zip(keys, values)):
+                k, v = (tensor[:, :, begin:end].contiguous().to(self._device) for tensor in (k, v))
+                if static:
+                    self._memory(layers[i], blocks)
+                    layers[i].keys[:, :, begin:end].copy_(k)
+                    layers[i].values[:, :, begin:end].copy_(v)
+                    layers[i].cumulative_length.add_(end - begin)
+                else:
+                    cache.update(k, v, i)
+
+        with promise:
+            found = promise.blocks[0]
+            channels = [CHANNELS.get(tier, 0) for tier in found.tiers] if found.first_block == 0 else []
+            what = self._restorer.restore(
+                pages=self._pages(keys, values),
+                digests=chain.digests(0, blocks),
+                page_numbers=range(blocks),
+                channels=(channels + [0] * blocks)[:blocks],
+                compute=compute,
+                place=place,
+                chunk_tokens=chunk_tokens,
+                promise=promise.id,
+            )
+        self._profile = self._restorer.learnt()
+        return cache, what
+
     def close(self):
+        self._restorer = None
         self._session.close()
 
     def __enter__(self):
@@ -117,6 +198,35 @@ class PrefixStore:
 
     def __exit__(self, *_):
         self.close()
+
+    def _empty(self, cache, tokens):
+        """Returns (cache, its layers, whether it is static, how many blocks of `tokens` it is to hold)."""
+        cache = DynamicCache() if cache is None else cache
+        if int(cache.get_seq_length()):
+            raise ValueError("only an empty cache can be filled")
+        layers = self._checked(cache, self._layers)
+        room = getattr(layers[0], "max_cache_len", None) if layers else None
+        fit = len(tokens) - 1 if room is None else min(len(tokens) - 1, room)
+        return cache, layers, room is not None, fit // self._block
+
+    def _promised(self, chain):
+        """Returns a promise of what is stored of a prompt, or None."""
+        if self._restorer is None:
+            return None
+        steps = chain.steps[:STEPS_OF_A_PROMISE]
+        try:
+            return self._served(lambda: self._session.promise([self._variant], steps, life_s=600.0, deadline_s=1.0), 1.0)
+        except (ConnectionError, TimeoutError, RuntimeError) as error:
+            LOG.warning("a prompt is computed without Larder: %s", error)
+            return None
+
+    def _served(self, call, connect_deadline_s=5.0):
+        """Makes a call, and once more on a new session if the daemon was restarted."""
+        try:
+            return call()
+        except ConnectionError:
+            self._attach(connect_deadline_s)
+            return call()
 
     def _checked(self, cache, layers=None):
         """Returns the layers of a cache that is served.  Raises ValueError, which names what is not."""
