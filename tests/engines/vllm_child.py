@@ -74,6 +74,9 @@ class VllmChild:
         """Returns the resident bytes of the process and those that it started."""
         return self._call("memory")
 
+    def version(self):
+        return self._call("version")
+
     def kill(self):
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -208,6 +211,12 @@ class Engine:
 
         me = psutil.Process()
         return sum(process.memory_info().rss for process in [me, *me.children(recursive=True)])
+
+    @staticmethod
+    def version():
+        import vllm
+
+        return vllm.__version__
 
     def tokens(self, text):
         return self.llm.get_tokenizer()(text).input_ids

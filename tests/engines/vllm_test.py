@@ -15,6 +15,8 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "python"))
 
+import kvlarder  # noqa: E402
+from kvlarder.vllm import versions  # noqa: E402
 from larderd import Larderd  # noqa: E402
 from vllm_child import CHUNK, VllmChild  # noqa: E402
 
@@ -138,6 +140,7 @@ class Answers(VllmTest):
         self.assertGreater(hits, 0)
         self.assertEqual(hits, sum(tiers))
         self.assertEqual(hits, metrics["vllm:larder_blocks_loaded{}"] * BLOCK)
+        self.assertIn(mixed.version(), [version for _, version, _, _ in versions.TESTED])
 
     def test_ranks(self):
         prompts = [{"tokens": [(n * 7 + i * i) % 500 for i in range(right_length(900))], "n": 16} for n in range(3)]
@@ -216,6 +219,92 @@ class Storms(VllmTest):
                 break
             self.assertLess(time.monotonic(), until, "hits do not return")
         self.nothing_held(vllm)
+
+
+class Talk:
+    """Conversations of three turns that one engine has with 8 clients, over and over, until a moment."""
+
+    def __init__(self, vllm, conversations, known, until):
+        self.vllm, self.conversations, self.known, self.until = vllm, conversations, known, until
+        self.requests, self.errors, self.wrong, self.memory, self.failure = 0, [], 0, [], None
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        try:
+            number = 0
+            while time.monotonic() < self.until:
+                self.round(f"round {number // 2}")  # each salt twice, so that half of the rounds find everything
+                self.memory.append((time.monotonic(), self.vllm.memory()))
+                number += 1
+        except Exception as error:  # told by `ended`
+            self.failure = error
+
+    def round(self, salt):
+        texts = {number: [] for number in range(len(self.conversations))}
+        for turn in range(3):
+            for number, users in enumerate(self.conversations):
+                texts[number] = texts[number] + users[turn]
+            prompts = [{"tokens": text, "n": 12, "salt": salt} for text in texts.values()]
+            result = self.vllm.serve(prompts, clients=8, seed=turn)
+            self.requests += len(prompts)
+            self.errors += result["errors"]
+            for name, answer in result["answers"].items():
+                key = int(name), turn
+                self.wrong += self.known.setdefault(key, answer) != answer
+                texts[key[0]] = texts[key[0]] + answer
+
+    def ended(self):
+        self.thread.join()
+        if self.failure is not None:
+            raise self.failure
+        return self
+
+    def growth(self, since):
+        """Of memory, from the first round that ended after `since` to the last one, in bytes and as a part."""
+        sizes = [size for at, size in self.memory if at >= since]
+        assert len(sizes) >= 3, f"{len(sizes)} rounds after warm-up are too few to see growth"
+        return sizes[-1] - sizes[0], (sizes[-1] - sizes[0]) / sizes[0]
+
+
+class Soak(VllmTest):
+    def test_two_engines_talk_for_long(self):
+        """Two engines x 8 clients.  In float32 an answer does not depend on which requests share a step."""
+        seconds, known, growths = 600 * SCALE, {}, {}
+        texts = [[[self.rolls.randrange(500) for _ in range(self.rolls.randrange(100, 300))] for _ in range(3)] for _ in range(12)]
+        for larder in (False, True):
+            engines = [self.vllm(larder, model="tiny", max_num_seqs=8, max_model_len=2048, dtype="float32") for _ in range(2)]
+            begun = time.monotonic()
+            talks = [Talk(vllm, texts, known, begun + seconds) for vllm in engines]
+            time.sleep(seconds / 4)
+            warm, daemon = time.monotonic(), self.resident_of_daemon()
+            for talk in [talk.thread.join() or talk for talk in talks]:
+                talk.ended()
+                self.assertEqual((talk.errors, talk.wrong), ([], 0))
+            growths[larder] = [talk.growth(warm) for talk in talks]
+            print(f"{'with' if larder else 'without'} Larder: {sum(talk.requests for talk in talks)} requests in {seconds:.0f} s, "
+                  f"growth after warm-up {[f'{size >> 10} KiB = {part:.4f}' for size, part in growths[larder]]}", flush=True)  # fmt: skip
+            if larder:
+                grown = self.resident_of_daemon() - daemon
+                print(f"the daemon grew by {grown >> 10} KiB = {grown / daemon:.4f}; "
+                      f"{[vllm.metrics()['vllm:larder_blocks_loaded{}'] for vllm in engines]} blocks loaded", flush=True)  # fmt: skip
+                self.assertLessEqual(grown / daemon, 0.02)
+                for vllm in engines:
+                    self.assertGreater(vllm.metrics()["vllm:larder_blocks_loaded{}"], 0)
+                    self.settled(vllm)
+            for vllm in engines:
+                vllm.close()
+        slack = 0.02 if SCALE >= 1 else 0.05  # in a minute, one growth of an allocator's arena is more than 2 %
+        for without, beside in zip(growths[False], growths[True]):
+            self.assertLessEqual(beside[1] - without[1], slack)
+        client = kvlarder.connect(self.daemon.socket_dir)
+        left = client.clear(kvlarder.SelectionScope.ALL, dry_run=True)
+        self.assertEqual((left.leased, left.kept_pinned, left.kept_in_use), (0, 0, 0))
+        self.assertGreater(left.host.blocks, 0)
+
+    def resident_of_daemon(self):
+        with open(f"/proc/{self.daemon.process.pid}/status", encoding="ascii") as file:
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmRSS"))
 
 
 if __name__ == "__main__":
