@@ -11,6 +11,7 @@ A ratio is the median over rounds of floor / ours, in which both ran in turn; ab
 """
 
 import argparse
+import mmap
 import os
 import statistics
 import subprocess
@@ -55,7 +56,9 @@ class Python:
         (self.variant,) = self.session.register([content], [spec])
         digests = kvlarder.chain(self.session.seed(content), range(blocks * 16))
         self.digests, self.numbers = b"".join(digests), numpy.arange(blocks, dtype=numpy.uint32)
-        self.memory = [numpy.zeros((blocks, size), numpy.uint8) for _ in range(layers)]
+        # Memory of the same kind as that of bench_paged_get, because pages of another size cost more or less.
+        shared = numpy.frombuffer(mmap.mmap(-1, layers * blocks * size), numpy.uint8)
+        self.memory = list(shared.reshape(layers, blocks, size))
         self.pages = kvlarder.PageLayout.opaque(
             [layer.ctypes.data for layer in self.memory], page_bytes=size, page_stride=size, pages=blocks, page_tokens=16
         )

@@ -38,6 +38,7 @@ struct PagedLayout {
   std::vector<uint64_t> bases;                                  // addresses of device memory
 
   [[nodiscard]] absl::Status Validate() const;
+  friend bool operator==(const PagedLayout&, const PagedLayout&) = default;
 };
 
 // The order of rows inside one plane of one layer of a payload.
@@ -54,6 +55,7 @@ struct PayloadLayout {
   SegmentTable table;  // identity segments; each layer lies in one segment
 
   [[nodiscard]] absl::Status Validate(const PagedLayout& engine) const;
+  friend bool operator==(const PayloadLayout&, const PayloadLayout&) = default;
 };
 
 struct LayerRange {

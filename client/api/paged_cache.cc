@@ -319,8 +319,12 @@ absl::StatusOr<PagedLoad> PagedCache::LoadThroughBuffer(std::span<const PagedGet
     std::vector<GetBlock> gets;
     for (size_t i = 0; i < part.size(); ++i) segments.push_back(BufferSegments(i));
     for (size_t i = 0; i < part.size(); ++i) gets.push_back({part[i].digest, segments[i]});
-    LARDER_ASSIGN_OR_RETURN(const CallOptions call, Until(options, until));
-    LARDER_ASSIGN_OR_RETURN(auto got, session_.Get(variant_, gets, call));
+    const absl::StatusOr<CallOptions> call = Until(options, until);
+    if (!call.ok()) {
+      load.status_.resize(blocks.size(), BlockStatus::kCancelled);
+      return load;
+    }
+    LARDER_ASSIGN_OR_RETURN(auto got, session_.Get(variant_, gets, *call));
     std::vector<PagedBlock> step;
     std::vector<uint32_t> in_step;
     for (size_t i = 0; i < part.size(); ++i) {

@@ -27,12 +27,12 @@ bool AwaitReady(const DeviceEvent& ready, const std::stop_token& stop) {
 
 class FencedReads final : public PageReads {
  public:
-  FencedReads(StoreFence* fence, uint64_t order) : fence_(fence), order_(order) {}
+  FencedReads(PageFence* fence, uint64_t order) : fence_(fence), order_(order) {}
   [[nodiscard]] bool Begin() override { return fence_->BeginRead(order_); }
   void End() override { fence_->EndRead(); }
 
  private:
-  StoreFence* const fence_;
+  PageFence* const fence_;
   const uint64_t order_;
 };
 
@@ -223,8 +223,10 @@ void EngineCache::Count(const Job& job) {
     if (job.loads) {
       ++(ok ? stats_.loaded : stats_.load_failed);
     } else {
+      const bool given_up = status == BlockStatus::kCancelled && job.cause.ok();
       ++(ok                                  ? stats_.stored
          : status == BlockStatus::kDuplicate ? stats_.duplicates
+         : given_up                          ? stats_.given_up
                                              : stats_.store_failed);
     }
   }

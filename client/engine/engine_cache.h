@@ -33,8 +33,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "client/engine/page_fence.h"
 #include "client/engine/page_store.h"
-#include "client/engine/store_fence.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"
 
@@ -87,9 +87,9 @@ class EngineCache {
     std::chrono::milliseconds lookup_patience{200};
     // The longest time that a step of a store waits for loads.
     std::chrono::milliseconds yield_max{1'000};
-    // If not null, it counts stores that have ended, and its owner may void stores: their pages are
-    // not read any more, and their blocks are kCancelled.  Outlives the cache.
-    StoreFence* fence = nullptr;
+    // If not null, it counts stores that have ended, and those that have an `order` may be voided
+    // there: what has not been stored of them by then is kCancelled.  Outlives the cache.
+    PageFence* fence = nullptr;
   };
   struct Found {
     TokenCount tokens;     // from the beginning; 0: a miss
@@ -140,8 +140,9 @@ class EngineCache {
     uint64_t hit_tokens = 0;
     uint64_t loaded = 0, load_failed = 0;                   // blocks
     uint64_t stored = 0, duplicates = 0, store_failed = 0;  // blocks
-    uint64_t dropped = 0;                        // blocks of stores that did not fit into the queue
-    uint64_t loads_ended = 0, stores_ended = 0;  // jobs
+    uint64_t given_up = 0;  // blocks whose store was cancelled or voided; not counted as failed
+    uint64_t dropped = 0;   // blocks of stores that did not fit into the queue
+    uint64_t loads_ended = 0, stores_ended = 0;    // jobs
     size_t loads_waiting = 0, stores_waiting = 0;  // blocks
     size_t lookups_open = 0;
   };

@@ -63,8 +63,8 @@ class PageStore {
                                      std::chrono::milliseconds deadline,
                                      const std::stop_token& stop) = 0;
     // Stores blocks of a content; kOk and kDuplicate are successes.  PagedPut::content is ignored.
-    // When it returns, nothing reads the pages any more.  `reads` may be null; blocks whose pages
-    // it does not let be read are kCancelled, with a cause of OK.
+    // When it returns, nothing reads the pages any more.  `reads` may be null; if it does not let
+    // pages be read, all blocks are kCancelled with a cause of OK, although some may be stored.
     [[nodiscard]] virtual Moved Store(std::span<const PagedPut> blocks, const ContentSpec& content,
                                       std::chrono::milliseconds deadline,
                                       const std::stop_token& stop, PageReads* reads) = 0;

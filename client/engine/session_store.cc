@@ -123,6 +123,23 @@ class SessionStore::Asked final : public Question {
   Promise promise_;
 };
 
+// Remembers whether pages were not to be read, which Put tells as Cancelled, as it does other ends.
+class WatchedReads final : public PageReads {
+ public:
+  explicit WatchedReads(PageReads* reads) : reads_(reads) {}
+  [[nodiscard]] bool Begin() override {
+    if (reads_->Begin()) return true;
+    refused_ = true;
+    return false;
+  }
+  void End() override { reads_->End(); }
+  [[nodiscard]] bool refused() const { return refused_; }
+
+ private:
+  PageReads* const reads_;
+  bool refused_ = false;
+};
+
 class SessionStore::Moves final : public Mover {
  public:
   Moves(SessionKeeper& keeper, const Pages& pages) : keeper_(keeper), pages_(pages) {}
@@ -158,7 +175,10 @@ class SessionStore::Moves final : public Mover {
         return Took(known, blocks.size(), stop);
       CallOptions options{.deadline = AtLeastOne(MillisecondsLeft(until))};
       options.stop = stop;
-      moved = Took(cache_->Put(puts, nullptr, options, reads), blocks.size(), stop);
+      WatchedReads watched(reads);
+      auto put = cache_->Put(puts, nullptr, options, reads == nullptr ? nullptr : &watched);
+      if (watched.refused()) return All(blocks.size(), BlockStatus::kCancelled, absl::OkStatus());
+      moved = Took(std::move(put), blocks.size(), stop);
       if (std::ranges::count(moved.status, BlockStatus::kInvalid) == 0) break;
     }
     return moved;
@@ -190,7 +210,7 @@ class SessionStore::Moves final : public Mover {
                                  pages_.engine, pages_.payload, pages_.options));
     return absl::OkStatus();
   }
-  // A call that begins at its deadline ends by itself.
+  // A call needs a deadline above 0; with 1 ms it times out by itself.
   [[nodiscard]] static std::chrono::milliseconds AtLeastOne(std::chrono::milliseconds left) {
     return std::max(left, std::chrono::milliseconds(1));
   }
@@ -209,9 +229,8 @@ class SessionStore::Moves final : public Mover {
   }
   [[nodiscard]] Moved Took(absl::StatusOr<std::vector<BlockStatus>> status, size_t blocks,
                            const std::stop_token& stop) {
-    // A call that was stopped ends as if its deadline had passed; one whose pages may not be read
-    // is Cancelled.
-    if (stop.stop_requested() || absl::IsCancelled(status.status())) {
+    // A call that was stopped ends as if its deadline had passed.
+    if (stop.stop_requested()) {
       if (status.ok()) return {*std::move(status)};
       return All(blocks, BlockStatus::kCancelled, absl::OkStatus());
     }

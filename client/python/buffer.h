@@ -62,7 +62,8 @@ inline bool IsPacked32(nb::handle object) {
   const bool bytes = view.itemsize == 1 && format.find_first_of("Bc") != std::string_view::npos &&
                      (PyBytes_Check(object.ptr()) || PyByteArray_Check(object.ptr()) ||
                       PyMemoryView_Check(object.ptr()));
-  const bool numbers = view.itemsize == 4 && format.find_first_of("iIlL") != std::string_view::npos;
+  // Signed values go through a conversion that refuses those below 0.
+  const bool numbers = view.itemsize == 4 && (format == "I" || format == "L" || format == "<I");
   PyBuffer_Release(&view);
   return bytes || numbers;
 }

@@ -170,22 +170,13 @@ void BindInstances(nb::module_& module) {
 class EventStream {
  public:
   EventStream(std::shared_ptr<Client> client, wire::WatchQuery query)
-      : client_(std::move(client)),
-        thread_([this, query = std::move(query)](const std::stop_token& stop) {
-          CallOptions options;
-          options.stop = stop;
-          const absl::Status ended = client_->WatchEvents(
-              query, [&](const wire::WatchReply& reply) { return Add(reply, stop); }, options);
-          const MutexLock lock(mu_);
-          ended_ = ended;
-          changed_.NotifyAll();
-        }) {}
+      : feed_(std::make_unique<Feed>(std::move(client), std::move(query))) {}
   EventStream(const EventStream&) = delete;
   EventStream& operator=(const EventStream&) = delete;
   // In a forked child the thread is missing, so nobody can wait for it there.
   ~EventStream() {
     if (getpid() != process_)
-      thread_.detach();
+      (void)feed_.release();
     else
       Close();
   }
@@ -195,22 +186,12 @@ class EventStream {
   std::optional<wire::WatchReply> Next(double timeout_s) {
     const TimePoint until = SteadyNow() + Milliseconds(timeout_s, "timeout_s", 86'400);
     for (;;) {
+      const TimePoint look_at_signals = SteadyNow() + std::chrono::milliseconds(100);
       std::optional<wire::WatchReply> reply;
       std::optional<absl::Status> ended;
       {
         nb::gil_scoped_release released;
-        const MutexLock lock(mu_);
-        const TimePoint look_at_signals = SteadyNow() + std::chrono::milliseconds(100);
-        while (replies_.empty() && !ended_ &&
-               changed_.WaitUntil(mu_, std::min(until, look_at_signals))) {
-        }
-        if (!replies_.empty()) {
-          reply = std::move(replies_.front());
-          replies_.pop_front();
-          changed_.NotifyAll();
-        } else {
-          ended = ended_;
-        }
+        feed_->Wait(std::min(until, look_at_signals), &reply, &ended);
       }
       if (reply) return reply;
       if (ended && ended->ok()) throw nb::stop_iteration();
@@ -221,34 +202,69 @@ class EventStream {
   }
   void Close() {
     nb::gil_scoped_release released;
-    thread_.request_stop();
-    {
-      const MutexLock lock(mu_);
-      changed_.NotifyAll();
-    }
-    const MutexLock lock(joining_);
-    if (thread_.joinable()) thread_.join();
+    feed_->Close();
   }
 
  private:
-  static constexpr size_t kRepliesMax = 64;  // then the daemon waits, or ends the stream
+  class Feed {
+   public:
+    Feed(std::shared_ptr<Client> client, wire::WatchQuery query)
+        : client_(std::move(client)),
+          thread_([this, query = std::move(query)](const std::stop_token& stop) {
+            CallOptions options;
+            options.stop = stop;
+            const absl::Status ended = client_->WatchEvents(
+                query, [&](const wire::WatchReply& reply) { return Add(reply, stop); }, options);
+            const MutexLock lock(mu_);
+            ended_ = ended;
+            changed_.NotifyAll();
+          }) {}
+    // Sets *reply to the next one, or *ended if there is none any more; neither after `until`.
+    void Wait(TimePoint until, std::optional<wire::WatchReply>* reply,
+              std::optional<absl::Status>* ended) LARDER_EXCLUDES(mu_) {
+      const MutexLock lock(mu_);
+      while (replies_.empty() && !ended_ && changed_.WaitUntil(mu_, until)) {
+      }
+      if (replies_.empty()) {
+        *ended = ended_;
+        return;
+      }
+      *reply = std::move(replies_.front());
+      replies_.pop_front();
+      changed_.NotifyAll();
+    }
+    void Close() LARDER_EXCLUDES(mu_, joining_) {
+      thread_.request_stop();
+      {
+        const MutexLock lock(mu_);
+        changed_.NotifyAll();
+      }
+      const MutexLock lock(joining_);
+      if (thread_.joinable()) thread_.join();
+    }
 
-  bool Add(const wire::WatchReply& reply, const std::stop_token& stop) LARDER_EXCLUDES(mu_) {
-    const MutexLock lock(mu_);
-    while (replies_.size() >= kRepliesMax && !stop.stop_requested())
-      changed_.WaitUntil(mu_, SteadyNow() + std::chrono::milliseconds(100));
-    replies_.push_back(reply);
-    changed_.NotifyAll();
-    return !stop.stop_requested();
-  }
+   private:
+    static constexpr size_t kRepliesMax = 64;  // then the daemon waits, or ends the stream
 
-  const std::shared_ptr<Client> client_;
+    bool Add(const wire::WatchReply& reply, const std::stop_token& stop) LARDER_EXCLUDES(mu_) {
+      const MutexLock lock(mu_);
+      while (replies_.size() >= kRepliesMax && !stop.stop_requested())
+        changed_.WaitUntil(mu_, SteadyNow() + std::chrono::milliseconds(100));
+      replies_.push_back(reply);
+      changed_.NotifyAll();
+      return !stop.stop_requested();
+    }
+
+    const std::shared_ptr<Client> client_;
+    Mutex joining_, mu_;
+    CondVar changed_;
+    std::deque<wire::WatchReply> replies_ LARDER_GUARDED_BY(mu_);
+    std::optional<absl::Status> ended_ LARDER_GUARDED_BY(mu_);  // OK: it was closed
+    std::jthread thread_;                                       // uses the members above
+  };
+
   const pid_t process_ = getpid();
-  Mutex joining_, mu_;
-  CondVar changed_;
-  std::deque<wire::WatchReply> replies_ LARDER_GUARDED_BY(mu_);
-  std::optional<absl::Status> ended_ LARDER_GUARDED_BY(mu_);  // OK: it was closed
-  std::jthread thread_;                                       // uses the members above
+  std::unique_ptr<Feed> feed_;
 };
 
 void BindEvents(nb::module_& module) {

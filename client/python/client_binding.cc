@@ -37,7 +37,8 @@ std::unique_ptr<PySession> Attach(const std::shared_ptr<Client>& self, const std
     nb::gil_scoped_release released;
     session = self->Attach(options);
   }
-  return std::make_unique<PySession>(self, std::move(opened->device), OrRaise(std::move(session)));
+  return std::make_unique<PySession>(
+      std::make_shared<SessionParts>(self, std::move(opened->device), OrRaise(std::move(session))));
 }
 
 }  // namespace

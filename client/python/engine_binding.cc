@@ -103,17 +103,17 @@ void BindChain(nb::module_& module) {
 
 // ---- the cache
 
-// A StoreFence over a buffer, which it keeps.
-struct PyStoreFence {
-  explicit PyStoreFence(nb::handle memory)
+// A PageFence over a buffer, which it keeps.
+struct PyPageFence {
+  explicit PyPageFence(nb::handle memory)
       : buffer(memory, /*writable=*/true), fence(Checked(buffer.bytes())) {}
   static std::span<std::byte> Checked(std::span<std::byte> bytes) {
-    if (bytes.size() < StoreFence::kBytes || reinterpret_cast<uintptr_t>(bytes.data()) % 8 != 0)
+    if (bytes.size() < PageFence::kBytes || reinterpret_cast<uintptr_t>(bytes.data()) % 8 != 0)
       Raise(absl::InvalidArgumentError("a fence needs 24 bytes or more, aligned to 8"));
     return bytes;
   }
   const Buffer buffer;
-  StoreFence fence;
+  PageFence fence;
 };
 
 class PyEngineCache {
@@ -123,7 +123,7 @@ class PyEngineCache {
     EngineCache::Options cache;
     std::optional<Pages> pages;
     size_t own_variant = 0;
-    nb::object store_fence;
+    nb::object page_fence;
   };
   explicit PyEngineCache(Options options) {
     if (options.pages) {
@@ -135,8 +135,8 @@ class PyEngineCache {
                                                 .payload = std::move(options.pages->payload),
                                                 .variant = options.own_variant};
     }
-    if (!options.store_fence.is_none()) {
-      fence_ = std::make_unique<PyStoreFence>(options.store_fence);
+    if (!options.page_fence.is_none()) {
+      fence_ = std::make_unique<PyPageFence>(options.page_fence);
       options.cache.fence = &fence_->fence;
     }
     auto store = OrRaise(SessionStore::Make(std::move(options.store)));
@@ -162,7 +162,7 @@ class PyEngineCache {
 
  private:
   std::unique_ptr<Device> device_;
-  std::unique_ptr<PyStoreFence> fence_;
+  std::unique_ptr<PyPageFence> fence_;
   SessionStore* store_ = nullptr;  // cache_ owns it
   std::shared_ptr<EngineCache> cache_;
 };
@@ -214,6 +214,7 @@ nb::dict StatsOf(const PyEngineCache& self) {
   all["blocks_stored"] = stats.stored;
   all["blocks_duplicate"] = stats.duplicates;
   all["blocks_store_failed"] = stats.store_failed;
+  all["blocks_given_up"] = stats.given_up;
   all["blocks_dropped"] = stats.dropped;
   all["loads_ended"] = stats.loads_ended;
   all["stores_ended"] = stats.stores_ended;
@@ -307,7 +308,7 @@ void BindCalls(nb::class_<PyEngineCache>& cls) {
            "Stores consecutive blocks of a chain.  The pages must not change before the job has "
            "ended.  A store that does not fit into the queue ends at once, with FULL.  order: its "
            "number "
-           "in the StoreFence; 0 cannot be voided.")
+           "in the PageFence; 0 cannot be voided.")
       .def(
           "cancel",
           [](const PyEngineCache& self, JobId job, bool wait) {
@@ -328,21 +329,23 @@ void BindCalls(nb::class_<PyEngineCache>& cls) {
 }
 
 void BindFence(nb::module_& module) {
-  nb::class_<PyStoreFence>(
-      module, "StoreFence",
+  nb::class_<PyPageFence>(
+      module, "PageFence",
       "By which the process that orders stores knows when another one does not read their pages "
-      "any more, although no message comes (client/engine/store_fence.h).  memory: a writable "
+      "any more, although no message comes (client/engine/page_fence.h).  memory: a writable "
       "buffer of 24 bytes or more, aligned to 8, all 0 at first, which both processes map; "
-      "EngineCache(store_fence=) takes it in the process that stores.")
+      "EngineCache(page_fence=) takes it in the process that stores.")
       .def(nb::init<nb::handle>(), "memory"_a)
       .def(
-          "void", [](PyStoreFence& self, uint64_t last) { self.fence.Void(last); }, "last_order"_a,
+          "void", [](PyPageFence& self, uint64_t last) { self.fence.Void(last); }, "last_order"_a,
           "Stores with numbers up to this one begin to read no pages any more, and end, CANCELLED.")
       .def_prop_ro(
-          "reads", [](const PyStoreFence& self) { return self.fence.Reads(); },
-          "Whether pages are being read.  False after `void`: nothing reads pages of those stores.")
+          "reads", [](const PyPageFence& self) { return self.fence.Reads(); },
+          "Whether pages of any store are being read.  Once it is false after `void`, nothing "
+          "reads "
+          "pages of the voided stores any more.")
       .def_prop_ro(
-          "ended", [](const PyStoreFence& self) { return self.fence.ended(); },
+          "ended", [](const PyPageFence& self) { return self.fence.ended(); },
           "How many stores have ended.");
 }
 
@@ -362,7 +365,7 @@ void BindCache(nb::module_& module) {
             const std::string& tenant, std::optional<Pages> pages, size_t own_variant,
             uint32_t loaders, uint32_t storers, size_t load_blocks, size_t store_blocks,
             size_t step_blocks, uint32_t copy_threads, double lookup_patience_s,
-            double promise_life_s, nb::object store_fence) {
+            double promise_life_s, nb::object page_fence) {
            PyEngineCache::Options options;
            SessionKeeper::Options& keeper = options.store.keeper;
            keeper.client.socket_dir = socket_dir;
@@ -382,15 +385,15 @@ void BindCache(nb::module_& module) {
                Milliseconds(lookup_patience_s, "lookup_patience_s", 600);
            options.pages = std::move(pages);
            options.own_variant = own_variant;
-           options.store_fence = std::move(store_fence);
+           options.page_fence = std::move(page_fence);
            new (self) PyEngineCache(std::move(options));
          },
          nb::kw_only(), "engine_id"_a, "variants"_a, "role"_a = "both", "rank"_a = 0,
          "socket_dir"_a = "", "tenant"_a = "", "pages"_a = nb::none(), "own_variant"_a = 0,
          "loaders"_a = 1, "storers"_a = 1, "load_blocks"_a = 65'536, "store_blocks"_a = 8'192,
          "step_blocks"_a = 64, "copy_threads"_a = 1, "lookup_patience_s"_a = 0.2,
-         "promise_life_s"_a = 60.0, "store_fence"_a = nb::none(),
-         "store_fence: the memory of a StoreFence, if one is wanted.")
+         "promise_life_s"_a = 60.0, "page_fence"_a = nb::none(),
+         "page_fence: the memory of a PageFence, if one is wanted.")
       .def_prop_ro(
           "state",
           [](const PyEngineCache& self) {

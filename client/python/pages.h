@@ -12,6 +12,7 @@ namespace larder::python {
 struct Pages {
   PagedLayout engine;
   PayloadLayout payload;
+  friend bool operator==(const Pages&, const Pages&) = default;
 };
 
 // Returns the pages of each of `blocks` blocks.  Raises ValueError if not all have equally many.

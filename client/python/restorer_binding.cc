@@ -77,10 +77,7 @@ class PyRestorer {
  public:
   PyRestorer(const PySession& session, VariantHandle variant, const Profile& profile, bool computes,
              double link_bytes_per_s)
-      : session_(session.Open()),
-        device_(&session.device()),
-        variant_(std::move(variant)),
-        channels_(profile.channels.size()) {
+      : parts_(session.Parts()), variant_(std::move(variant)), channels_(profile.channels.size()) {
     if (profile.layers != variant_.spec.layers)
       Raise(absl::InvalidArgumentError("the profile is of a model with other layers"));
     Restorer::Options options;
@@ -92,7 +89,7 @@ class PyRestorer {
         return link->Pass(bytes, now);
       };
     }
-    restorer_ = std::make_unique<Restorer>(*session_, variant_, profile, std::move(options));
+    restorer_ = std::make_unique<Restorer>(*parts_->session, variant_, profile, std::move(options));
   }
   PyRestorer(const PyRestorer&) = delete;
   PyRestorer& operator=(const PyRestorer&) = delete;
@@ -116,8 +113,8 @@ class PyRestorer {
     std::vector<std::unique_ptr<PagedCache>> caches;
     std::vector<PagedCache*> of_channel;
     for (size_t i = 0; i < channels_; ++i) {
-      caches.push_back(OrRaise(
-          PagedCache::Make(*session_, *device_, variant_, pages.engine, pages.payload, {})));
+      caches.push_back(OrRaise(PagedCache::Make(*parts_->session, *parts_->device, variant_,
+                                                pages.engine, pages.payload, {})));
       of_channel.push_back(caches.back().get());
     }
     std::vector<ByteCount> layer_bytes;
@@ -145,8 +142,7 @@ class PyRestorer {
   [[nodiscard]] Profile Learnt() const { return restorer_->Learnt(); }
 
  private:
-  std::shared_ptr<Session> session_;  // keeps the device alive, too
-  Device* const device_;
+  const std::shared_ptr<SessionParts> parts_;
   const VariantHandle variant_;
   const size_t channels_;
   bool busy_ = false;  // the GIL guards it

@@ -7,9 +7,12 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "client/client.h"
+#include "client/paged_cache.h"
 #include "client/python/binding.h"
+#include "client/python/pages.h"
 #include "cuda/device.h"
 
 namespace larder::python {
@@ -19,44 +22,54 @@ namespace larder::python {
 // Raises ValueError, which names the argument, unless 0 <= seconds <= most.
 [[nodiscard]] std::chrono::milliseconds Milliseconds(double seconds, const char* name, double most);
 
+// A session with what it needs.  Its end may wait for the daemon, so the GIL is released meanwhile.
+struct SessionParts {
+  SessionParts(std::shared_ptr<Client> c, std::unique_ptr<Device> d, std::unique_ptr<Session> s)
+      : client(std::move(c)), device(std::move(d)), session(std::move(s)) {}
+  SessionParts(const SessionParts&) = delete;
+  SessionParts& operator=(const SessionParts&) = delete;
+  ~SessionParts() {
+    std::optional<nb::gil_scoped_release> released;
+    if (PyGILState_Check() != 0) released.emplace();
+    idle.clear();
+    session.reset();
+    device.reset();
+  }
+
+  std::shared_ptr<Client> client;
+  std::unique_ptr<Device> device;  // the memory of the host
+  std::unique_ptr<Session> session;
+  // Caches of pages that no call uses now: making one costs as much as moving some MiB.  The GIL
+  // guards them.
+  struct IdleCache {
+    uint32_t variant;
+    Pages pages;
+    std::unique_ptr<PagedCache> cache;
+  };
+  std::vector<IdleCache> idle;
+};
+
 // A Session for Python.  The session ends once Close was called (by close(), or by the destructor),
 // no call on it is under way, and every Promise and Restorer of it has gone.
 class PySession {
  public:
-  PySession(std::shared_ptr<Client> client, std::unique_ptr<Device> device,
-            std::unique_ptr<Session> session)
-      : parts_(std::make_shared<Parts>(std::move(client), std::move(device), std::move(session))) {}
-  ~PySession() { Close(); }
+  explicit PySession(std::shared_ptr<SessionParts> parts) : parts_(std::move(parts)) {}
 
-  // Returns the session.  The returned pointer keeps it, its device and its client alive.  Raises
-  // ValueError if the session is closed.
-  [[nodiscard]] std::shared_ptr<Session> Open() const {
+  // Returns the session's parts, which live as long as the returned pointer.  Raises ValueError if
+  // the session is closed.
+  [[nodiscard]] std::shared_ptr<SessionParts> Parts() const {
     if (parts_ == nullptr) Raise(absl::InvalidArgumentError("the session is closed"));
-    return {parts_, parts_->session.get()};
+    return parts_;
   }
-  // The memory of the host, which lives as long as what Open returned before.  REQUIRES: the caller
-  // has held the GIL since Open.
-  [[nodiscard]] Device& device() const { return *parts_->device; }
+  // The same for the session alone.
+  [[nodiscard]] std::shared_ptr<Session> Open() const {
+    const std::shared_ptr<SessionParts> parts = Parts();
+    return {parts, parts->session.get()};
+  }
   void Close() { parts_.reset(); }
 
  private:
-  struct Parts {
-    Parts(std::shared_ptr<Client> c, std::unique_ptr<Device> d, std::unique_ptr<Session> s)
-        : client(std::move(c)), device(std::move(d)), session(std::move(s)) {}
-    Parts(const Parts&) = delete;
-    Parts& operator=(const Parts&) = delete;
-    // The end of a session may wait for the daemon, so other threads of Python run meanwhile.
-    ~Parts() {
-      std::optional<nb::gil_scoped_release> released;
-      if (PyGILState_Check() != 0) released.emplace();
-      session.reset();
-      device.reset();
-    }
-    std::shared_ptr<Client> client;
-    std::unique_ptr<Device> device;
-    std::unique_ptr<Session> session;
-  };
-  std::shared_ptr<Parts> parts_;  // null: closed
+  std::shared_ptr<SessionParts> parts_;  // null: closed
 };
 
 }  // namespace larder::python

@@ -18,6 +18,7 @@
 #include "client/python/pages.h"
 #include "client/python/session.h"
 #include "proto/messages/messages.h"
+#include "storage/status_macros.h"
 #include "storage/time_left.h"
 
 namespace larder::python {
@@ -103,33 +104,65 @@ std::vector<BlockStatus> Get(const PySession& self, const VariantHandle& variant
   return OrRaise(std::move(statuses));
 }
 
-// What a call on pages needs; the GIL is not held while it is made.
-absl::StatusOr<std::unique_ptr<PagedCache>> CacheOf(Session& session, Device& device,
-                                                    const VariantHandle& variant,
-                                                    const Pages& pages) {
-  return PagedCache::Make(session, device, variant, pages.engine, pages.payload, {});
-}
+// Lends a cache of these pages to one call.  The GIL is held when it is made, and when it ends.
+class LentCache {
+ public:
+  LentCache(SessionParts& parts, const VariantHandle& variant, const Pages& pages)
+      : parts_(parts), variant_(variant), pages_(pages) {
+    const auto same = [&](const SessionParts::IdleCache& one) {
+      return one.variant == variant.index && one.pages == pages;
+    };
+    const auto found = std::ranges::find_if(parts.idle, same);
+    if (found == parts.idle.end()) return;
+    cache_ = std::move(found->cache);
+    parts.idle.erase(found);
+  }
+  LentCache(const LentCache&) = delete;
+  LentCache& operator=(const LentCache&) = delete;
+  ~LentCache() {
+    if (cache_ == nullptr || !good_) return;
+    if (parts_.idle.size() >= kIdleMax) parts_.idle.erase(parts_.idle.begin());
+    parts_.idle.push_back({variant_.index, pages_, std::move(cache_)});
+  }
+  // Makes the cache if there was none.  The GIL need not be held.
+  [[nodiscard]] absl::StatusOr<PagedCache*> Get() {
+    if (cache_ == nullptr) {
+      LARDER_ASSIGN_OR_RETURN(cache_, PagedCache::Make(*parts_.session, *parts_.device, variant_,
+                                                       pages_.engine, pages_.payload, {}));
+    }
+    return cache_.get();
+  }
+  void Drop() { good_ = false; }  // after an error, the next call makes another one
+
+ private:
+  static constexpr size_t kIdleMax = 8;
+  SessionParts& parts_;
+  const VariantHandle& variant_;
+  const Pages& pages_;
+  std::unique_ptr<PagedCache> cache_;
+  bool good_ = true;
+};
 
 nb::bytes GetPages(const PySession& self, const VariantHandle& variant, const Pages& pages,
                    nb::handle digests, nb::handle page_numbers, LeaseId promise,
                    double deadline_s) {
-  const auto session = self.Open();
-  Device& device = self.device();
+  const auto parts = self.Parts();
   CallOptions options = Within(deadline_s);
   options.promise = promise;
   const std::vector<Digest> names = DigestsOf(digests);
   const std::vector<uint32_t> numbers = NumbersOf(page_numbers);
-  const auto parts = PagesOf(numbers, names.size());
+  const auto page_parts = PagesOf(numbers, names.size());
   absl::StatusOr<std::vector<BlockStatus>> all = std::vector<BlockStatus>();
+  LentCache lent(*parts, variant, pages);
   {
     nb::gil_scoped_release released;
-    absl::StatusOr<std::unique_ptr<PagedCache>> cache = CacheOf(*session, device, variant, pages);
+    const absl::StatusOr<PagedCache*> cache = lent.Get();
     if (!cache.ok()) all = cache.status();
     const TimePoint until = SteadyNow() + options.deadline;
     for (size_t at = 0; all.ok() && at < names.size(); at += PagedCache::kLoadBlocksMax) {
       std::vector<PagedGet> gets;
       for (size_t i = at; i < std::min(names.size(), at + PagedCache::kLoadBlocksMax); ++i)
-        gets.push_back({names[i], parts[i]});
+        gets.push_back({names[i], page_parts[i]});
       options.deadline = MillisecondsLeft(until);
       absl::StatusOr<PagedLoad> load = absl::DeadlineExceededError("the deadline has passed");
       if (options.deadline.count() > 0)
@@ -140,6 +173,7 @@ nb::bytes GetPages(const PySession& self, const VariantHandle& variant, const Pa
       if (!some.ok()) all = some.status();
     }
   }
+  if (!all.ok()) lent.Drop();
   const std::vector<BlockStatus> statuses = OrRaise(std::move(all));
   return Packed(statuses.data(), statuses.size());
 }
@@ -147,12 +181,11 @@ nb::bytes GetPages(const PySession& self, const VariantHandle& variant, const Pa
 nb::bytes PutPages(const PySession& self, const VariantHandle& variant, const Pages& pages,
                    const Digest& parent, nb::handle digests, nb::handle tokens,
                    nb::handle page_numbers, std::optional<Digest> content, double deadline_s) {
-  const auto session = self.Open();
-  Device& device = self.device();
+  const auto parts = self.Parts();
   const CallOptions options = Within(deadline_s);
   const std::vector<Digest> names = DigestsOf(digests);
   const std::vector<uint32_t> numbers = NumbersOf(page_numbers), ids = NumbersOf(tokens);
-  const auto parts = PagesOf(numbers, names.size());
+  const auto page_parts = PagesOf(numbers, names.size());
   const size_t each = pages.payload.block_tokens;
   if (ids.size() != names.size() * each)
     Raise(absl::InvalidArgumentError("there must be block_tokens tokens for each block"));
@@ -161,16 +194,18 @@ nb::bytes PutPages(const PySession& self, const VariantHandle& variant, const Pa
     puts.push_back({.digest = names[i],
                     .parent = i == 0 ? parent : names[i - 1],
                     .tokens = std::span(ids).subspan(i * each, each),
-                    .pages = parts[i],
+                    .pages = page_parts[i],
                     .content = content.value_or(Digest())});
   }
   absl::StatusOr<std::vector<BlockStatus>> all = std::vector<BlockStatus>();
+  LentCache lent(*parts, variant, pages);
   {
     nb::gil_scoped_release released;
-    absl::StatusOr<std::unique_ptr<PagedCache>> cache = CacheOf(*session, device, variant, pages);
+    const absl::StatusOr<PagedCache*> cache = lent.Get();
     if (!cache.ok()) all = cache.status();
     if (cache.ok()) all = (*cache)->Put(puts, nullptr, options);
   }
+  if (!all.ok()) lent.Drop();
   const std::vector<BlockStatus> statuses = OrRaise(std::move(all));
   return Packed(statuses.data(), statuses.size());
 }

@@ -189,8 +189,8 @@ class EngineCacheContract : public ::testing::TestWithParam<EngineRoad> {
   EnginePages pages_;
   std::set<JobId> told_;
   std::vector<JobResult> results_;
-  alignas(8) std::array<std::byte, StoreFence::kBytes> fence_memory_{};
-  StoreFence fence_{fence_memory_};
+  alignas(8) std::array<std::byte, PageFence::kBytes> fence_memory_{};
+  PageFence fence_{fence_memory_};
   std::unique_ptr<EngineCache> cache_;
 };
 
@@ -284,7 +284,7 @@ TEST_P(EngineCacheContract, VoidedStoresReadNoPages) {
   options.fence = &fence_;
   options.step_blocks = 2;
   ASSERT_NO_FATAL_FAILURE(Make(options));
-  uint64_t order = 0;
+  uint64_t order = 0, voided = 0;
   for (uint32_t round = 0; round < testing::Scaled(200); ++round) {
     const uint32_t text = 10'000 + round;
     const TokenChain chain = ChainOf(text, 12);
@@ -302,10 +302,13 @@ TEST_P(EngineCacheContract, VoidedStoresReadNoPages) {
       (void)Await(cache_->BeginLoad(LoadsOf(chain, 0, blocks, 40, found.promise)));
       for (uint32_t b = 0; b < blocks; ++b) ASSERT_TRUE(IsRight(40 + b, text, b)) << round;
     }
+    voided += std::ranges::count(stored.status, BlockStatus::kCancelled);
     for (const BlockStatus status : stored.status)
       EXPECT_TRUE(status == BlockStatus::kOk || status == BlockStatus::kCancelled);
     EXPECT_EQ(stored.cause, absl::OkStatus());
   }
+  EXPECT_GT(voided, 0u);
+  EXPECT_EQ(cache_->stats().given_up, voided);
   StoreJob late = StoresOf(ChainOf(9'999, 4), 9'999);
   late.order = order;  // voided before it began
   EXPECT_EQ(Await(cache_->BeginStore(late)).status, std::vector(4, BlockStatus::kCancelled));

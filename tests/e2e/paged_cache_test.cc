@@ -46,70 +46,126 @@ TEST(PagedCacheTest, EveryLayoutIsReadRightInEveryMode) {
   EXPECT_EQ(daemon.Metric("larder_blocks_damaged_total{tier=\"host\"}"), 0);
 }
 
-// Blocks that do not fit into the buffer together are moved part by part.  The parts share one
-// deadline, which is far too short for all of them, but long enough for each.
-TEST(PagedCacheTest, PartsOfABatchShareItsDeadline) {
-  constexpr uint32_t kBlocks = 1'000, kTokens = 16, kBytes = 64 << 10;
-  constexpr std::chrono::milliseconds kDeadline(20);
-  DaemonProcess daemon({"--pool", "128MiB", "--slab", "16MiB"});
-  ASSERT_TRUE(daemon.serves()) << daemon.errors();
-  const auto opened = OpenDevice(DeviceWish::kHost);
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  const auto memory = opened->device->Allocate(ByteCount(kBlocks * kBytes)).value();
-  const auto client = Client::Connect({.socket_dir = daemon.folder()->path()}).value();
-  const auto session =
-      client
-          ->Attach(
-              {.engine_id = "e", .write_mode = WriteMode::kStream, .device = opened->device.get()})
-          .value();
-  ContentSpec content;
-  content.model = "m";
-  VariantSpec spec;
-  spec.dtype = "u8";
-  spec.layout = "opaque/1";
-  spec.block_tokens = kTokens;
-  spec.layers = 1;
-  const VariantHandle variant = session->Register({&content, 1}, {&spec, 1}).value().front();
-  constexpr uint32_t kRow = kBytes / kTokens;
-  const PagedLayout pages{.layers = 1,
-                          .planes = 1,
-                          .heads = 1,
-                          .row_bytes = kRow,
-                          .page_tokens = kTokens,
-                          .pages = kBlocks,
-                          .page_stride = kBytes,
-                          .token_stride = kRow,
-                          .head_stride = kRow,
-                          .bases = {memory->address()}};
-  const PayloadLayout payload{
-      .block_tokens = kTokens, .order = RowOrder::kTokenHead, .table = UniformTable(1, kBytes)};
-  PagedCacheOptions one_block_at_a_time;
-  one_block_at_a_time.staging_bytes = ByteCount(4 * (kBytes + kPageBytes));
-  const auto cache =
-      PagedCache::Make(*session, *opened->device, variant, pages, payload, one_block_at_a_time)
-          .value();
-  std::vector<uint32_t> tokens(kBlocks * kTokens), numbers(kBlocks);
-  std::iota(tokens.begin(), tokens.end(), 0);
-  std::iota(numbers.begin(), numbers.end(), 0);
-  const Digest seed = session->Seed(content);
-  const std::vector<Digest> chain = Chain(seed, tokens);
+// A cache of pages that are moved whole, one block in each part of a batch.
+struct OnePageAtATime {
+  static constexpr uint32_t kTokens = 16, kBytes = 64 << 10, kRow = kBytes / kTokens;
+
+  OnePageAtATime(WriteMode mode, uint32_t blocks) {
+    memory = opened->device->Allocate(ByteCount(uint64_t{blocks} * kBytes)).value();
+    client = Client::Connect({.socket_dir = daemon.folder()->path()}).value();
+    session = client->Attach({.engine_id = "e", .write_mode = mode, .device = opened->device.get()})
+                  .value();
+    ContentSpec content;
+    content.model = "m";
+    VariantSpec spec;
+    spec.dtype = "u8";
+    spec.layout = "opaque/1";
+    spec.block_tokens = kTokens;
+    spec.layers = 1;
+    const VariantHandle variant = session->Register({&content, 1}, {&spec, 1}).value().front();
+    const PagedLayout pages{.layers = 1,
+                            .planes = 1,
+                            .heads = 1,
+                            .row_bytes = kRow,
+                            .page_tokens = kTokens,
+                            .pages = blocks,
+                            .page_stride = kBytes,
+                            .token_stride = kRow,
+                            .head_stride = kRow,
+                            .bases = {memory->address()}};
+    const PayloadLayout payload{
+        .block_tokens = kTokens, .order = RowOrder::kTokenHead, .table = UniformTable(1, kBytes)};
+    PagedCacheOptions options;
+    options.staging_bytes = ByteCount(4 * (kBytes + kPageBytes));
+    cache = PagedCache::Make(*session, *opened->device, variant, pages, payload, options).value();
+    tokens.resize(size_t{blocks} * kTokens);
+    numbers.resize(blocks);
+    std::iota(tokens.begin(), tokens.end(), 0);
+    std::iota(numbers.begin(), numbers.end(), 0);
+    const Digest seed = session->Seed(content);
+    const std::vector<Digest> chain = Chain(seed, tokens);
+    for (uint32_t b = 0; b < blocks; ++b) {
+      puts.push_back({.digest = chain[b],
+                      .parent = b == 0 ? seed : chain[b - 1],
+                      .tokens = std::span(tokens).subspan(size_t{b} * kTokens, kTokens),
+                      .pages = {&numbers[b], 1}});
+      gets.push_back({.digest = chain[b], .pages = {&numbers[b], 1}});
+    }
+  }
+  [[nodiscard]] std::span<std::byte> Page(uint32_t number) const {
+    return {reinterpret_cast<std::byte*>(memory->address() + uint64_t{number} * kBytes), kBytes};
+  }
+
+  DaemonProcess daemon{{"--pool", "128MiB", "--slab", "16MiB"}};
+  const absl::StatusOr<OpenedDevice> opened = OpenDevice(DeviceWish::kHost);
+  std::unique_ptr<DeviceMemory> memory;
+  std::unique_ptr<Client> client;
+  std::unique_ptr<Session> session;
+  std::unique_ptr<PagedCache> cache;
+  std::vector<uint32_t> tokens, numbers;
   std::vector<PagedPut> puts;
   std::vector<PagedGet> gets;
-  for (uint32_t b = 0; b < kBlocks; ++b) {
-    puts.push_back({.digest = chain[b],
-                    .parent = b == 0 ? seed : chain[b - 1],
-                    .tokens = std::span(tokens).subspan(b * kTokens, kTokens),
-                    .pages = {&numbers[b], 1}});
-    gets.push_back({.digest = chain[b], .pages = {&numbers[b], 1}});
-  }
-  const auto late = cache->Put(puts, nullptr, {.deadline = kDeadline});
+};
+
+class PartsTest : public ::testing::TestWithParam<WriteMode> {};
+
+// The deadline is far too short for all parts, but long enough for each.
+TEST_P(PartsTest, ShareADeadline) {
+  constexpr std::chrono::milliseconds kDeadline(8);
+  OnePageAtATime pages(GetParam(), 1'000);
+  const auto late = pages.cache->Put(pages.puts, nullptr, {.deadline = kDeadline});
   EXPECT_TRUE(absl::IsDeadlineExceeded(late.status())) << late.status();
-  const auto put = cache->Put(puts);
+  const auto put = pages.cache->Put(pages.puts);
   ASSERT_TRUE(put.ok()) << put.status();
-  const auto load = cache->Load(std::span(gets).first(PagedCache::kLoadBlocksMax), {0, 1}, nullptr,
-                                {.deadline = kDeadline});
-  EXPECT_TRUE(absl::IsDeadlineExceeded(load.status())) << load.status();
+  if (GetParam() == WriteMode::kMapped) return;  // it loads all blocks at once
+  auto load = pages.cache->Load(std::span(pages.gets).first(PagedCache::kLoadBlocksMax), {0, 1},
+                                nullptr, {.deadline = kDeadline});
+  if (!load.ok()) {  // a part was late by itself
+    EXPECT_TRUE(absl::IsDeadlineExceeded(load.status())) << load.status();
+    return;
+  }
+  const auto loaded = load->Wait(SteadyNow() + std::chrono::seconds(10));
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->back(), BlockStatus::kCancelled);
 }
+
+// Lets pages be read until its third Begin, from which on they have other bytes.
+class ReadsOfTwo final : public PageReads {
+ public:
+  explicit ReadsOfTwo(OnePageAtATime& pages) : pages_(pages) {}
+  [[nodiscard]] bool Begin() override {
+    if (++begun_ <= 2) return true;
+    for (uint32_t page = 0; page < 4; ++page) std::ranges::fill(pages_.Page(page), std::byte{0x77});
+    return false;
+  }
+  void End() override { ++ended_; }
+  int begun_ = 0, ended_ = 0;
+
+ private:
+  OnePageAtATime& pages_;
+};
+
+TEST_P(PartsTest, AreNotReadOnceTheyMayNotBe) {
+  OnePageAtATime pages(GetParam(), 4);
+  for (uint32_t page = 0; page < 4; ++page) std::ranges::fill(pages.Page(page), std::byte(page));
+  ReadsOfTwo reads(pages);
+  const auto put = pages.cache->Put(pages.puts, nullptr, {}, &reads);
+  EXPECT_TRUE(absl::IsCancelled(put.status())) << put.status();
+  EXPECT_EQ(reads.begun_, 3);
+  EXPECT_EQ(reads.ended_, 2);
+  auto load = pages.cache->Load(pages.gets, {0, 1});
+  ASSERT_TRUE(load.ok()) << load.status();
+  const auto loaded = load->Wait(SteadyNow() + std::chrono::seconds(10));
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(*loaded, (std::vector{BlockStatus::kOk, BlockStatus::kOk, BlockStatus::kMissing,
+                                  BlockStatus::kMissing}));
+  for (uint32_t page = 0; page < 2; ++page) {
+    for (const std::byte byte : pages.Page(page)) ASSERT_EQ(byte, std::byte(page));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(By, PartsTest, ::testing::Values(WriteMode::kMapped, WriteMode::kStream),
+                         [](const auto& mode) { return std::string(ToString(mode.param)); });
 
 TEST(PagedCacheTest, EnginesThatAreKilledLeaveNothingHeld) {
   DaemonProcess daemon({"--pool", "64MiB", "--slab", "16MiB", "--check-one-in", "1"});

@@ -106,7 +106,8 @@ class World(unittest.TestCase):
             prompt = texts.prompt() + texts.prompt()
             self.hung_prompts.append(prompt)
             engine.add(Request(f"hung{engine.steps}-{number}", prompt, 20))
-        while len(engine.running) < 2 or engine.side._loading:
+        until = time.monotonic() + 60
+        while engine.busy and (len(engine.running) < 2 or engine.side._loading) and time.monotonic() < until:
             engine.step()
             time.sleep(0.001)
         self.daemon.stop()

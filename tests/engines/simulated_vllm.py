@@ -45,6 +45,9 @@ class BlockPool:
         self.free = self.blocks[1:]
         self.cached = {}
 
+    def get_num_free_blocks(self):
+        return len(self.free)
+
     def touch(self, blocks):
         for block in blocks:
             if block.ref_cnt == 0:

@@ -71,7 +71,8 @@ class VllmChild:
         return self._call("reset", running=running, connector=connector)
 
     def memory(self):
-        """Returns the resident bytes of the process and those that it started."""
+        """Returns the resident bytes of the process and those that it started, without what they share with others: the
+        pool, which a client maps as it uses it."""
         return self._call("memory")
 
     def version(self):
@@ -210,7 +211,8 @@ class Engine:
         import psutil
 
         me = psutil.Process()
-        return sum(process.memory_info().rss for process in [me, *me.children(recursive=True)])
+        infos = [process.memory_info() for process in [me, *me.children(recursive=True)]]
+        return sum(info.rss - info.shared for info in infos)
 
     @staticmethod
     def version():

@@ -37,8 +37,14 @@ async def _run(threads, call, *args, **kwargs):
                     await asyncio.wait([future])
                 except asyncio.CancelledError:
                     pass
-            future.cancelled() or future.exception()  # nobody else asks for it
+            if not future.cancelled() and future.exception() is None:
+                threads.submit(_drop, future.result())  # a session, for example, ends there and not on the event loop
+                del future, job
         raise
+
+
+def _drop(_):
+    pass
 
 
 def _awaited(cls, name):
@@ -132,13 +138,14 @@ class EventStream:
 
     async def next(self, timeout_s):
         """Waits for a WatchReply.  Returns None after timeout_s.  Raises StopAsyncIteration after aclose, or why it ended.
+        One task at a time calls it.
 
         A reply that comes while the await is cancelled is kept for the next call.
         """
         if not self._replies and self._closed:
             raise StopAsyncIteration
         if not self._replies:
-            await _run(self._threads, self._fetch, timeout_s)
+            await asyncio.wrap_future(self._threads.submit(self._fetch, timeout_s))
         return self._replies.popleft() if self._replies else None
 
     def _fetch(self, timeout_s):
@@ -161,8 +168,10 @@ class EventStream:
         if self._closed:
             return
         self._closed = True
-        await _run(self._threads, self._sync.close)
-        self._threads.shutdown(wait=False)
+        try:
+            await asyncio.shield(asyncio.to_thread(self._sync.close))
+        finally:
+            self._threads.shutdown(wait=False)
 
     async def __aenter__(self):
         return self

@@ -22,6 +22,7 @@ from kvlarder import weights
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
 LOG = logging.getLogger("kvlarder")
+BLOCKS_OF_A_SAVE = 64  # that share a deadline
 LAYERS_OF_A_RESTORE = 128  # models of more layers are not loaded while they are computed
 STEPS_OF_A_PROMISE = 8192 * 16  # bytes of the digests that one promise takes: 131,072 tokens
 CHANNELS = {kvlarder.Tier.HOST.value: 1, kvlarder.Tier.DISK.value: 2}
@@ -68,18 +69,17 @@ class PrefixStore:
 
     def _attach(self, connect_deadline_s):
         client = kvlarder.connect(self._socket_dir, tenant=self._tenant, connect_deadline_s=connect_deadline_s)
-        self._session = client.attach(self._engine_id)
-        self._variant = self._session.register([self._content], [self._spec])[0]
-        self._seed = self._session.seed(self._content)
-        self._restorer = None
+        session = client.attach(self._engine_id)
+        variant = session.register([self._content], [self._spec])[0]
+        restorer = None
         if self._layers <= LAYERS_OF_A_RESTORE:
-            self._restorer = kvlarder.Restorer(
-                self._session, self._variant, self._profile, link_bytes_per_s=self._link_bytes_per_s
-            )
+            restorer = kvlarder.Restorer(session, variant, self._profile, link_bytes_per_s=self._link_bytes_per_s)
+        self._session, self._variant, self._restorer = session, variant, restorer
+        self._seed = session.seed(self._content)
 
     def save(self, cache, token_ids):
         """Stores the whole blocks of a cache.  Returns how many tokens, from the beginning, are stored now: fewer than
-        the cache has if the daemon has no room.
+        the cache has if the daemon has no room, or is too slow.
 
         token_ids: what the cache was computed from, and possibly more; a sequence of ints or a tensor of one row.
         """
@@ -94,19 +94,29 @@ class PrefixStore:
         keys, values = [layer.keys.cpu() for layer in layers], [layer.values.cpu() for layer in layers]
         chain = self._chain(tokens[: blocks * self._block])
         pages = self._pages(keys, values)
-        status = self._served(
-            lambda: self._session.put_pages(
-                self._variant,
-                pages,
-                parent=self._seed,
-                digests=chain.digests(0, blocks),
-                tokens=chain.tokens(0, blocks),
-                page_numbers=range(blocks),
-                content=self._seed,
-                deadline_s=60.0,
-            )
-        )
-        return self._block * _leading(status, (OK, DUPLICATE))
+        for first in range(0, blocks, BLOCKS_OF_A_SAVE):
+            last = min(first + BLOCKS_OF_A_SAVE, blocks)
+
+            def put(first=first, last=last):
+                return self._session.put_pages(
+                    self._variant,
+                    pages,
+                    parent=chain.parent(first),
+                    digests=chain.digests(first, last),
+                    tokens=chain.tokens(first, last),
+                    page_numbers=range(first, last),
+                    content=self._seed,
+                    deadline_s=60.0,
+                )
+
+            try:
+                stored = first + _leading(self._served(put), (OK, DUPLICATE))
+            except (TimeoutError, RuntimeError) as error:
+                LOG.warning("a cache is stored in part: %s", error)
+                stored = first
+            if stored < last:
+                return stored * self._block
+        return blocks * self._block
 
     def restore(self, token_ids, cache=None):
         """Returns (cache, tokens): a cache with the longest stored prefix, and its length.
@@ -216,7 +226,7 @@ class PrefixStore:
         steps = chain.steps[:STEPS_OF_A_PROMISE]
         try:
             return self._served(lambda: self._session.promise([self._variant], steps, life_s=600.0, deadline_s=1.0), 1.0)
-        except (ConnectionError, TimeoutError, RuntimeError) as error:
+        except (ConnectionError, PermissionError, TimeoutError, RuntimeError) as error:
             LOG.warning("a prompt is computed without Larder: %s", error)
             return None
 

@@ -334,14 +334,13 @@ class Asyncio(OnDaemon):
         get = asyncio.ensure_future(
             session.get(variant, [kvlarder.GetBlock(bytes(16), [bytearray(1)] * 2)], deadline_s=0.5)
         )
+        begun = time.monotonic()
         lookup = asyncio.ensure_future(client.lookup(CONTENT, steps=self.digests, deadline_s=0.5))
         await asyncio.sleep(0.05)
-        self.assertFalse(get.done() or lookup.done())
         lookup.cancel()
-        begun = time.monotonic()
         with self.assertRaises(asyncio.CancelledError):
             await lookup
-        self.assertGreater(time.monotonic() - begun, 0.2)
+        self.assertGreater(time.monotonic() - begun, 0.4)
         with self.assertRaises(TimeoutError):
             await get
         first = asyncio.ensure_future(one.lookup(CONTENT, steps=self.digests, deadline_s=0.5))
@@ -365,12 +364,15 @@ class Forks(OnDaemon):
         stream = self.client.watch_events()
         child = os.fork()
         if child == 0:
-            signal.alarm(20)  # ends a child that hangs
-            assert promise.tokens
-            for _ in range(100):
-                promise.pending  # noqa: B018
-            del restorer, stream, promise
-            os._exit(0)
+            code = 1
+            try:
+                signal.alarm(20)  # ends a child that hangs
+                for _ in range(100):
+                    promise.pending  # noqa: B018
+                del restorer, stream, promise
+                code = 0
+            finally:
+                os._exit(code)
         ended = 0
         while not ended:
             self.assertEqual(self.right(self.session, self.variant, promise.id), BLOCKS)
@@ -389,13 +391,13 @@ class Arguments(unittest.TestCase):
         self.assertEqual(len(right), 2)
         for kind in "BbHhIiLlQq":
             self.assertEqual(kvlarder.chain(self.SEED, array.array(kind, range(32))), right, kind)
-        for dtype in (numpy.int64, numpy.uint32, numpy.int16):
+        for dtype in (numpy.int64, numpy.uint32, numpy.int32, numpy.int16, ">u4", ">i8"):
             self.assertEqual(kvlarder.chain(self.SEED, numpy.arange(32, dtype=dtype)), right, dtype)
         self.assertEqual(kvlarder.chain(self.SEED, array.array("I", range(32)).tobytes()), right)
         self.assertEqual(kvlarder.chain(self.SEED, range(32)), right)
 
     def test_what_is_no_token_or_digest(self):
-        for wrong in ([-1] * 16, 5, [1 << 32], numpy.zeros(16, numpy.float32), ["a"]):
+        for wrong in ([-1] * 16, numpy.full(16, -1, numpy.int32), 5, [1 << 32], numpy.zeros(16, numpy.float32), ["a"]):
             with self.assertRaisesRegex(ValueError, "token ids"):
                 kvlarder.chain(self.SEED, wrong)
         for wrong in ([b"x" * 15], 5, ["x"]):

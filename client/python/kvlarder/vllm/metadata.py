@@ -24,7 +24,7 @@ class Store(typing.NamedTuple):
     tokens: bytes
     pages: bytes
     deadline_s: float
-    order: int  # in the kvlarder.StoreFence of each rank
+    order: int  # in the kvlarder.PageFence of each rank
 
 
 class Ended(typing.NamedTuple):
@@ -64,4 +64,4 @@ class Hello:
     layout: str
     layers: int
     block_bytes: int
-    fence: str  # path of the memory of its kvlarder.StoreFence
+    fence: tuple  # SharedFence.address

@@ -17,6 +17,7 @@ Invariants (check_invariants):
 """
 
 import array
+import collections
 import time
 
 import kvlarder
@@ -94,6 +95,8 @@ class SchedulerSide:
         self._last_job = 0
         self._writers = sum(facts.writes(rank) for rank in range(facts.ranks))
         self._fences = [worker.SharedFence.opened(hello.fence) for hello in hellos if facts.writes(hello.rank)]
+        if None in self._fences:
+            self._log.warning("a worker's memory cannot be seen: vLLM's prefix cache cannot be reset while blocks are stored")
         self._stores_ordered = 0
         self._pool = None
         self._step = metadata.Step()
@@ -280,23 +283,30 @@ class SchedulerSide:
             self._log.info("vLLM's own cache is empty: blocks are stored in Larder again")
 
     def drain(self):
-        """Lets go of the blocks of stores.  For resetting vLLM's own cache between two steps, when no report comes.
+        """Lets go of the blocks of stores, if these alone keep vLLM's own cache from being emptied.  For resetting that
+        cache between two steps, when no report comes.
 
-        Waits until the stores have ended, at most drain_ms; those that have not ended by then, for example because the
-        daemon does not answer, are given up, and it waits until they read no blocks any more.
+        It waits until the stores have ended, at most drain_ms; those that have not ended by then, for example because the
+        daemon does not answer, are given up, and it waits until they read no blocks any more.  It does nothing where it
+        cannot see what a worker reads (see `opened`).
         """
         stores = [number for number, job in self._jobs.items() if not job.load and job.pages]
-        if not stores or None in self._fences:
+        if not stores or None in self._fences or not self._stores_alone_hold_blocks(stores):
             return
         wait_s = self._config.drain_ms / 1e3
         if not self._eventually(lambda: all(fence.ended >= self._stores_ordered for fence in self._fences), wait_s):
             for fence in self._fences:
                 fence.void(self._stores_ordered)
             if not self._eventually(lambda: not any(fence.reads for fence in self._fences), READS_MOST_S):
-                self._log.warning("%d blocks are still being stored, so vLLM's prefix cache cannot be reset now", self._pinned)
+                self._log.warning("%d blocks are still being read, so vLLM's prefix cache cannot be reset now", self._pinned)
                 return
         for number in stores:
             self._unpin(self._jobs[number])
+
+    def _stores_alone_hold_blocks(self, stores):
+        pins = collections.Counter(page for number in stores for page in self._jobs[number].pages)
+        held = sum(self._pool.blocks[page].ref_cnt == count for page, count in pins.items())
+        return self._pool.get_num_free_blocks() + held == len(self._pool.blocks) - 1  # block 0 is never used
 
     def _eventually(self, true, seconds):
         """Waits for something, at most so long.  Returns whether it has happened."""

@@ -14,6 +14,7 @@ COUNTERS = {
     "blocks_stored": "Blocks stored, of all ranks",
     "blocks_duplicate": "Blocks that were stored already, of all ranks",
     "blocks_store_failed": "Blocks that could not be stored, of all ranks",
+    "blocks_given_up": "Blocks that were not stored because vLLM's cache was reset, of all ranks",
     "blocks_dropped": "Blocks that were not stored because a queue was full",
     "bytes_loaded": "Bytes loaded",
     "bytes_stored": "Bytes stored",

@@ -31,23 +31,31 @@ def variants_of(facts, layout, layers):
 
 
 class SharedFence:
-    """The memory of a kvlarder.StoreFence that a worker shares with its scheduler.  It is gone with the worker, however
+    """The memory of a kvlarder.PageFence that a worker shares with its scheduler.  It is gone with the worker, however
     that ends."""
 
+    NONCE = slice(64, 80)  # tells it from that of a worker of equal numbers in another container
+
     def __init__(self):
-        self._fd = os.memfd_create("larder-store-fence", os.MFD_CLOEXEC)
+        self._fd = os.memfd_create("larder-page-fence", os.MFD_CLOEXEC)
         os.ftruncate(self._fd, mmap.PAGESIZE)
         self.memory = mmap.mmap(self._fd, mmap.PAGESIZE)
-        self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
+        self.memory[self.NONCE] = os.urandom(16)
+        self.address = f"/proc/{os.getpid()}/fd/{self._fd}", self.memory[self.NONCE]
 
-    @staticmethod
-    def opened(path):
-        """Returns the fence of another process, or None if this user may not open it."""
+    def close(self):
+        if self._fd is not None:
+            os.close(self._fd)
+        self._fd = None
+
+    @classmethod
+    def opened(cls, address):
+        """Returns the fence of another process, or None if this user may not open it, or it is not on this machine."""
+        path, nonce = address
         try:
-            if not os.readlink(path).startswith("/memfd:larder-store-fence"):
-                return None
             with open(path, "r+b") as file:
-                return kvlarder.StoreFence(mmap.mmap(file.fileno(), mmap.PAGESIZE))
+                memory = mmap.mmap(file.fileno(), mmap.PAGESIZE)
+            return kvlarder.PageFence(memory) if memory[cls.NONCE] == nonce else None
         except (OSError, ValueError):
             return None
 
@@ -78,12 +86,12 @@ class WorkerSide:
             store_blocks=config.store_queue_blocks,
             step_blocks=config.step_blocks,
             copy_threads=config.copy_threads,
-            store_fence=self._fence.memory,
+            page_fence=self._fence.memory,
         )
 
     def hello(self):
         return metadata.Hello(
-            self._rank, self._pages.name, self._pages.layout.layers, self._pages.block_bytes, self._fence.path
+            self._rank, self._pages.name, self._pages.layout.layers, self._pages.block_bytes, self._fence.address
         )
 
     def begin_step(self, step):
@@ -145,9 +153,11 @@ class WorkerSide:
 
     def close(self):
         self._cache.close()
+        self._fence.close()
 
     def _measure(self, result, good):
-        self._collector.observe("load_seconds" if result.load else "store_seconds", result.moved_s)
+        if result.load or good:
+            self._collector.observe("load_seconds" if result.load else "store_seconds", result.moved_s)
         moved = result.status.count(OK) * self._pages.block_bytes
         self._collector.add("bytes_loaded" if result.load else "bytes_stored", moved)
         if result.load and good < len(result.status):

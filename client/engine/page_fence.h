@@ -2,11 +2,12 @@
 // although no message about it comes: the scheduler of an engine orders stores, and its workers
 // make them.
 //
-//   StoreFence fence(memory);              // in both, over the same memory
+//   PageFence fence(memory);              // in both, over the same memory
 //   fence.BeginRead(order) ... EndRead()   // in the worker, around each part of a store
 //   fence.Void(order);                     // in the scheduler: stores up to this one end unread
 //   while (fence.Reads()) ...              // afterwards nothing reads their pages
 //
+// Order no store between Void and the last Reads, which tells of later stores, too.
 // A store that waits for a daemon, for room or for an answer, is not reading, so voiding takes
 // about as long as copying one part.
 //
@@ -24,11 +25,11 @@
 
 namespace larder {
 
-class StoreFence {
+class PageFence {
  public:
   static constexpr size_t kBytes = 24;
   // REQUIRES: memory has kBytes bytes or more, and is aligned to 8.
-  explicit StoreFence(std::span<std::byte> memory);
+  explicit PageFence(std::span<std::byte> memory);
 
   // ---- the process that stores
 
