@@ -6,8 +6,10 @@ connector_storm_test.py LARDERD
 """
 
 import os
+import pathlib
 import random
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -194,6 +196,25 @@ class Storm(World):
         engine = self.engine(blocks=60, running_max=6)
         self.storm(engine, scaled(1_000), abort=0.05, texts=Texts(SEED, documents=200))
 
+    def test_a_bad_disk(self):
+        """After each kill -9 blocks are loaded from a disk that is slow, full, fails, or has damaged records."""
+        self.daemon.end()
+        disk = tempfile.TemporaryDirectory()
+        self.addCleanup(disk.cleanup)
+        self.daemon = Larderd(sys.argv[1], "--pool", "16MiB", "--slab", "2MiB", "--disk", disk.name)
+        command = self.daemon.command
+        engine = self.engine(blocks=60, running_max=6, local=False)
+        rolls, damaged = random.Random(SEED + 5), 0
+        for _ in range(scaled(150)):
+            self.storm(engine, 20, abort=0.05, texts=Texts(SEED, documents=20))
+            self.daemon.kill()
+            damaged += damage(disk.name, rolls) if rolls.random() < 0.3 else 0
+            self.daemon.command = [*command, "--fault-points", rolls.choice(BAD_DISKS)]
+            self.daemon.start()
+            self.serving(engine)
+        print(f"{damaged} bytes damaged; {engine.loaded} tokens loaded, {engine.recomputed} computed because a load failed")
+        self.assertGreater(engine.loaded, 0)
+
     def test_a_daemon_that_comes_and_goes(self):
         """kill -9, SIGSTOP and restarts, in loads and in stores."""
         engine = self.engine(blocks=60, ranks=2, shards=2, running_max=6, late_reports=0.2)
@@ -226,6 +247,26 @@ class Storm(World):
         self.serving(engine)
         self.storm(engine, 60)
         self.assertGreater(self.stored_is_right(engine), 0)
+
+
+BAD_DISKS = (
+    "data.read=error/4", "data.read=sleep:300ms/4", "data.write=full/2", "data.write=error/3,data.sync=sleep:300ms/2",
+    "catalog.commit=full/2", "data.read=short/2",
+)  # fmt: skip
+
+
+def damage(folder, rolls):
+    """Changes bytes of some data files.  Returns how many."""
+    changed = 0
+    for path in pathlib.Path(folder).glob("shard-*/*"):
+        used = os.stat(path).st_blocks * 512
+        if path.is_file() and path.name != "FORMAT" and used and rolls.random() < 0.5:
+            with open(path, "r+b") as file:
+                for _ in range(20):
+                    file.seek(rolls.randrange(min(used, 1 << 20)))
+                    file.write(b"\x5a")
+                    changed += 1
+    return changed
 
 
 def lost_blocks(lost=0.1):

@@ -380,13 +380,14 @@ class Questions(unittest.TestCase):
     def prompt(number):
         return [number + i * 7 for i in range(20 * BLOCK + 5)]
 
-    def ask(self, label, rounds, known):
+    def ask(self, label, rounds, known, before_round=lambda: None):
         """64 requests wait; each step asks about all of them.
 
         known: whether all are stored, or None if they are and need not be found.
         """
         side, calls, steps, known_after = self.engine.side, [], [], []
         for round_ in range(rounds):
+            before_round()
             offset = 10_000 + 64 * round_ if known is False else 0
             requests = [Request(f"{label}{round_}-{n}", self.prompt(n + offset), 1) for n in range(64)]
             for request in requests:
@@ -448,6 +449,9 @@ class Questions(unittest.TestCase):
         self.ask("hits, the daemon is busy", rounds, None)
         ended.set()
         thread.join()
+        client = kvlarder.connect(self.daemon.socket_dir)
+        everything = {"scope": kvlarder.SelectionScope.ALL, "dry_run": True}
+        self.until(lambda: client.clear(**everything).disk.blocks >= 64 * 20)
         self.daemon.stop()
         self.ask("the daemon is stopped", rounds, None)
         self.daemon.go_on()
@@ -456,7 +460,15 @@ class Questions(unittest.TestCase):
         self.ask("the daemon was killed", rounds, None)
         self.daemon.start()
         self.until(lambda: self.engine.serves)
-        self.ask("hits on disk", 1, None)
+        client = kvlarder.connect(self.daemon.socket_dir)
+
+        def only_on_disk():
+            self.until(lambda: client.clear(**everything, tiers=[kvlarder.Tier.HOST]).kept_in_use == 0)
+            client.clear(kvlarder.SelectionScope.ALL, tiers=[kvlarder.Tier.HOST])
+
+        self.ask("hits on disk", rounds, None, only_on_disk)
+        stats = self.engine.side._cache.stats()
+        print(f"lookups that hit: {stats['lookup_hits']}, impatient: {stats['lookups_impatient']}")
 
     def test_a_thousand_questions_change_nothing(self):
         request = Request("again", self.prompt(3), 1)
