@@ -270,10 +270,14 @@ class Talk:
 class Soak(VllmTest):
     def test_two_engines_talk_for_long(self):
         """Two engines x 8 clients.  In float32 an answer does not depend on which requests share a step."""
-        seconds, known, growths = 600 * SCALE, {}, {}
+        seconds, known, growths = 600 * SCALE if SCALE >= 1 else 30, {}, {}
         texts = [[[self.rolls.randrange(500) for _ in range(self.rolls.randrange(100, 300))] for _ in range(3)] for _ in range(12)]
-        for larder in (False, True):
-            engines = [self.vllm(larder, model="tiny", max_num_seqs=8, max_model_len=2048, dtype="float32") for _ in range(2)]
+        for larder in (False, True) if SCALE >= 1 else (True,):  # the shorter test only sees a growth that is large
+            engines = [
+                # Few blocks, so that all of them were used before memory is measured.
+                self.vllm(larder, model="tiny", max_num_seqs=8, max_model_len=2048, dtype="float32", num_gpu_blocks_override=100)
+                for _ in range(2)
+            ]
             begun = time.monotonic()
             talks = [Talk(vllm, texts, known, begun + seconds) for vllm in engines]
             time.sleep(seconds / 4)
@@ -294,9 +298,8 @@ class Soak(VllmTest):
                     self.settled(vllm)
             for vllm in engines:
                 vllm.close()
-        slack = 0.02 if SCALE >= 1 else 0.05  # in a minute, one growth of an allocator's arena is more than 2 %
-        for without, beside in zip(growths[False], growths[True]):
-            self.assertLessEqual(beside[1] - without[1], slack)
+        for without, beside in zip(growths.get(False, [(0, 0)] * 2), growths[True]):
+            self.assertLessEqual(beside[1] - without[1], 0.02 if SCALE >= 1 else 0.2)
         client = kvlarder.connect(self.daemon.socket_dir)
         left = client.clear(kvlarder.SelectionScope.ALL, dry_run=True)
         self.assertEqual((left.leased, left.kept_pinned, left.kept_in_use), (0, 0, 0))
