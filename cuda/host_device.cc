@@ -28,7 +28,7 @@ uint64_t AddressOf(const void* pointer) { return reinterpret_cast<uint64_t>(poin
 
 // The caller calls StoreFence() before it tells another thread that the copy is complete.
 void CopyNow(const DeviceCopy& copy) {
-  // From here on a kernel that passes the caches over is faster.
+  // Shorter copies use memcpy, which leaves their bytes in the caches.
   constexpr uint64_t kKernelBytes = 4 << 10;
   if (copy.bytes >= kKernelBytes)
     ChooseKernel().Copy({At(copy.to), copy.bytes}, {At(copy.from), copy.bytes});

@@ -189,7 +189,7 @@ Restorer::Restorer(Session& session, VariantHandle variant, Profile profile, Opt
     : impl_(std::make_unique<Impl>(session, std::move(variant), std::move(profile),
                                    std::move(options))) {}
 
-// In a forked child the restorer's threads are missing, so nobody can wait for them there.
+// A forked child does not have the restorer's threads and cannot join them, so it leaks them.
 Restorer::~Restorer() {
   if (impl_->fork_guard.left()) (void)impl_.release();
 }

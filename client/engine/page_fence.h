@@ -1,13 +1,14 @@
-// Memory by which one process knows when another process does not read an engine's pages any more,
-// although no message about it comes: the scheduler of an engine orders stores, and its workers
-// make them.
+// Memory that an engine's scheduler shares with a worker.  The scheduler orders stores, and the
+// worker makes them; by this memory the scheduler knows when the worker does not read the engine's
+// pages any more, also between two messages of the worker.
 //
-//   PageFence fence(memory);              // in both, over the same memory
+//   PageFence fence(memory);               // in both, over the same memory
 //   fence.BeginRead(order) ... EndRead()   // in the worker, around each part of a store
 //   fence.Void(order);                     // in the scheduler: stores up to this one end unread
 //   while (fence.Reads()) ...              // afterwards nothing reads their pages
 //
-// Order no store between Void and the last Reads, which tells of later stores, too.
+// The scheduler orders no store between Void and the last Reads, because Reads counts later stores,
+// too.
 // A store that waits for a daemon, for room or for an answer, is not reading, so voiding takes
 // about as long as copying one part.
 //
@@ -15,7 +16,7 @@
 // before it looks at the count, both sequentially consistent, so that one of them sees the other.
 // Ownership: borrows kBytes bytes of memory, aligned to 8, all 0 before the first use.
 // Thread-safety: all methods from any thread of any process that shares the memory.
-// Limits: a process that dies while it reads is counted for ever.
+// Limits: after a process has died while it read, Reads returns true until the memory is replaced.
 #pragma once
 
 #include <atomic>

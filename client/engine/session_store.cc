@@ -123,7 +123,8 @@ class SessionStore::Asked final : public Question {
   Promise promise_;
 };
 
-// Remembers whether pages were not to be read, which Put tells as Cancelled, as it does other ends.
+// Remembers whether `reads` has refused a part of a Put.  The Cancelled that Put then returns does
+// not tell, because it may also come from the daemon.
 class WatchedReads final : public PageReads {
  public:
   explicit WatchedReads(PageReads* reads) : reads_(reads) {}

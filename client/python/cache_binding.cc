@@ -173,7 +173,7 @@ class EventStream {
       : feed_(std::make_unique<Feed>(std::move(client), std::move(query))) {}
   EventStream(const EventStream&) = delete;
   EventStream& operator=(const EventStream&) = delete;
-  // In a forked child the thread is missing, so nobody can wait for it there.
+  // A forked child does not have the feed's thread and cannot join it, so it leaks the feed.
   ~EventStream() {
     if (getpid() != process_)
       (void)feed_.release();

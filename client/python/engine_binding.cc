@@ -307,8 +307,7 @@ void BindCalls(nb::class_<PyEngineCache>& cls) {
            "tokens"_a, "pages"_a, "deadline_s"_a = 10.0, "order"_a = 0,
            "Stores consecutive blocks of a chain.  The pages must not change before the job has "
            "ended.  A store that does not fit into the queue ends at once, with FULL.  order: its "
-           "number "
-           "in the PageFence; 0 cannot be voided.")
+           "number in the PageFence; 0 cannot be voided.")
       .def(
           "cancel",
           [](const PyEngineCache& self, JobId job, bool wait) {
@@ -342,8 +341,7 @@ void BindFence(nb::module_& module) {
       .def_prop_ro(
           "reads", [](const PyPageFence& self) { return self.fence.Reads(); },
           "Whether pages of any store are being read.  Once it is false after `void`, nothing "
-          "reads "
-          "pages of the voided stores any more.")
+          "reads pages of the voided stores any more.")
       .def_prop_ro(
           "ended", [](const PyPageFence& self) { return self.fence.ended(); },
           "How many stores have ended.");

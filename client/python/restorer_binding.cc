@@ -104,7 +104,7 @@ class PyRestorer {
                              uint32_t suffix_tokens, LeaseId promise, double aim_s) {
     if (!(aim_s > 0)) Raise(absl::InvalidArgumentError("aim_s must be above 0 seconds"));
     if (busy_) Raise(absl::FailedPreconditionError("this restorer has a restore under way"));
-    const Busy busy(busy_);  // ends with the GIL
+    const Busy busy(busy_);  // its destructor runs with the GIL held
     const std::vector<Digest> blocks = DigestsOf(digests);
     const std::vector<uint32_t> numbers = NumbersOf(page_numbers);
     std::vector<PagedGet> gets;

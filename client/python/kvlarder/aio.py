@@ -18,6 +18,7 @@ Thread-safety: one event loop uses a Client, its sessions and its streams.
 import asyncio
 import collections
 import concurrent.futures
+import contextlib
 import functools
 
 import kvlarder
@@ -38,7 +39,8 @@ async def _run(threads, call, *args, **kwargs):
                 except asyncio.CancelledError:
                     pass
             if not future.cancelled() and future.exception() is None:
-                threads.submit(_drop, future.result())  # a session, for example, ends there and not on the event loop
+                with contextlib.suppress(RuntimeError):  # the client was closed meanwhile
+                    threads.submit(_drop, future.result())  # a session, for example, ends there and not on the event loop
                 del future, job
         raise
 

@@ -93,12 +93,14 @@ class PrefixStore:
             return 0
         keys, values = [layer.keys.cpu() for layer in layers], [layer.values.cpu() for layer in layers]
         chain = self._chain(tokens[: blocks * self._block])
-        pages = self._pages(keys, values)
+        return self._block * self._served(lambda: self._put(self._pages(keys, values), chain, blocks))
+
+    def _put(self, pages, chain, blocks):
+        """Returns how many blocks, from the beginning, are stored now."""
         for first in range(0, blocks, BLOCKS_OF_A_SAVE):
             last = min(first + BLOCKS_OF_A_SAVE, blocks)
-
-            def put(first=first, last=last):
-                return self._session.put_pages(
+            try:
+                status = self._session.put_pages(
                     self._variant,
                     pages,
                     parent=chain.parent(first),
@@ -108,15 +110,12 @@ class PrefixStore:
                     content=self._seed,
                     deadline_s=60.0,
                 )
-
-            try:
-                stored = first + _leading(self._served(put), (OK, DUPLICATE))
             except (TimeoutError, RuntimeError) as error:
                 LOG.warning("a cache is stored in part: %s", error)
-                stored = first
-            if stored < last:
-                return stored * self._block
-        return blocks * self._block
+                return first
+            if (stored := first + _leading(status, (OK, DUPLICATE))) < last:
+                return stored
+        return blocks
 
     def restore(self, token_ids, cache=None):
         """Returns (cache, tokens): a cache with the longest stored prefix, and its length.
@@ -176,7 +175,7 @@ class PrefixStore:
             for i, (k, v) in enumerate(zip(keys, values)):
                 k, v = (tensor[:, :, begin:end].contiguous().to(self._device) for tensor in (k, v))
                 if static:
-                    self._memory(layers[i], blocks)
+                    self._initialize(layers[i])
                     layers[i].keys[:, :, begin:end].copy_(k)
                     layers[i].values[:, :, begin:end].copy_(v)
                     layers[i].cumulative_length.add_(end - begin)
@@ -258,13 +257,16 @@ class PrefixStore:
     def _memory(self, layer, blocks):
         """Returns where keys and values of a layer are loaded to, in host memory."""
         if layer is not None:
-            if not layer.is_initialized:
-                empty = torch.empty((1, self._heads, 0, self._head_dim), dtype=self._dtype, device=self._device)
-                layer.lazy_initialization(empty, empty)
+            self._initialize(layer)
             if layer.keys.device.type == "cpu":
                 return layer.keys, layer.values
         shape = (1, self._heads, blocks * self._block, self._head_dim)
         return torch.empty(shape, dtype=self._dtype), torch.empty(shape, dtype=self._dtype)
+
+    def _initialize(self, layer):
+        if not layer.is_initialized:
+            empty = torch.empty((1, self._heads, 0, self._head_dim), dtype=self._dtype, device=self._device)
+            layer.lazy_initialization(empty, empty)
 
     @staticmethod
     def _fill_static(layer, keys, values, known):
