@@ -94,10 +94,15 @@ import xml.etree.ElementTree as xml
 folder, ctest_code = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 by_program = {path.stem: xml.parse(path).getroot() for path in folder.glob("*.xml")}
 passed = failed = skipped = 0
+ends = []
 junit = folder / "ctest.junit"
 tests = xml.parse(junit).getroot().iter("testcase") if junit.exists() else []
 for test in tests:
     broke = test.get("status") == "fail"
+    if broke:
+        lines = (test.findtext("system-out") or "").strip().splitlines()
+        wrong = [line for line in lines if any(sign in line for sign in ("Failure", "Error", "FAIL"))]
+        ends.append("\n".join([f"failed {test.get('name')}; signs of it, and its last lines:", *wrong[:10], "...", *lines[-20:]]))
     cases = by_program.get(test.get("name"))
     if test.get("status") in ("notrun", "disabled"):
         skipped += 1
@@ -122,6 +127,8 @@ if ctest_code != 0 and failed == 0:
     failed = 1
 if skipped:
     print(f"{skipped} skipped")
+for end in ends:  # again, because what the tests print is long
+    print(end)
 print(f"{passed} passed, {failed} failed")
 sys.exit(1 if failed else 0)
 PYTHON

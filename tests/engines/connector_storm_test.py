@@ -17,6 +17,7 @@ import unittest.mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "python"))
 
+import kvlarder  # noqa: E402
 from kvlarder.vllm.config import Config  # noqa: E402
 from kvlarder.vllm.scheduler import SchedulerSide  # noqa: E402
 from kvlarder.vllm.worker import WorkerSide  # noqa: E402
@@ -114,9 +115,9 @@ class World(unittest.TestCase):
             time.sleep(0.001)
         self.daemon.stop()
         try:
-            until = time.monotonic() + 10
-            while not engine.side.open[2] and engine.busy and time.monotonic() < until:
-                engine.step()
+            until, before = time.monotonic() + 10, engine.side._stores_ordered
+            while engine.side._stores_ordered == before and engine.busy and time.monotonic() < until:
+                engine.step()  # until a store begins that cannot have read its blocks yet
             hung = engine.side.open[2]
             loaded = any(request.blocks for request in engine.waiting)  # as with any connector, these are not preempted
             emptied = engine.reset_prefix_cache(running=True, connector=False)
@@ -124,10 +125,17 @@ class World(unittest.TestCase):
                 kv[:] = 77  # all pages are the engine's again, to compute other blocks on
         finally:
             self.daemon.go_on()
-        time.sleep(0.02)  # stores go on now, if they may, before the pages have blocks again
+        self.stores_end(engine)  # they go on now, if they may, before the pages have blocks again
         self.assertTrue(emptied or loaded, f"{hung} blocks were being stored")
         self.finish(engine)
         return bool(hung and emptied)
+
+    def stores_end(self, engine):
+        fences = [kvlarder.PageFence(rank.side._fence.memory) for rank in engine.ranks if engine.facts.writes(rank.rank)]
+        until = time.monotonic() + 60
+        while any(fence.ended < engine.side._stores_ordered for fence in fences):
+            self.assertLess(time.monotonic(), until, "stores that never end")
+            time.sleep(0.001)
 
     def stored_is_right(self, engine, prompts=None):
         """Other requests, on another engine with the same names, load what was stored; each page is checked."""

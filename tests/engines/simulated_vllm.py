@@ -150,7 +150,7 @@ class Rank:
     """A worker process: the pages of its part of the KV, and the connector's worker side."""
 
     def __init__(self, config, facts, rank, clock, isa, log):
-        self.shard = facts.shard_of(rank)
+        self.rank, self.shard = rank, facts.shard_of(rank)
         self.kv = [numpy.zeros((facts.blocks, PAGE_BYTES), numpy.uint8) for _ in range(LAYERS)]
         self.counts = stats.Collector(0.0, clock)
         described = pages.describe(

@@ -61,7 +61,7 @@ class VllmTest(unittest.TestCase):
             engine["skip_tokenizer_init"] = True
         # On a busy machine the daemon may answer after patience_ms, and the connector takes that for a miss.  These
         # tests are about bytes, so the connector waits for longer here than by default.
-        patient = {"patience_ms": 5_000, "load_timeout_ms": 60_000}
+        patient = {"patience_ms": 5_000, "load_timeout_ms": 60_000, "store_timeout_ms": 60_000}
         connector = {"socket_dir": self.daemon.socket_dir, **patient, **(extra or {})} if larder else None
         log = os.path.join(self.folder.name, f"vllm-{time.monotonic_ns()}.log")
         child = VllmChild(PYTHON, os.path.join(MODELS, model), connector, log, **engine)
@@ -146,10 +146,17 @@ class Answers(VllmTest):
         prompts = [{"tokens": [(n * 7 + i * i) % 500 for i in range(right_length(900))], "n": 16} for n in range(3)]
         vllm = self.vllm(model="tiny", tensor_parallel_size=2)
         cold = vllm.generate(prompts)
-        self.settled(vllm)
-        warm = vllm.generate(prompts)
-        print({name: value for name, value in vllm.metrics().items() if "larder" in name and value})
-        self.equal("two ranks", warm, cold, cached=[(len(p["tokens"]) - 1) // BLOCK * BLOCK for p in prompts])
+        hits = [(len(p["tokens"]) - 1) // BLOCK * BLOCK for p in prompts]
+        # vLLM's ranks wait for one another by spinning.  Where they have all cores, other processes, the daemon among
+        # them, stand still for seconds at times, longer than a request may wait: such a prompt is computed once more.
+        for _ in range(5):
+            self.settled(vllm)
+            warm = vllm.generate(prompts)
+            print({name: value for name, value in vllm.metrics().items() if "larder" in name and value})
+            self.equal("two ranks", warm, cold)
+            if [answer["cached"] for answer in warm] == hits:
+                return
+        self.fail(f"cached: {[answer['cached'] for answer in warm]}, expected {hits}")
 
 
 class Storms(VllmTest):
