@@ -24,21 +24,36 @@ std::shared_ptr<Client> Connect(const std::string& socket_dir, const std::string
   return OrRaise(std::move(client));
 }
 
+WriteMode WriteModeOf(const std::string& mode) {
+  for (const WriteMode one : {WriteMode::kMapped, WriteMode::kStaged, WriteMode::kStream})
+    if (mode == ToString(one)) return one;
+  Raise(absl::InvalidArgumentError("write_mode must be 'mapped', 'staged' or 'stream'"));
+}
+
 std::unique_ptr<PySession> Attach(const std::shared_ptr<Client>& self, const std::string& engine_id,
-                                  uint32_t rank, uint32_t copy_threads) {
+                                  uint32_t rank, uint32_t copy_threads, const std::string& role,
+                                  const std::string& write_mode, uint64_t staging_bytes,
+                                  bool accept_encoded, bool directives) {
   absl::StatusOr<OpenedDevice> opened = OpenDevice(DeviceWish::kHost);
   OrRaise(opened.status());
-  const SessionOptions options{.engine_id = engine_id,
-                               .rank = rank,
-                               .copy_threads = copy_threads,
-                               .device = opened->device.get()};
+  auto inbox = directives ? std::make_shared<DirectiveInbox>() : nullptr;
+  SessionOptions options{.engine_id = engine_id,
+                         .role = RoleOf(role),
+                         .rank = rank,
+                         .write_mode = WriteModeOf(write_mode),
+                         .copy_threads = copy_threads,
+                         .staging_bytes = ByteCount(staging_bytes),
+                         .device = opened->device.get(),
+                         .accept_encoded = accept_encoded};
+  if (directives)
+    options.on_directive = [inbox](const wire::Directive& one) { return inbox->Handle(one); };
   absl::StatusOr<std::unique_ptr<Session>> session = absl::UnknownError("");
   {
     nb::gil_scoped_release released;
     session = self->Attach(options);
   }
-  return std::make_unique<PySession>(
-      std::make_shared<SessionParts>(self, std::move(opened->device), OrRaise(std::move(session))));
+  return std::make_unique<PySession>(std::make_shared<SessionParts>(
+      self, std::move(opened->device), std::move(inbox), OrRaise(std::move(session))));
 }
 
 }  // namespace
@@ -50,8 +65,14 @@ void BindClient(nb::module_& module) {
   nb::class_<Client> cls(module, "Client",
                          "A connection to the daemon of this node.  Any thread may call it; its "
                          "sessions keep it alive.");
-  cls.def("attach", &Attach, "engine_id"_a, "rank"_a = 0, "copy_threads"_a = 1,
-          "Returns a new session.  Raises RuntimeError if there are too many sessions.");
+  cls.def("attach", &Attach, "engine_id"_a, "rank"_a = 0, "copy_threads"_a = 1, nb::kw_only(),
+          "role"_a = "both", "write_mode"_a = "mapped", "staging_bytes"_a = MiB(64).value(),
+          "accept_encoded"_a = false, "directives"_a = false,
+          "Returns a new session.  role: 'scheduler', 'worker' or 'both'.  write_mode: 'mapped', "
+          "'staged' or 'stream', a wish (Session.write_mode).  staging_bytes: of the segment of a "
+          "session that does not map the pool.  accept_encoded: this process decodes blocks that "
+          "are encoded in HOST; otherwise the daemon does.  directives: the engine takes them "
+          "(Session.take_directive).  Raises RuntimeError if there are too many sessions.");
   BindCacheCalls(cls);
   module.def("connect", &Connect, "socket_dir"_a = "", "tenant"_a = "",
              "connect_deadline_s"_a = 5.0,

@@ -4,6 +4,7 @@
 // The threads of EngineCache run no Python code, so they never wait for the GIL.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "client/engine/engine_cache.h"
+#include "client/engine/loopback_store.h"
 #include "client/engine/session_store.h"
 #include "client/engine/token_chain.h"
 #include "client/python/buffer.h"
@@ -124,6 +126,7 @@ class PyEngineCache {
     std::optional<Pages> pages;
     size_t own_variant = 0;
     nb::object page_fence;
+    std::shared_ptr<LoopbackBlocks> loopback;  // instead of a daemon
   };
   explicit PyEngineCache(Options options) {
     if (options.pages) {
@@ -139,6 +142,14 @@ class PyEngineCache {
       fence_ = std::make_unique<PyPageFence>(options.page_fence);
       options.cache.fence = &fence_->fence;
     }
+    if (options.loopback != nullptr) {
+      if (device_ == nullptr) Raise(absl::InvalidArgumentError("loopback needs pages"));
+      const SessionStore::Pages& pages = *options.store.pages;
+      cache_ = std::make_shared<EngineCache>(
+          OrRaise(LoopbackStore::Make(*device_, pages.engine, pages.payload, options.loopback)),
+          options.cache);
+      return;
+    }
     auto store = OrRaise(SessionStore::Make(std::move(options.store)));
     store_ = store.get();
     cache_ = std::make_shared<EngineCache>(std::move(store), options.cache);
@@ -152,7 +163,7 @@ class PyEngineCache {
   }
   [[nodiscard]] SessionKeeper::Stats KeeperStats() const {
     (void)Open();
-    return store_->keeper().stats();
+    return store_ == nullptr ? SessionKeeper::Stats() : store_->keeper().stats();
   }
   void Close() {
     std::shared_ptr<EngineCache> last = std::move(cache_);
@@ -163,16 +174,9 @@ class PyEngineCache {
  private:
   std::unique_ptr<Device> device_;
   std::unique_ptr<PyPageFence> fence_;
-  SessionStore* store_ = nullptr;  // cache_ owns it
+  SessionStore* store_ = nullptr;  // cache_ owns it; null: a loopback
   std::shared_ptr<EngineCache> cache_;
 };
-
-Role RoleOf(const std::string& role) {
-  if (role == "scheduler") return Role::kScheduler;
-  if (role == "worker") return Role::kWorker;
-  if (role == "both") return Role::kBoth;
-  Raise(absl::InvalidArgumentError("role must be 'scheduler', 'worker' or 'both'"));
-}
 
 void BindResults(nb::module_& module) {
   nb::class_<EngineCache::Found>(module, "Found", "The answer of a lookup.")
@@ -347,6 +351,25 @@ void BindFence(nb::module_& module) {
           "How many stores have ended.");
 }
 
+void BindLoopback(nb::module_& module) {
+  nb::class_<LoopbackBlocks>(
+      module, "LoopbackBlocks",
+      "Blocks in the memory of this process, which EngineCaches share instead of a daemon, for "
+      "tests of an adapter.  All of them are kept for ever.  Any thread may call it.")
+      .def(nb::init<>())
+      .def("__len__", &LoopbackBlocks::size)
+      .def("__contains__", &LoopbackBlocks::Has, "digest"_a)
+      .def("drop", &LoopbackBlocks::Drop, "digest"_a, "Returns False if there is no such block.")
+      .def(
+          "weather",
+          [](LoopbackBlocks& self, bool serves, bool answers, bool keeps) {
+            self.Set({.serves = serves, .answers = answers, .keeps = keeps});
+          },
+          nb::kw_only(), "serves"_a = true, "answers"_a = true, "keeps"_a = true,
+          "What goes wrong from now on: serves=False, as without a daemon; answers=False, lookups "
+          "get no answer; keeps=False, stores end with FULL.");
+}
+
 void BindCache(nb::module_& module) {
   nb::class_<PyEngineCache> cls(
       module, "EngineCache",
@@ -363,7 +386,8 @@ void BindCache(nb::module_& module) {
             const std::string& tenant, std::optional<Pages> pages, size_t own_variant,
             uint32_t loaders, uint32_t storers, size_t load_blocks, size_t store_blocks,
             size_t step_blocks, uint32_t copy_threads, double lookup_patience_s,
-            double promise_life_s, nb::object page_fence) {
+            double promise_life_s, nb::object page_fence,
+            std::shared_ptr<LoopbackBlocks> loopback) {
            PyEngineCache::Options options;
            SessionKeeper::Options& keeper = options.store.keeper;
            keeper.client.socket_dir = socket_dir;
@@ -384,14 +408,16 @@ void BindCache(nb::module_& module) {
            options.pages = std::move(pages);
            options.own_variant = own_variant;
            options.page_fence = std::move(page_fence);
+           options.loopback = std::move(loopback);
            new (self) PyEngineCache(std::move(options));
          },
          nb::kw_only(), "engine_id"_a, "variants"_a, "role"_a = "both", "rank"_a = 0,
          "socket_dir"_a = "", "tenant"_a = "", "pages"_a = nb::none(), "own_variant"_a = 0,
          "loaders"_a = 1, "storers"_a = 1, "load_blocks"_a = 65'536, "store_blocks"_a = 8'192,
          "step_blocks"_a = 64, "copy_threads"_a = 1, "lookup_patience_s"_a = 0.2,
-         "promise_life_s"_a = 60.0, "page_fence"_a = nb::none(),
-         "page_fence: the memory of a PageFence, if one is wanted.")
+         "promise_life_s"_a = 60.0, "page_fence"_a = nb::none(), "loopback"_a = nb::none(),
+         "page_fence: the memory of a PageFence, if one is wanted.  loopback: for tests of an "
+         "adapter, LoopbackBlocks to use instead of a daemon; it needs pages.")
       .def_prop_ro(
           "state",
           [](const PyEngineCache& self) {
@@ -412,6 +438,7 @@ void BindEngine(nb::module_& module) {
   BindChain(module);
   BindResults(module);
   BindFence(module);
+  BindLoopback(module);
   BindCache(module);
 }
 

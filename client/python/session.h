@@ -6,17 +6,21 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "client/client.h"
 #include "client/paged_cache.h"
 #include "client/python/binding.h"
+#include "client/python/directives.h"
 #include "client/python/pages.h"
 #include "cuda/device.h"
 
 namespace larder::python {
 
+// Raises ValueError for another word than those of Client.attach.
+[[nodiscard]] Role RoleOf(const std::string& role);
 // Returns options with this deadline.  Raises ValueError unless it is above 0.
 [[nodiscard]] CallOptions Within(double deadline_s);
 // Raises ValueError, which names the argument, unless 0 <= seconds <= most.
@@ -24,20 +28,23 @@ namespace larder::python {
 
 // A session with what it needs.  Its end may wait for the daemon, so the GIL is released meanwhile.
 struct SessionParts {
-  SessionParts(std::shared_ptr<Client> c, std::unique_ptr<Device> d, std::unique_ptr<Session> s)
-      : client(std::move(c)), device(std::move(d)), session(std::move(s)) {}
+  SessionParts(std::shared_ptr<Client> c, std::unique_ptr<Device> d,
+               std::shared_ptr<DirectiveInbox> i, std::unique_ptr<Session> s)
+      : client(std::move(c)), device(std::move(d)), inbox(std::move(i)), session(std::move(s)) {}
   SessionParts(const SessionParts&) = delete;
   SessionParts& operator=(const SessionParts&) = delete;
   ~SessionParts() {
     std::optional<nb::gil_scoped_release> released;
     if (PyGILState_Check() != 0) released.emplace();
     idle.clear();
+    if (inbox != nullptr) inbox->Close();  // the session's end waits for a directive under way
     session.reset();
     device.reset();
   }
 
   std::shared_ptr<Client> client;
-  std::unique_ptr<Device> device;  // the memory of the host
+  std::unique_ptr<Device> device;         // the memory of the host
+  std::shared_ptr<DirectiveInbox> inbox;  // null: the session takes no directives
   std::unique_ptr<Session> session;
   // Caches of pages that no call uses now: making one costs as much as moving some MiB.  The GIL
   // guards them.
@@ -50,7 +57,7 @@ struct SessionParts {
 };
 
 // A Session for Python.  The session ends once Close was called (by close(), or by the destructor),
-// no call on it is under way, and every Promise and Restorer of it has gone.
+// no call on it is under way, and every Promise, Lease, Reservation and Restorer of it has gone.
 class PySession {
  public:
   explicit PySession(std::shared_ptr<SessionParts> parts) : parts_(std::move(parts)) {}
@@ -71,5 +78,9 @@ class PySession {
  private:
   std::shared_ptr<SessionParts> parts_;  // null: closed
 };
+
+// They add methods to the bound class of PySession.
+void BindInPlace(nb::module_& module, nb::class_<PySession>& session);
+void BindDirectives(nb::module_& module, nb::class_<PySession>& session);
 
 }  // namespace larder::python

@@ -428,9 +428,8 @@ void BindFacts(nb::class_<PySession>& cls) {
           },
           "Whether the daemon holds found blocks until an engine has read them; older ones do not.")
       .def("close", &PySession::Close,
-           "Ends the session, once its calls under way have ended and its Promises and Restorers "
-           "are "
-           "gone.  Later calls raise ValueError.")
+           "Ends the session, once its calls under way have ended and its Promises, Leases, "
+           "Reservations and Restorers are gone.  Later calls raise ValueError.")
       .def("__enter__", [](nb::object self) { return self; })
       .def(
           "__exit__", [](PySession& self, nb::handle, nb::handle, nb::handle) { self.Close(); },
@@ -466,6 +465,8 @@ void BindSession(nb::module_& module) {
       "of them, or one buffer of 16 bytes for each.");
   BindCalls(cls);
   BindFacts(cls);
+  BindInPlace(module, cls);
+  BindDirectives(module, cls);
 }
 
 }  // namespace larder::python

@@ -4,6 +4,7 @@
 
 #include "client/client.h"
 #include "client/python/binding.h"
+#include "client/python/session.h"
 #include "proto/messages/client_messages.h"
 
 namespace larder::python {
@@ -115,10 +116,17 @@ void BindVariant(nb::module_& module) {
       .def_ro("block_tokens", &VariantSpec::block_tokens);
   nb::class_<VariantHandle>(module, "VariantHandle", "A variant that one session has registered.")
       .def_ro("id", &VariantHandle::id)
+      .def_ro("index", &VariantHandle::index)
       .def_ro("spec", &VariantHandle::spec);
 }
 
 }  // namespace
+
+Role RoleOf(const std::string& role) {
+  for (const Role one : {Role::kScheduler, Role::kWorker, Role::kBoth})
+    if (role == ToString(one)) return one;
+  Raise(absl::InvalidArgumentError("role must be 'scheduler', 'worker' or 'both'"));
+}
 
 void BindSpecs(nb::module_& module) {
   BindEnumerations(module);

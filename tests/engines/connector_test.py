@@ -22,7 +22,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "pyth
 import kvlarder  # noqa: E402
 import numpy  # noqa: E402
 from kvlarder import weights  # noqa: E402
-from kvlarder.vllm import engine_facts, names, pages, stats, versions  # noqa: E402
+from kvlarder.vllm import engine_facts, names, pages, stats, versions, worker  # noqa: E402
 from kvlarder.vllm.config import Config  # noqa: E402
 from larderd import Larderd  # noqa: E402
 from simulated_vllm import BLOCK, Engine, Lora, Request, Tensor, facts  # noqa: E402
@@ -333,6 +333,20 @@ class PagesOfTensors(unittest.TestCase):
                 self.describe(arrays)
         with self.assertRaisesRegex(engine_facts.Refused, "not one tensor"):
             pages.describe({"layers.0": [1, 2]}, facts(blocks=6), "cpu", "0.32", "vec")
+
+
+class Fences(unittest.TestCase):
+    def test_only_that_of_the_worker_is_opened(self):
+        fence = worker.SharedFence()
+        self.addCleanup(fence.close)
+        path, nonce = fence.address
+        opened = worker.SharedFence.opened(fence.address)
+        opened.void(7)
+        self.assertFalse(kvlarder.PageFence(fence.memory).reads)
+        self.assertEqual(int.from_bytes(fence.memory[16:24], "little"), 7)
+        other = bytes([nonce[0] ^ 1]) + nonce[1:]  # a worker of equal numbers in another container
+        for address in ((path, other), ("/proc/self/fd/999", nonce), ("/proc/0/fd/1", nonce), ("/dev/null", nonce)):
+            self.assertIsNone(worker.SharedFence.opened(address), address)
 
 
 class Counters(unittest.TestCase):

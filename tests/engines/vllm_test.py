@@ -273,6 +273,9 @@ class Talk:
         assert len(sizes) >= 3, f"{len(sizes)} rounds after warm-up are too few to see growth"
         return sizes[-1] - sizes[0], (sizes[-1] - sizes[0]) / sizes[0]
 
+    def curve(self):
+        return [size >> 20 for _, size in self.memory[:: max(1, len(self.memory) // 12)]]
+
 
 class Soak(VllmTest):
     def test_two_engines_talk_for_long(self):
@@ -294,7 +297,8 @@ class Soak(VllmTest):
                 self.assertEqual((talk.errors, talk.wrong), ([], 0))
             growths[larder] = [talk.growth(warm) for talk in talks]
             print(f"{'with' if larder else 'without'} Larder: {sum(talk.requests for talk in talks)} requests in {seconds:.0f} s, "
-                  f"growth after warm-up {[f'{size >> 10} KiB = {part:.4f}' for size, part in growths[larder]]}", flush=True)  # fmt: skip
+                  f"growth after warm-up {[f'{size >> 10} KiB = {part:.4f}' for size, part in growths[larder]]}; "
+                  f"MiB over time {[talk.curve() for talk in talks]}", flush=True)  # fmt: skip
             if larder:
                 grown = self.resident_of_daemon() - daemon
                 print(f"the daemon grew by {grown >> 10} KiB = {grown / daemon:.4f}; "

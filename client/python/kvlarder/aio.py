@@ -122,6 +122,9 @@ class Session:
     promise = _awaited(kvlarder.Session, "promise")
     hold_promise = _awaited(kvlarder.Session, "hold_promise")
     report_device = _awaited(kvlarder.Session, "report_device")
+    acquire = _awaited(kvlarder.Session, "acquire")
+    reserve = _awaited(kvlarder.Session, "reserve")
+    take_directive = _awaited(kvlarder.Session, "take_directive")
     close = _awaited(kvlarder.Session, "close")
 
     async def __aenter__(self):

@@ -383,6 +383,260 @@ class Forks(OnDaemon):
         stream.close()
 
 
+class Pages(OnDaemon):
+    """Blocks that are moved between the pool and an engine's pages."""
+
+    def setUp(self):
+        super().setUp()
+        self.memory = numpy.zeros((LAYERS, BLOCKS, SEGMENT), numpy.uint8)
+        self.pages = kvlarder.PageLayout.opaque(
+            [layer.ctypes.data for layer in self.memory],
+            page_bytes=SEGMENT, page_stride=SEGMENT, pages=BLOCKS, page_tokens=BLOCK_TOKENS,
+        )  # fmt: skip
+        self.all_ok = bytes([OK.value]) * BLOCKS
+
+    def fill(self, seed=7):
+        self.memory[:] = numpy.random.default_rng(seed).integers(0, 256, self.memory.shape, numpy.uint8)
+        return self.memory.copy()
+
+    def test_stored_and_read_into_other_pages(self):
+        right, tokens = self.fill(), tokens_of()
+        stored = self.session.put_pages(
+            self.variant, self.pages, parent=self.seed, digests=self.digests, tokens=tokens, page_numbers=range(BLOCKS)
+        )
+        self.assertEqual(stored, self.all_ok)
+        self.memory[:] = 0
+        turned = list(reversed(range(BLOCKS)))
+        self.assertEqual(self.session.get_pages(self.variant, self.pages, self.digests, turned), self.all_ok)
+        self.assertTrue((self.memory == right[:, ::-1]).all())
+        absent = [bytes(16), *self.digests[1:]]
+        status = self.session.get_pages(self.variant, self.pages, absent, range(BLOCKS))
+        self.assertEqual(status, bytes([BlockStatus.MISSING.value]) + self.all_ok[1:])
+        with self.assertRaises(ValueError):
+            self.session.get_pages(self.variant, self.pages, self.digests, range(1, BLOCKS + 1))
+
+    def test_a_session_closed_beside_calls(self):
+        """Calls under way end as they would have; later ones raise."""
+        self.put()
+        for _ in range(20):
+            session, variant = self.attach("closes")
+            begun, ends, failures = threading.Barrier(5), [], []
+
+            def reads(session=session, variant=variant, begun=begun, ends=ends, failures=failures):
+                memory = numpy.zeros((LAYERS, BLOCKS, SEGMENT), numpy.uint8)
+                pages = kvlarder.PageLayout.opaque(
+                    [layer.ctypes.data for layer in memory],
+                    page_bytes=SEGMENT, page_stride=SEGMENT, pages=BLOCKS, page_tokens=BLOCK_TOKENS,
+                )  # fmt: skip
+                begun.wait()
+                try:
+                    while True:
+                        if session.get_pages(variant, pages, self.digests, range(BLOCKS)) != self.all_ok:
+                            failures.append("a block is missing")
+                        for block, digest in enumerate(self.digests):
+                            if [bytes(layer[block]) for layer in memory] != segments_of(digest):
+                                failures.append("other bytes")
+                except ValueError as error:
+                    ends.append(str(error))
+
+            threads = [threading.Thread(target=reads) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            begun.wait()
+            time.sleep(0.005)
+            session.close()
+            for thread in threads:
+                thread.join(20)
+            self.assertEqual(failures, [])
+            self.assertEqual(ends, ["the session is closed"] * 4)
+
+
+class InPlace(OnDaemon):
+    def reserve(self, **more):
+        return self.session.reserve(
+            self.variant, parent=self.seed, digests=self.digests, tokens=tokens_of(), segment_bytes=[SEGMENT] * LAYERS, **more
+        )  # fmt: skip
+
+    def fill(self, reserved, blocks):
+        for block in blocks:
+            for view, segment in zip(reserved.segments(block), segments_of(self.digests[block])):
+                with view:
+                    view[:] = segment
+
+    def test_written_and_read_where_it_lies(self):
+        self.assertEqual(self.session.write_mode, "mapped")
+        with self.reserve() as reserved:
+            self.assertEqual([reserved.taken(i) for i in range(BLOCKS)], [False] * BLOCKS)
+            self.fill(reserved, range(BLOCKS))
+            self.assertEqual(reserved.publish(range(4)), bytes([OK.value]) * 4)
+            self.assertEqual(reserved.publish(range(3, BLOCKS)), bytes([BlockStatus.INVALID.value]) + bytes([OK.value]) * (BLOCKS - 4))
+            with self.assertRaisesRegex(ValueError, "taken or published"):
+                reserved.segments(0)
+        self.assertEqual(self.right(self.session, self.variant), BLOCKS)
+        with self.session.acquire(self.variant, [bytes(16), *self.digests]) as lease:
+            self.assertEqual(lease.status, bytes([BlockStatus.MISSING.value]) + bytes([OK.value]) * BLOCKS)
+            for block, digest in enumerate(self.digests, 1):
+                self.assertEqual([bytes(view) for view in lease.segments(block)], segments_of(digest))
+            self.assertTrue(lease.valid)
+            for wrong, error in ((0, ValueError), (BLOCKS + 1, IndexError)):
+                with self.assertRaises(error):
+                    lease.segments(wrong)
+        self.assertFalse(lease.valid)
+        with self.assertRaises(ValueError):
+            lease.segments(1)
+
+    def test_memory_in_use_is_not_given_back(self):
+        self.put(blocks=2)
+        lease = self.session.acquire(self.variant, self.digests[:2])
+        view = lease.segments(0)[1]
+        self.assertTrue(view.readonly)
+        array = numpy.frombuffer(view, numpy.uint8)
+        with self.assertRaisesRegex(BufferError, "block 0"):
+            lease.release()
+        del view, lease  # the array keeps all of it
+        self.session.close()
+        self.assertEqual(array.tobytes(), segments_of(self.digests[0])[1])
+
+    def test_a_block_in_use_is_not_published(self):
+        reserved = self.reserve()
+        self.fill(reserved, range(BLOCKS))
+        views = reserved.segments(5)
+        self.assertEqual(reserved.publish(range(5)), bytes([OK.value]) * 5)
+        with self.assertRaisesRegex(BufferError, "block 5"):
+            reserved.publish(range(5, BLOCKS))
+        with self.assertRaisesRegex(BufferError, "block 5"):
+            reserved.release()
+        del views
+        self.assertEqual(reserved.publish(range(5, BLOCKS)), bytes([OK.value]) * (BLOCKS - 5))
+        again = self.reserve()
+        self.assertTrue(all(again.taken(i) for i in range(BLOCKS)))
+        self.assertEqual(again.publish(), bytes([BlockStatus.DUPLICATE.value]) * BLOCKS)
+        again.release()
+        again.release()
+        with self.assertRaisesRegex(ValueError, "released"):
+            again.publish()
+
+    def test_what_is_not_published_is_given_back(self):
+        for _ in range(40):  # 160 MiB through a pool of 64
+            self.reserve().release()
+            del self.reserve().segments(0)[0]
+        self.put()
+
+    def test_what_does_not_fit_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "tokens"):
+            self.session.reserve(
+                self.variant, parent=self.seed, digests=self.digests, tokens=tokens_of(blocks=1), segment_bytes=[1, 1]
+            )
+        with self.assertRaises(ValueError):
+            self.session.reserve(
+                self.variant, parent=self.seed, digests=self.digests, tokens=tokens_of(), segment_bytes=[SEGMENT]
+            )
+        with self.assertRaisesRegex(ValueError, "512"):
+            self.session.acquire(self.variant, bytes(16 * 513))
+        streamed = self.client.attach("streams", write_mode="stream")
+        self.assertEqual(streamed.write_mode, "stream")
+        with self.assertRaises(ValueError):
+            self.client.attach("x", write_mode="mmap")
+        with self.assertRaises(ValueError):
+            self.client.attach("x", role="driver")
+
+
+class Directives(OnDaemon):
+    def attach(self, engine_id="calls_test"):
+        session = self.client.attach(engine_id, directives=True)
+        return session, session.register([CONTENT], [SPEC])[0]
+
+    def asked(self, call, answer):
+        """Returns what a call returned that the engine has answered, and the directive."""
+        result = []
+        thread = threading.Thread(target=lambda: result.append(call()))
+        thread.start()
+        directive = self.session.take_directive(timeout_s=20)
+        answered = answer(directive)
+        thread.join(20)
+        return result[0], directive, answered
+
+    def test_an_engine_does_what_the_daemon_asks(self):
+        self.assertIsNone(self.session.take_directive())
+        self.session.report_device(self.variant, stored=self.digests, parent=self.seed, tokens=tokens_of())
+        named = BlockSelection(digests=self.digests[:3])
+        self.eventually(lambda: self.client.lookup(CONTENT, steps=self.digests).instances)
+        def drop(directive):
+            self.session.report_device(self.variant, removed=directive.digests[::2])
+            return directive.done([OK, BlockStatus.KEPT, OK])
+
+        cleared, directive, answered = self.asked(
+            lambda: self.client.clear(SelectionScope.BLOCKS, named, tiers=[Tier.DEVICE], pinned=True), drop
+        )
+        self.assertTrue(answered)
+        self.assertEqual(cleared.device.blocks, 2)
+        self.assertEqual((directive.kind, directive.variant), (kvlarder.DirectiveKind.DROP, self.variant.index))
+        self.assertEqual((directive.digests, directive.pinned, directive.codec), (self.digests[:3], True, None))
+        self.assertFalse(directive.done([OK] * 3), "the daemon does not wait any more")
+        with self.assertRaisesRegex(ValueError, "for each"):
+            directive.done([])
+
+    def test_nobody_takes_it(self):
+        self.session.report_device(self.variant, stored=self.digests[:1])
+        self.eventually(lambda: self.client.lookup(CONTENT, steps=self.digests).instances)
+        named = BlockSelection(digests=self.digests[:1])
+
+        def clear(ends):
+            ends.append(self.client.clear(SelectionScope.BLOCKS, named, tiers=[Tier.DEVICE], deadline_s=20).device.blocks)
+
+        ends = []
+        clear(ends)
+        self.assertEqual(ends, [0])
+        begun, thread = time.monotonic(), threading.Thread(target=clear, args=(ends,))
+        thread.start()
+        self.assertIsNotNone(self.session.take_directive(timeout_s=20))
+        self.session.close()  # does not wait for an answer
+        self.assertLess(time.monotonic() - begun, 3)
+        thread.join(20)
+        self.assertEqual(ends, [0, 0])
+        other = self.client.attach("other")
+        with self.assertRaisesRegex(ValueError, "directives=True"):
+            other.take_directive()
+
+
+class Loopback(unittest.TestCase):
+    def test_a_cache_without_a_daemon(self):
+        memory = numpy.random.default_rng(3).integers(0, 256, (2, 8, 4096), numpy.uint8)
+        right = memory.copy()
+        blocks = kvlarder.LoopbackBlocks()
+        pages = kvlarder.PageLayout.opaque(
+            [layer.ctypes.data for layer in memory], page_bytes=4096, page_stride=4096, pages=8, page_tokens=16
+        )
+        cache = kvlarder.EngineCache(engine_id="test", variants=[SPEC], pages=pages, loopback=blocks)
+        self.assertEqual(cache.state, "")
+        chain = kvlarder.TokenChain(cache.seed(CONTENT), block_tokens=16)
+        chain.extend(0, range(64))
+
+        def ended(job):
+            while True:
+                for result in cache.poll():
+                    self.assertEqual(result.job, job)
+                    return list(result.status)
+                time.sleep(0.001)
+
+        store = cache.begin_store(
+            content=CONTENT, parent=cache.seed(CONTENT), digests=chain.digests(0, 4), tokens=range(64), pages=range(4)
+        )
+        self.assertEqual(ended(store), [OK.value] * 4)
+        self.assertEqual(len(blocks), 4)
+        self.assertEqual(cache.poll_lookup(cache.begin_lookup(chain)).tokens, 64)
+        load = cache.begin_load(chain.digests(0, 4), range(4, 8))
+        self.assertEqual(ended(load), [OK.value] * 4)
+        self.assertTrue((memory[:, 4:] == right[:, :4]).all())
+        self.assertTrue(blocks.drop(chain.digests(0, 1)))
+        self.assertEqual(cache.poll_lookup(cache.begin_lookup(chain)).tokens, 0)
+        blocks.weather(serves=False)
+        self.assertNotEqual(cache.state, "")
+        self.assertEqual(cache.stats()["sessions"], 0)
+        with self.assertRaisesRegex(ValueError, "pages"):
+            kvlarder.EngineCache(engine_id="test", variants=[SPEC], loopback=blocks)
+
+
 class Arguments(unittest.TestCase):
     SEED = bytes(16)
 

@@ -1,0 +1,51 @@
+// Directives of the daemon (SessionOptions::on_directive), as something that an engine asks for.
+//
+// An engine in Python takes directives when it has time for them, once a step for example, so that
+// no thread of C++ ever calls Python.  The thread of the session that got a directive waits in
+// Handle meanwhile.
+//
+//   taken ----Answer----> answered
+//     |---kAnswerMost over, or Close----> late: Answer returns false
+//
+// Thread-safety: all methods from any thread; Take and Answer wait without the GIL.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "client/client.h"
+#include "proto/messages/client_messages.h"
+#include "storage/clock.h"
+#include "storage/mutex.h"
+
+namespace larder::python {
+
+class DirectiveInbox {
+ public:
+  // The daemon waits for about 5 s; then it would not listen to the answer.
+  static constexpr std::chrono::milliseconds kAnswerMost{4'000};
+
+  // What the session calls, one call at a time.  Returns what was answered, or kCancelled for each
+  // key if nobody answered in time.
+  [[nodiscard]] std::vector<BlockStatus> Handle(const wire::Directive& directive)
+      LARDER_EXCLUDES(mu_);
+  // Returns the directive that waits, each once; nullopt if there is none before `until`.
+  [[nodiscard]] std::optional<wire::Directive> Take(TimePoint until) LARDER_EXCLUDES(mu_);
+  // Returns false if the daemon does not wait for this directive any more.
+  [[nodiscard]] bool Answer(uint64_t directive_id, std::vector<BlockStatus> status)
+      LARDER_EXCLUDES(mu_);
+  // No directive waits from now on.
+  void Close() LARDER_EXCLUDES(mu_);
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  bool closed_ LARDER_GUARDED_BY(mu_) = false;
+  std::optional<wire::Directive> waiting_ LARDER_GUARDED_BY(mu_);  // not answered yet
+  bool taken_ LARDER_GUARDED_BY(mu_) = false;
+  std::optional<std::vector<BlockStatus>> answer_ LARDER_GUARDED_BY(mu_);
+};
+
+}  // namespace larder::python
