@@ -20,13 +20,14 @@ CHUNK = 256
 
 
 class VllmChild:
-    def __init__(self, python, model, connector=None, log=None, threads=1, **engine):
-        """connector: the options of LarderConnector, or None for vLLM without Larder; engine: arguments of LLM."""
+    def __init__(self, python, model, connector=None, log=None, threads=1, env=None, **engine):
+        """connector: the options of LarderConnector, or None for vLLM without Larder; env: more variables of the
+        environment; engine: arguments of LLM."""
         here, there = os.pipe(), os.pipe()
         env = {
             **os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": str(threads), "LARDER_TEST_IN": str(there[0]), "LARDER_TEST_OUT": str(here[1]),
-            "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+            "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **(env or {}),
         }  # fmt: skip
         env.pop("LARDER_SOCKET_DIR", None)
         self.log_path = log or "/dev/null"

@@ -277,15 +277,21 @@ class Talk:
         return [size >> 20 for _, size in self.memory[:: max(1, len(self.memory) // 12)]]
 
 
+# PyTorch on CPU keeps up to 1,024 prepared computations, one for each shape that a step had, about 10 KiB each.  Loads
+# make more shapes, because they end at any moment; without this a soak would see that cache grow for half an hour.
+FEW_PREPARED = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "4", "LRU_CACHE_CAPACITY": "4"}
+
+
 class Soak(VllmTest):
     def test_two_engines_talk_for_long(self):
         """Two engines x 8 clients.  In float32 an answer does not depend on which requests share a step."""
         seconds, known, growths = 600 * SCALE if SCALE >= 1 else 30, {}, {}
         texts = [[[self.rolls.randrange(500) for _ in range(self.rolls.randrange(100, 300))] for _ in range(3)] for _ in range(12)]
-        for larder in (False, True) if SCALE >= 1 else (True,):  # the shorter test only sees a growth that is large
+        for larder in (False, True) if SCALE >= 1 else (True,):  # the shorter test sees only a growth that is larger
             engines = [
                 # Few blocks, so that all of them were used before memory is measured.
-                self.vllm(larder, model="tiny", max_num_seqs=8, max_model_len=2048, dtype="float32", num_gpu_blocks_override=100)
+                self.vllm(larder, model="tiny", max_num_seqs=8, max_model_len=2048, dtype="float32",
+                          num_gpu_blocks_override=100, env=FEW_PREPARED)  # fmt: skip
                 for _ in range(2)
             ]
             begun = time.monotonic()
@@ -310,7 +316,7 @@ class Soak(VllmTest):
             for vllm in engines:
                 vllm.close()
         for without, beside in zip(growths.get(False, [(0, 0)] * 2), growths[True]):
-            self.assertLessEqual(beside[1] - without[1], 0.02 if SCALE >= 1 else 0.2)
+            self.assertLessEqual(beside[1] - without[1], 0.02 if SCALE >= 1 else 0.05)
         client = kvlarder.connect(self.daemon.socket_dir)
         left = client.clear(kvlarder.SelectionScope.ALL, dry_run=True)
         self.assertEqual((left.leased, left.kept_pinned, left.kept_in_use), (0, 0, 0))
