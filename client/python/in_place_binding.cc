@@ -72,8 +72,9 @@ nb::list ViewsOf(nb::object owner, Views* views, size_t block, std::span<std::by
     const nb::object part =
         nb::cast(Segment{owner, views, block, payload.subspan(at, segment.bytes), writable},
                  nb::rv_policy::move);
-    list.append(nb::steal(nb::handle(PyMemoryView_FromObject(part.ptr()))));
-    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    PyObject* const view = PyMemoryView_FromObject(part.ptr());
+    if (view == nullptr) throw nb::python_error();
+    list.append(nb::steal(view));
     at += PayloadStride(segment.bytes);
   }
   return list;

@@ -4,6 +4,8 @@
 // Thread-safety: the caller holds the GIL.
 #pragma once
 
+#include <unistd.h>
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,11 +39,14 @@ struct SessionParts {
     std::optional<nb::gil_scoped_release> released;
     if (PyGILState_Check() != 0) released.emplace();
     idle.clear();
-    if (inbox != nullptr) inbox->Close();  // the session's end waits for a directive under way
+    // The session's end waits for a directive under way.  A forked child has no thread that could
+    // unlock the inbox.
+    if (inbox != nullptr && getpid() == process) inbox->Close();
     session.reset();
     device.reset();
   }
 
+  const pid_t process = getpid();
   std::shared_ptr<Client> client;
   std::unique_ptr<Device> device;         // the memory of the host
   std::shared_ptr<DirectiveInbox> inbox;  // null: the session takes no directives

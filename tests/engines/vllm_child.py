@@ -61,7 +61,8 @@ class VllmChild:
         return self._call("generate", prompts=prompts)
 
     def serve(self, prompts, clients, abort=0.0, reset=0.0, seed=0):
-        """All of them, `clients` at once.  Returns {answers by number, seconds, aborted, unfinished, errors}."""
+        """All of them, `clients` at once.  Returns {answers and first_s (seconds to the first token) by number, seconds,
+        aborted, errors, resets, bad_resets, firsts: for each first token its time and how many tokens were cached}."""
         return self._call("serve", prompts=prompts, clients=clients, abort=abort, reset=reset, seed=seed)
 
     def metrics(self):
@@ -163,7 +164,7 @@ class Engine:
     def serve(self, prompts, clients, abort, reset, seed):
         rolls, begun = random.Random(seed), time.perf_counter()
         waiting, running, answers, aborted, firsts, errors = list(enumerate(prompts)), {}, {}, 0, {}, []
-        since, resets, bad_resets = {}, 0, []
+        since, resets, bad_resets, timeline = {}, 0, [], []
         while waiting or running:
             while waiting and len(running) < clients:
                 number, prompt = waiting.pop(0)
@@ -173,7 +174,9 @@ class Engine:
                 number = running.get(output.request_id)
                 if number is None:
                     continue
-                firsts.setdefault(number, time.perf_counter() - since[output.request_id])
+                if number not in firsts:
+                    firsts[number] = time.perf_counter() - since[output.request_id]
+                    timeline.append((time.time(), output.num_cached_tokens or 0))
                 if output.finished:
                     del running[output.request_id]
                     if output.outputs[0].finish_reason == "error":
@@ -193,7 +196,7 @@ class Engine:
                         bad_resets.append(str(error))
         return {
             "answers": answers, "seconds": time.perf_counter() - begun, "aborted": aborted, "errors": errors,
-            "first_s": firsts, "resets": resets, "bad_resets": bad_resets,
+            "first_s": firsts, "resets": resets, "bad_resets": bad_resets, "firsts": timeline,
         }  # fmt: skip
 
     def metrics(self):

@@ -17,6 +17,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "pyth
 
 import kvlarder  # noqa: E402
 from kvlarder.vllm import versions  # noqa: E402
+from kvlarder.vllm.config import Config  # noqa: E402
 from larderd import Larderd  # noqa: E402
 from vllm_child import CHUNK, VllmChild  # noqa: E402
 
@@ -24,6 +25,7 @@ SCALE = float(os.environ.get("LARDER_TEST_SCALE", "0.1"))
 SEED = int(os.environ.get("LARDER_TEST_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BLOCK = 128
+USUAL = {"patience_ms": Config().patience_ms, "load_timeout_ms": Config().load_timeout_ms}
 LARDERD, PYTHON, MODELS = (*sys.argv[1:4], "", "", "")[:3]
 
 
@@ -187,10 +189,9 @@ class Storms(VllmTest):
 
     def test_a_daemon_that_comes_and_goes(self):
         prompts = self.prompts(60)
-        usual = {"patience_ms": 200, "load_timeout_ms": 800}
-        vllm = self.vllm(model="tiny", extra=usual, max_num_seqs=8, max_model_len=1024)
-        right = vllm.serve(prompts, clients=8)["answers"]
-        ended, lives = threading.Event(), [0, 0]
+        vllm = self.vllm(model="tiny", extra=USUAL, max_num_seqs=8, max_model_len=1024)
+        cold = vllm.serve(prompts, clients=8)
+        right, ended, lives = cold["answers"], threading.Event(), [0, 0]
 
         def weather():
             while not ended.wait(self.rolls.uniform(0.05, 1.0)):
@@ -209,15 +210,18 @@ class Storms(VllmTest):
         thread.start()
         try:
             wrong = rounds = 0
+            waits = []  # beyond 1.5 times that of the cold request, in seconds
             while sum(lives) < scaled(300, least=10):
                 result = vllm.serve(prompts, clients=8, seed=rounds)
                 rounds += 1
                 self.assertEqual(result["errors"], [])
                 wrong += sum(result["answers"][number] != right[number] for number in right)
+                waits += [first - 1.5 * cold["first_s"][number] for number, first in result["first_s"].items()]
         finally:
             ended.set()
             thread.join()
-        print(f"{rounds} rounds of {len(prompts)} requests, stopped {lives[0]} times, killed {lives[1]} times, {wrong} other answers")
+        print(f"{rounds} rounds of {len(prompts)} requests, stopped {lives[0]} times, killed {lives[1]} times, {wrong} other answers; "
+              f"first tokens later than 1.5 x cold + 1 s: {sum(wait > 1 for wait in waits)}, the latest + {max(waits):.2f} s")  # fmt: skip
         until = time.monotonic() + 30
         while True:
             vllm.generate(prompts[:2])
@@ -225,6 +229,49 @@ class Storms(VllmTest):
             if all(answer["cached"] for answer, p in zip(vllm.generate(prompts[:2]), prompts) if len(p["tokens"]) > BLOCK):
                 break
             self.assertLess(time.monotonic(), until, "hits do not return")
+        self.nothing_held(vllm)
+
+
+    def test_a_daemon_that_is_absent_at_first(self):
+        """Then it is killed and started again under load.  Hits return soon after it answers."""
+        prompts = self.prompts(60)
+        self.daemon.kill()
+        vllm = self.vllm(model="tiny", extra=USUAL, max_num_seqs=8, max_model_len=1024)
+        right, waits = vllm.serve(prompts, clients=8)["answers"], []
+        self.daemon.start()
+        self.daemon.await_pool()
+
+        def served():
+            result = vllm.serve(prompts, clients=8)
+            self.assertEqual((result["errors"], result["answers"]), ([], right))
+            return result["firsts"]
+
+        until = time.monotonic() + 30
+        while not any(cached for _, cached in served()):
+            self.assertLess(time.monotonic(), until, "no hits")
+        for _ in range(scaled(20, least=3)):
+            self.settled(vllm)
+            time.sleep(2)  # the spiller writes blocks to the disk behind their stores
+            answers = []
+
+            def again(answers=answers):
+                time.sleep(self.rolls.uniform(0.05, 0.5))
+                self.daemon.kill()
+                time.sleep(self.rolls.uniform(0, 0.5))
+                self.daemon.start()
+                answers.append(time.time())
+
+            thread = threading.Thread(target=again)
+            thread.start()
+            until = time.monotonic() + 30
+            hits = []
+            while not hits:
+                firsts = served()
+                hits = [at - answers[0] for at, cached in firsts if answers and cached and at > answers[0]]
+                self.assertLess(time.monotonic(), until, "hits do not return")
+            thread.join()
+            waits.append(min(hits))
+        print(f"{len(waits)} restarts under load: hits returned after {[round(wait, 2) for wait in waits]} s")
         self.nothing_held(vllm)
 
 

@@ -28,7 +28,7 @@ class Config:
     store_decode: bool = option(True, doc="stores blocks of generated tokens, too")
     heal: bool = option(True, doc="stores blocks that vLLM still has and the daemon has not")
     patience_ms: int = option(200, least=0, most=5_000, doc="how long a request waits for an answer of the daemon")
-    load_timeout_ms: int = option(800, least=50, most=60_000, doc="how long a load may take at least")
+    load_timeout_ms: int = option(600, least=50, most=60_000, doc="how long a load may take at least")
     load_patience: float = option(0.5, least=0.0, most=10.0, doc="and in addition, in times of computing the same")
     store_timeout_ms: int = option(10_000, least=100, most=60_000, doc="then a store is given up")
     promise_life_s: int = option(60, least=1, most=600, doc="how long the daemon keeps what it promised")
