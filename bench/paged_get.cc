@@ -1,11 +1,18 @@
 // Loads blocks from the pool of a running daemon as fast as it can, for bench/python_get.py, which
 // compares Python and the two ways of C++ in turn.
 //
-//   bench_paged_get SOCKET_DIR BLOCKS LAYERS BYTES    (of the segment of one layer)
+//   bench_paged_get SOCKET_DIR BLOCKS LAYERS BYTES PAGES
 //
+// BYTES are those of the segment of one layer.  PAGES is a file of BLOCKS * LAYERS * BYTES bytes of
+// memory, which both programs map: where memory lies changes how fast it is by some percent.
 // Stores the blocks, then answers each line of standard input with the seconds of one round:
 //   paged    PagedCache::Load into pages of the host device
 //   get      Session::Get into the same memory
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <iostream>
 #include <memory>
@@ -28,8 +35,8 @@ constexpr uint32_t kBlockTokens = 16;
 
 class Loads {
  public:
-  absl::Status Open(const std::string& socket_dir, uint32_t blocks, uint32_t layers,
-                    uint32_t bytes) {
+  absl::Status Open(const std::string& socket_dir, uint32_t blocks, uint32_t layers, uint32_t bytes,
+                    const char* file) {
     LARDER_ASSIGN_OR_RETURN(opened_, OpenDevice(DeviceWish::kHost));
     LARDER_ASSIGN_OR_RETURN(client_, Client::Connect({.socket_dir = socket_dir}));
     LARDER_ASSIGN_OR_RETURN(session_,
@@ -43,8 +50,7 @@ class Loads {
     variant.layers = layers;
     LARDER_ASSIGN_OR_RETURN(const auto variants, session_->Register({&content, 1}, {&variant, 1}));
     variant_ = variants.front();
-    LARDER_ASSIGN_OR_RETURN(memory_,
-                            opened_.device->Allocate(ByteCount(uint64_t{blocks} * layers * bytes)));
+    LARDER_ASSIGN_OR_RETURN(const uint64_t pages, Map(file, uint64_t{blocks} * layers * bytes));
     PagedLayout layout{.layers = layers,
                        .planes = 1,
                        .heads = 1,
@@ -56,7 +62,7 @@ class Loads {
                        .head_stride = bytes / kBlockTokens,
                        .bases = {}};
     for (uint32_t i = 0; i < layers; ++i)
-      layout.bases.push_back(memory_->address() + uint64_t{i} * blocks * bytes);
+      layout.bases.push_back(pages + uint64_t{i} * blocks * bytes);
     const PayloadLayout payload{.block_tokens = kBlockTokens,
                                 .order = RowOrder::kTokenHead,
                                 .table = UniformTable(layers, bytes)};
@@ -102,6 +108,15 @@ class Loads {
     LARDER_ASSIGN_OR_RETURN(const auto status, cache_->Put(puts));
     return Checked(status, 0).status();
   }
+  // Returns the address of the file's memory, which stays mapped.
+  static absl::StatusOr<uint64_t> Map(const char* file, uint64_t bytes) {
+    const int fd = open(file, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return absl::ErrnoToStatus(errno, file);
+    void* const address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (address == MAP_FAILED) return absl::ErrnoToStatus(errno, file);
+    return reinterpret_cast<uint64_t>(address);
+  }
   static absl::StatusOr<double> Checked(const std::vector<BlockStatus>& status, double seconds) {
     for (const BlockStatus s : status)
       if (s != BlockStatus::kOk && s != BlockStatus::kDuplicate)
@@ -111,7 +126,6 @@ class Loads {
 
   OpenedDevice opened_;
   std::unique_ptr<Client> client_;
-  std::unique_ptr<DeviceMemory> memory_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<PagedCache> cache_;
   VariantHandle variant_;
@@ -125,13 +139,14 @@ class Loads {
 
 int Run(std::span<char*> args) {
   uint32_t blocks = 0, layers = 0, bytes = 0;
-  if (args.size() != 5 || !absl::SimpleAtoi(args[2], &blocks) ||
+  if (args.size() != 6 || !absl::SimpleAtoi(args[2], &blocks) ||
       !absl::SimpleAtoi(args[3], &layers) || !absl::SimpleAtoi(args[4], &bytes)) {
-    std::fprintf(stderr, "usage: bench_paged_get SOCKET_DIR BLOCKS LAYERS BYTES\n");
+    std::fprintf(stderr, "usage: bench_paged_get SOCKET_DIR BLOCKS LAYERS BYTES PAGES\n");
     return 2;
   }
   Loads loads;
-  if (const absl::Status opened = loads.Open(args[1], blocks, layers, bytes); !opened.ok()) {
+  if (const absl::Status opened = loads.Open(args[1], blocks, layers, bytes, args[5]);
+      !opened.ok()) {
     std::fprintf(stderr, "%s\n", opened.ToString().c_str());
     return 1;
   }

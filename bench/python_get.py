@@ -26,8 +26,8 @@ WARM = 3
 class Cpp:
     """bench_paged_get, which answers one request a line."""
 
-    def __init__(self, program, socket_dir, shape):
-        command = [program, socket_dir, *map(str, shape)]
+    def __init__(self, program, socket_dir, shape, pages):
+        command = [program, socket_dir, *map(str, shape), f"/proc/{os.getpid()}/fd/{pages}"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if self.process.stdout.readline() != "ready\n":
             sys.exit(f"{' '.join(command)} has ended")
@@ -45,7 +45,7 @@ class Cpp:
 class Python:
     """The same of the package, on the blocks that C++ has stored."""
 
-    def __init__(self, socket_dir, shape):
+    def __init__(self, socket_dir, shape, pages):
         import kvlarder
         import numpy
 
@@ -56,8 +56,7 @@ class Python:
         (self.variant,) = self.session.register([content], [spec])
         digests = kvlarder.chain(self.session.seed(content), range(blocks * 16))
         self.digests, self.numbers = b"".join(digests), numpy.arange(blocks, dtype=numpy.uint32)
-        # Memory of the same kind as that of bench_paged_get, because pages of another size cost more or less.
-        shared = numpy.frombuffer(mmap.mmap(-1, layers * blocks * size), numpy.uint8)
+        shared = numpy.frombuffer(mmap.mmap(pages, layers * blocks * size), numpy.uint8)
         self.memory = list(shared.reshape(layers, blocks, size))
         self.pages = kvlarder.PageLayout.opaque(
             [layer.ctypes.data for layer in self.memory], page_bytes=size, page_stride=size, pages=blocks, page_tokens=16
@@ -96,8 +95,10 @@ def main():
     try:
         for name, shape in SHAPES.items():
             size = shape[0] * shape[1] * shape[2]
-            cpp = Cpp(os.path.join(build, "bench", "bench_paged_get"), daemon.socket_dir, shape)
-            python = Python(daemon.socket_dir, shape)
+            pages = os.memfd_create("pages")  # of both, because where memory lies changes how fast it is
+            os.ftruncate(pages, size)
+            cpp = Cpp(os.path.join(build, "bench", "bench_paged_get"), daemon.socket_dir, shape, pages)
+            python = Python(daemon.socket_dir, shape, pages)
             figures = [
                 (f"python_pages_{name}", lambda: python("paged"), lambda: cpp("paged")),
                 (f"paged_host_{name}", lambda: cpp("paged"), lambda: cpp("get")),
@@ -109,6 +110,7 @@ def main():
                 print(f"{figure:20} {size / seconds / 1e9:7.2f} GB/s  {ratio:.3f} of its floor", flush=True)
             python.session.close()
             cpp.close()
+            os.close(pages)
     finally:
         daemon.end()
 
