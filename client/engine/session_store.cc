@@ -259,17 +259,22 @@ SessionStore::SessionStore(Options options)
 
 SessionStore::~SessionStore() = default;
 
+absl::Status SessionStore::Check(const Options& options) {
+  if (!options.pages) return absl::OkStatus();
+  const Pages& pages = *options.pages;
+  if (pages.device == nullptr || pages.variant >= options.keeper.variants.size())
+    return absl::InvalidArgumentError("pages: no device, or no such variant");
+  const VariantSpec& variant = options.keeper.variants[pages.variant];
+  if (pages.payload.block_tokens != variant.block_tokens || pages.engine.layers != variant.layers) {
+    return absl::InvalidArgumentError("pages: other tokens or layers than the variant has");
+  }
+  return PagedPlan::Make(pages.engine, pages.payload).status();
+}
+
 absl::StatusOr<std::unique_ptr<SessionStore>> SessionStore::Make(Options options) {
+  LARDER_RETURN_IF_ERROR(Check(options));
   if (options.pages) {
     Pages& pages = *options.pages;
-    if (pages.device == nullptr || pages.variant >= options.keeper.variants.size())
-      return absl::InvalidArgumentError("pages: no device, or no such variant");
-    const VariantSpec& variant = options.keeper.variants[pages.variant];
-    if (pages.payload.block_tokens != variant.block_tokens ||
-        pages.engine.layers != variant.layers) {
-      return absl::InvalidArgumentError("pages: other tokens or layers than the variant has");
-    }
-    LARDER_RETURN_IF_ERROR(PagedPlan::Make(pages.engine, pages.payload).status());
     // Four blocks must fit, whatever their size (PagedCacheOptions).
     const ByteCount four(4 * (pages.payload.table.PayloadBytes().value() + kPageBytes));
     pages.options.staging_bytes = std::max(pages.options.staging_bytes, four);

@@ -32,8 +32,9 @@ class SessionStore final : public PageStore {
     std::optional<Pages> pages = {};
     std::chrono::milliseconds promise_life{60'000};
   };
-  // Returns InvalidArgument if the pages do not fit the variant or the payload.  Does not wait for
-  // the daemon.
+  // Returns InvalidArgument if the pages do not fit the variant or the payload.
+  [[nodiscard]] static absl::Status Check(const Options& options);
+  // Checks the options.  Does not wait for the daemon.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SessionStore>> Make(Options options);
   ~SessionStore() override;
 

@@ -9,6 +9,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <utility>
@@ -36,6 +37,31 @@ T OrRaise(absl::StatusOr<T> result) {
   if (!result.ok()) Raise(result.status());
   return *std::move(result);
 }
+
+// Lets other threads of Python run while this one waits or copies.
+//
+// While the interpreter ends, Python ends each other thread that asks for the GIL.  It does so by
+// unwinding the thread's stack, which C++ answers by ending the process, so such a thread sleeps
+// here until the process has ended.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+  ~WithoutGil() noexcept(false) {
+    struct SleepUnlessBack {
+      bool back = false;
+      ~SleepUnlessBack() {
+        while (!back) pause();
+      }
+    } unless;
+    PyEval_RestoreThread(state_);
+    unless.back = true;
+  }
+
+ private:
+  PyThreadState* const state_;
+};
 
 void BindCosts(nb::module_& module);
 void BindPlan(nb::module_& module);

@@ -46,7 +46,7 @@ Result Call(Client& client,
   const CallOptions options = Within(deadline_s);
   absl::StatusOr<Result> result = absl::UnknownError("");
   {
-    nb::gil_scoped_release released;
+    const WithoutGil released;
     result = (client.*method)(query, options);
   }
   return OrRaise(std::move(result));
@@ -190,7 +190,7 @@ class EventStream {
       std::optional<wire::WatchReply> reply;
       std::optional<absl::Status> ended;
       {
-        nb::gil_scoped_release released;
+        const WithoutGil released;
         feed_->Wait(std::min(until, look_at_signals), &reply, &ended);
       }
       if (reply) return reply;
@@ -201,7 +201,7 @@ class EventStream {
     }
   }
   void Close() {
-    nb::gil_scoped_release released;
+    const WithoutGil released;
     feed_->Close();
   }
 
@@ -377,7 +377,7 @@ std::vector<wire::InstanceInfo> Instances(Client& self, double deadline_s) {
   const CallOptions options = Within(deadline_s);
   absl::StatusOr<std::vector<wire::InstanceInfo>> instances = absl::UnknownError("");
   {
-    nb::gil_scoped_release released;
+    const WithoutGil released;
     instances = self.ListInstances(options);
   }
   return OrRaise(std::move(instances));

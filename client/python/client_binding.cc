@@ -18,7 +18,7 @@ std::shared_ptr<Client> Connect(const std::string& socket_dir, const std::string
   options.connect_deadline = Within(connect_deadline_s).deadline;
   absl::StatusOr<std::unique_ptr<Client>> client = absl::UnknownError("");
   {
-    nb::gil_scoped_release released;
+    const WithoutGil released;
     client = Client::Connect(options);
   }
   return OrRaise(std::move(client));
@@ -49,7 +49,7 @@ std::unique_ptr<PySession> Attach(const std::shared_ptr<Client>& self, const std
     options.on_directive = [inbox](const wire::Directive& one) { return inbox->Handle(one); };
   absl::StatusOr<std::unique_ptr<Session>> session = absl::UnknownError("");
   {
-    nb::gil_scoped_release released;
+    const WithoutGil released;
     session = self->Attach(options);
   }
   return std::make_unique<PySession>(std::make_shared<SessionParts>(

@@ -1,4 +1,8 @@
 // Binds the directives of client/client.h.
+#include <nanobind/stl/unique_ptr.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -9,7 +13,10 @@
 namespace larder::python {
 
 std::vector<BlockStatus> DirectiveInbox::Handle(const wire::Directive& directive) {
-  const TimePoint until = SteadyNow() + kAnswerMost;
+  constexpr int64_t kOnItsWayMs = 200;
+  const auto left = static_cast<int64_t>(directive.valid_unix_ms - UnixMilliseconds());
+  const std::chrono::milliseconds most(std::max<int64_t>(0, left - kOnItsWayMs));
+  const TimePoint until = SteadyNow() + std::min(kAnswerMost, most);
   const MutexLock lock(mu_);
   waiting_ = directive;
   taken_ = false;
@@ -19,7 +26,7 @@ std::vector<BlockStatus> DirectiveInbox::Handle(const wire::Directive& directive
   }
   waiting_.reset();
   if (answer_) return *std::exchange(answer_, std::nullopt);
-  return std::vector(directive.digests.size(), BlockStatus::kCancelled);
+  return std::vector(std::max<size_t>(1, directive.digests.size()), BlockStatus::kCancelled);
 }
 
 std::optional<wire::Directive> DirectiveInbox::Take(TimePoint until) {
@@ -29,6 +36,13 @@ std::optional<wire::Directive> DirectiveInbox::Take(TimePoint until) {
   if (!waiting_ || taken_) return std::nullopt;
   taken_ = true;
   return waiting_;
+}
+
+void DirectiveInbox::PutBack(uint64_t directive_id) {
+  const MutexLock lock(mu_);
+  if (!waiting_ || waiting_->directive_id != directive_id || answer_) return;
+  taken_ = false;
+  changed_.NotifyAll();
 }
 
 bool DirectiveInbox::Answer(uint64_t directive_id, std::vector<BlockStatus> status) {
@@ -47,30 +61,47 @@ void DirectiveInbox::Close() {
 
 namespace {
 
-// A directive for Python.
-struct PyDirective {
-  wire::Directive said;
-  std::shared_ptr<DirectiveInbox> inbox;
-
-  [[nodiscard]] bool Done(std::vector<BlockStatus> status) const {
-    if (status.size() != said.digests.size())
-      Raise(absl::InvalidArgumentError("there must be a status for each of the digests"));
-    return inbox->Answer(said.directive_id, std::move(status));
+// A directive for Python.  If nobody answers it, it can be taken again.
+class PyDirective {
+ public:
+  PyDirective(std::shared_ptr<SessionParts> parts, wire::Directive said)
+      : parts_(std::move(parts)), said_(std::move(said)) {}
+  PyDirective(const PyDirective&) = delete;
+  PyDirective& operator=(const PyDirective&) = delete;
+  ~PyDirective() {
+    if (getpid() == parts_->process) parts_->inbox->PutBack(said_.directive_id);
   }
+  [[nodiscard]] const wire::Directive& said() const { return said_; }
+  [[nodiscard]] bool Done(std::vector<BlockStatus> status) const {
+    const bool refused = said_.digests.empty() && status == std::vector{BlockStatus::kUnsupported};
+    if (status.size() != said_.digests.size() && !refused)
+      Raise(absl::InvalidArgumentError("there must be a status for each of the digests"));
+    OrRaise(parts_->session->status());
+    return parts_->inbox->Answer(said_.directive_id, std::move(status));
+  }
+
+ private:
+  std::shared_ptr<SessionParts> parts_;
+  const wire::Directive said_;
 };
 
-std::optional<PyDirective> Take(const PySession& self, double timeout_s) {
-  const auto parts = self.Parts();
+std::unique_ptr<PyDirective> Take(const PySession& self, double timeout_s) {
+  auto parts = self.Parts();
   if (parts->inbox == nullptr)
     Raise(absl::InvalidArgumentError("attach with directives=True to take directives"));
   const TimePoint until = SteadyNow() + Milliseconds(timeout_s, "timeout_s", 600);
-  std::optional<wire::Directive> directive;
-  {
-    nb::gil_scoped_release released;
-    directive = parts->inbox->Take(until);
+  for (;;) {
+    OrRaise(parts->session->status());
+    const TimePoint look_at_signals = SteadyNow() + std::chrono::milliseconds(100);
+    std::optional<wire::Directive> directive;
+    {
+      const WithoutGil released;
+      directive = parts->inbox->Take(std::min(until, look_at_signals));
+    }
+    if (directive) return std::make_unique<PyDirective>(std::move(parts), *std::move(directive));
+    if (SteadyNow() >= until || parts->inbox->closed()) return nullptr;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
-  if (!directive) return std::nullopt;
-  return PyDirective{*std::move(directive), parts->inbox};
 }
 
 }  // namespace
@@ -91,32 +122,37 @@ void BindDirectives(nb::module_& module, nb::class_<PySession>& session) {
   nb::class_<PyDirective>(
       module, "Directive",
       "What the daemon asks an engine to do with blocks that it reported to have in device memory "
-      "(Session.report_device).  The daemon waits for about 4 s for done.")
-      .def_prop_ro("kind", [](const PyDirective& self) { return self.said.kind; })
+      "(Session.report_device).  The engine has 4 s for done, or less if it waited behind another "
+      "directive.  One that nobody answers until then is told to the daemon as not carried out; an "
+      "object that is gone before can be taken again.")
+      .def_prop_ro("kind", [](const PyDirective& self) { return self.said().kind; })
       .def_prop_ro(
-          "variant", [](const PyDirective& self) { return self.said.variant; },
+          "variant", [](const PyDirective& self) { return self.said().variant; },
           "The index of the blocks' VariantHandle.")
-      .def_prop_ro("digests", [](const PyDirective& self) { return self.said.digests; })
-      .def_prop_ro("owner", [](const PyDirective& self) { return self.said.owner; })
-      .def_prop_ro("pinned", [](const PyDirective& self) { return self.said.pinned; })
+      .def_prop_ro("digests", [](const PyDirective& self) { return self.said().digests; })
+      .def_prop_ro("owner", [](const PyDirective& self) { return self.said().owner; })
+      .def_prop_ro("pinned", [](const PyDirective& self) { return self.said().pinned; })
       .def_prop_ro(
-          "codec", [](const PyDirective& self) { return self.said.codec; },
+          "codec", [](const PyDirective& self) { return self.said().codec; },
           "For COMPRESS: the Codec; IDENTITY means to decode.  None for the other kinds.")
       .def_prop_ro(
           "ends_unix_s",
           [](const PyDirective& self) {
-            return static_cast<double>(self.said.deadline_unix_ms) / 1e3;
+            return static_cast<double>(self.said().deadline_unix_ms) / 1e3;
           },
           "For PIN: when the pins end.")
       .def("done", &PyDirective::Done, "status"_a,
            "Answers with a BlockStatus for each digest: OK; MISSING, it is not in device memory; "
-           "KEPT, it is pinned or in use; FULL, no more can be pinned; UNSUPPORTED.  Blocks that "
-           "were dropped are reported as removed (Session.report_device) before.  Returns False if "
-           "the daemon does not wait any more.");
-  session.def("take_directive", &Take, nb::kw_only(), "timeout_s"_a = 0.0,
-              "Returns the Directive that waits, each once, or None if there is none within "
-              "timeout_s.  For sessions that were attached with directives=True; the daemon takes "
-              "one that nobody takes for not carried out.");
+           "KEPT, it is pinned or in use; FULL, no more can be pinned, or there is no memory to "
+           "compress it; UNSUPPORTED.  For a directive without digests: [] if it was carried out, "
+           "otherwise [UNSUPPORTED].  Blocks that were dropped are reported as removed "
+           "(Session.report_device) before.  Returns False if the daemon does not wait any more.");
+  session.def(
+      "take_directive", &Take, nb::kw_only(), "timeout_s"_a = 0.0,
+      "Returns the Directive that waits, or None if there is none within timeout_s (at most "
+      "600) or the session is closed meanwhile.  For sessions that were attached with "
+      "directives=True.  Each directive holds up the next one until it is answered: answer "
+      "all kinds.");
 }
 
 }  // namespace larder::python

@@ -1,13 +1,15 @@
 // Directives of the daemon (SessionOptions::on_directive), as something that an engine asks for.
 //
 // An engine in Python takes directives when it has time for them, once a step for example, so that
-// no thread of C++ ever calls Python.  The thread of the session that got a directive waits in
-// Handle meanwhile.
+// no thread of C++ ever calls Python.  The session's thread waits in Handle meanwhile:
 //
-//   taken ----Answer----> answered
-//     |---kAnswerMost over, or Close----> late: Answer returns false
+//   waiting ----Take----> taken ----Answer----> answered
+//      ^----PutBack---------|
+//   waiting, taken ----expired, or Close----> given up; Answer returns false
 //
-// Thread-safety: all methods from any thread; Take and Answer wait without the GIL.
+// A directive that waited behind others has less than kAnswerMost left, because the daemon's
+// patience began when it was sent.
+// Thread-safety: all methods from any thread; no caller of Take holds the GIL.
 #pragma once
 
 #include <chrono>
@@ -24,23 +26,30 @@ namespace larder::python {
 
 class DirectiveInbox {
  public:
-  // The daemon waits for about 5 s; then it would not listen to the answer.
+  // The daemon waits for 5 s, and not for answers that come later.
   static constexpr std::chrono::milliseconds kAnswerMost{4'000};
 
-  // What the session calls, one call at a time.  Returns what was answered, or kCancelled for each
-  // key if nobody answered in time.
+  // What the session calls, one call at a time.  Returns what was answered; if nobody answered in
+  // time, kCancelled for each key, and one status more than a directive without keys has when it
+  // was carried out.
   [[nodiscard]] std::vector<BlockStatus> Handle(const wire::Directive& directive)
       LARDER_EXCLUDES(mu_);
   // Returns the directive that waits, each once; nullopt if there is none before `until`.
   [[nodiscard]] std::optional<wire::Directive> Take(TimePoint until) LARDER_EXCLUDES(mu_);
+  // Nobody will answer what was taken, so that it waits again.
+  void PutBack(uint64_t directive_id) LARDER_EXCLUDES(mu_);
   // Returns false if the daemon does not wait for this directive any more.
   [[nodiscard]] bool Answer(uint64_t directive_id, std::vector<BlockStatus> status)
       LARDER_EXCLUDES(mu_);
   // No directive waits from now on.
   void Close() LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool closed() const LARDER_EXCLUDES(mu_) {
+    const MutexLock lock(mu_);
+    return closed_;
+  }
 
  private:
-  Mutex mu_;
+  mutable Mutex mu_;
   CondVar changed_;
   bool closed_ LARDER_GUARDED_BY(mu_) = false;
   std::optional<wire::Directive> waiting_ LARDER_GUARDED_BY(mu_);  // not answered yet

@@ -36,7 +36,7 @@ class PyChain {
     const std::vector<uint32_t> numbers = NumbersOf(tokens);
     if (first > chain_.tokens().size())
       Raise(absl::InvalidArgumentError("tokens before `first` are missing"));
-    nb::gil_scoped_release released;
+    const WithoutGil released;
     chain_.Extend(first, numbers);
     return Blocks();
   }
@@ -144,6 +144,7 @@ class PyEngineCache {
     }
     if (options.loopback != nullptr) {
       if (device_ == nullptr) Raise(absl::InvalidArgumentError("loopback needs pages"));
+      OrRaise(SessionStore::Check(options.store));
       const SessionStore::Pages& pages = *options.store.pages;
       cache_ = std::make_shared<EngineCache>(
           OrRaise(LoopbackStore::Make(*device_, pages.engine, pages.payload, options.loopback)),
@@ -167,7 +168,7 @@ class PyEngineCache {
   }
   void Close() {
     std::shared_ptr<EngineCache> last = std::move(cache_);
-    nb::gil_scoped_release released;
+    const WithoutGil released;
     last.reset();
   }
 
@@ -235,7 +236,7 @@ nb::dict StatsOf(const PyEngineCache& self) {
 template <class Call>
 auto Unlocked(const PyEngineCache& self, Call&& call) {
   const std::shared_ptr<EngineCache> cache = self.Open();
-  nb::gil_scoped_release released;
+  const WithoutGil released;
   return call(*cache);
 }
 
@@ -355,7 +356,7 @@ void BindLoopback(nb::module_& module) {
   nb::class_<LoopbackBlocks>(
       module, "LoopbackBlocks",
       "Blocks in the memory of this process, which EngineCaches share instead of a daemon, for "
-      "tests of an adapter.  All of them are kept for ever.  Any thread may call it.")
+      "tests of an adapter.  A block is kept until drop.  Any thread may call it.")
       .def(nb::init<>())
       .def("__len__", &LoopbackBlocks::size)
       .def("__contains__", &LoopbackBlocks::Has, "digest"_a)

@@ -19,27 +19,39 @@ namespace {
 
 constexpr size_t kLeasedMax = 512;  // of an Acquire that asks for tables
 
-// How many memoryviews of each block Python has.  The GIL guards it.
+// The memoryviews that Python has of each block.  The GIL guards it.
 class Views {
  public:
-  explicit Views(size_t blocks) : counts_(blocks) {}
-  void Add(size_t block, int one) { counts_[block] += one; }
-  // Raises BufferError if there is a view of one of these blocks.
-  void RaiseIfAny(std::span<const uint32_t> blocks) const {
-    for (const uint32_t block : blocks) {
-      if (counts_[block] == 0) continue;
-      throw nb::buffer_error(("a view of block " + std::to_string(block) +
-                              " is still in use: end it, and arrays over it, before (del, or "
-                              "memoryview.release())")
-                                 .c_str());
-    }
+  explicit Views(size_t blocks) : blocks_(blocks) {}
+  // Returns false if there may be no views of the block any more.
+  [[nodiscard]] bool Begin(size_t block) {
+    if (blocks_[block].ended) return false;
+    ++blocks_[block].views;
+    return true;
   }
+  void End(size_t block) { --blocks_[block].views; }
+  // From now on there are no views of these blocks.  Raises BufferError if there is one now.
+  void Close(std::span<const uint32_t> blocks) {
+    for (const uint32_t block : blocks) {
+      if (blocks_[block].views == 0) continue;
+      const std::string wrong = "a view of block " + std::to_string(block) +
+                                " is still in use: end it, and arrays over it, before (del, or "
+                                "memoryview.release())";
+      throw nb::buffer_error(wrong.c_str());
+    }
+    for (const uint32_t block : blocks) blocks_[block].ended = true;
+  }
+  void Reopen(size_t block) { blocks_[block].ended = false; }
 
  private:
-  std::vector<int> counts_;
+  struct Block {
+    int views = 0;
+    bool ended = false;
+  };
+  std::vector<Block> blocks_;
 };
 
-// What a memoryview of a segment was made from.
+// What a memoryview of a segment was made from, which Python can make others from.
 struct Segment {
   nb::object owner;  // has the views
   Views* views;
@@ -49,18 +61,26 @@ struct Segment {
 };
 
 int BeginView(PyObject* self, Py_buffer* view, int flags) {
-  const Segment& segment = *nb::inst_ptr<Segment>(self);
-  if (PyBuffer_FillInfo(view, self, segment.bytes.data(),
-                        static_cast<Py_ssize_t>(segment.bytes.size()), segment.writable ? 0 : 1,
-                        flags) != 0)
+  view->obj = nullptr;
+  if (!nb::inst_ready(self)) {
+    PyErr_SetString(PyExc_BufferError, "there is no segment");
     return -1;
-  segment.views->Add(segment.block, 1);
-  return 0;
+  }
+  const Segment& segment = *nb::inst_ptr<Segment>(self);
+  if (!segment.views->Begin(segment.block)) {
+    PyErr_SetString(PyExc_BufferError, "the block is published or given back");
+    return -1;
+  }
+  const int made = PyBuffer_FillInfo(view, self, segment.bytes.data(),
+                                     static_cast<Py_ssize_t>(segment.bytes.size()),
+                                     segment.writable ? 0 : 1, flags);
+  if (made != 0) segment.views->End(segment.block);
+  return made;
 }
 
 void EndView(PyObject* self, Py_buffer*) {
   const Segment& segment = *nb::inst_ptr<Segment>(self);
-  segment.views->Add(segment.block, -1);
+  segment.views->End(segment.block);
 }
 
 // Returns a memoryview of each segment of a payload.
@@ -106,13 +126,16 @@ class PyLease {
     if (block >= self.size()) throw nb::index_error("there is no such block");
     const std::span<const std::byte> view = self.lease_.View(block);
     if (view.empty()) Raise(absl::InvalidArgumentError("the block is not held: see status, valid"));
-    // The memory is mapped so that nobody can write to it, and so is the view.
+    const SegmentTable* const table = self.lease_.Table(block);
+    if (table == nullptr || table->Decoded().encoded() ||
+        table->Decoded().PayloadBytes() != ByteCount(view.size()))
+      Raise(absl::InternalError("the daemon's answer does not say where the segments lie"));
     return ViewsOf(std::move(object), &self.views_, block,
-                   {const_cast<std::byte*>(view.data()), view.size()},
-                   self.lease_.Table(block)->Decoded(), /*writable=*/false);
+                   {const_cast<std::byte*>(view.data()), view.size()}, table->Decoded(),
+                   /*writable=*/false);
   }
   void Release() {
-    views_.RaiseIfAny(AllOf(size()));
+    views_.Close(AllOf(size()));
     lease_.Release();
   }
 
@@ -135,7 +158,7 @@ std::unique_ptr<PyLease> Acquire(const PySession& self, const VariantHandle& var
     Raise(absl::InvalidArgumentError("a lease has at most 512 blocks"));
   absl::StatusOr<Lease> lease = absl::UnknownError("");
   {
-    nb::gil_scoped_release released;
+    const WithoutGil released;
     lease = session->Acquire(variant, names, options);
   }
   return std::make_unique<PyLease>(session, OrRaise(std::move(lease)));
@@ -155,9 +178,7 @@ class PyReservation {
       : session_(std::move(session)),
         reservation_(std::move(reservation)),
         chain_(std::move(chain)),
-        views_(chain_.digests.size()) {
-    for (size_t i = 0; i < size(); ++i) ClearPadding(reservation_.Bytes(i));
-  }
+        views_(chain_.digests.size()) {}
   PyReservation(const PyReservation&) = delete;
   PyReservation& operator=(const PyReservation&) = delete;
 
@@ -177,39 +198,30 @@ class PyReservation {
   nb::bytes Publish(std::optional<std::vector<uint32_t>> wanted, double deadline_s) {
     RaiseIfBusy();
     const CallOptions options = Within(deadline_s);
-    std::vector<uint32_t> blocks = wanted ? *std::move(wanted) : AllOf(size());
-    for (const uint32_t block : blocks)
-      if (block >= size()) throw nb::index_error("there is no such block");
-    views_.RaiseIfAny(blocks);
-    std::vector<BlockStatus> all(blocks.size(), BlockStatus::kDuplicate);
-    std::vector<size_t> asked;  // the others are taken
+    const std::vector<uint32_t> blocks = wanted ? *std::move(wanted) : AllOf(size());
     std::vector<Reservation::Block> published;
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      if (reservation_.Taken(blocks[i])) continue;
-      if (reservation_.Bytes(blocks[i]).empty()) {
-        all[i] = BlockStatus::kInvalid;
-        continue;
-      }
-      asked.push_back(i);
-      published.push_back(BlockOf(blocks[i]));
+    for (const uint32_t block : blocks) {
+      if (block >= size()) throw nb::index_error("there is no such block");
+      published.push_back(BlockOf(block));
     }
-    if (published.empty()) return Packed(all.data(), all.size());
-    absl::StatusOr<std::vector<BlockStatus>> statuses;
+    views_.Close(blocks);
+    absl::StatusOr<std::vector<BlockStatus>> status;
     publishing_ = true;
     {
-      nb::gil_scoped_release released;
-      statuses = reservation_.Publish(chain_.variant, published, options);
+      const WithoutGil released;
+      status = reservation_.Publish(chain_.variant, published, options);
     }
     publishing_ = false;
-    const std::vector<BlockStatus> some = OrRaise(std::move(statuses));
-    for (size_t i = 0; i < asked.size(); ++i) all[asked[i]] = some[i];
+    for (const uint32_t block : blocks)
+      if (!reservation_.Bytes(block).empty()) views_.Reopen(block);
+    const std::vector<BlockStatus> all = OrRaise(std::move(status));
     return Packed(all.data(), all.size());
   }
   // Gives back what was not published.
   void Release() {
     if (released_) return;
     RaiseIfBusy();
-    views_.RaiseIfAny(AllOf(size()));
+    views_.Close(AllOf(size()));
     reservation_ = Reservation();
     released_ = true;
   }
@@ -229,23 +241,22 @@ class PyReservation {
             .table = chain_.table,
             .content = chain_.content};
   }
-  // Readers hash what lies between segments as zeros.
-  void ClearPadding(std::span<std::byte> bytes) const {
-    size_t at = 0;
-    for (const larder::Segment& segment : chain_.table.segments) {
-      if (bytes.empty()) return;
-      const size_t end = std::min<size_t>(bytes.size(), at + PayloadStride(segment.bytes));
-      std::ranges::fill(bytes.subspan(at + segment.bytes, end - at - segment.bytes), std::byte(0));
-      at = end;
-    }
-  }
-
   std::shared_ptr<Session> session_;
   Reservation reservation_;  // destroyed before its session
   Chain chain_;
   Views views_;
   bool publishing_ = false, released_ = false;  // the GIL guards them
 };
+
+// The format wants zeros between segments (storage/format/layout.h).
+void ClearPadding(std::span<std::byte> payload, const SegmentTable& table) {
+  size_t at = 0;
+  for (const larder::Segment& segment : table.segments) {
+    const size_t end = std::min<size_t>(payload.size(), at + PayloadStride(segment.bytes));
+    std::ranges::fill(payload.subspan(at + segment.bytes, end - at - segment.bytes), std::byte(0));
+    at = end;
+  }
+}
 
 std::unique_ptr<PyReservation> Reserve(const PySession& self, const VariantHandle& variant,
                                        const Digest& parent, nb::handle digests, nb::handle tokens,
@@ -255,6 +266,10 @@ std::unique_ptr<PyReservation> Reserve(const PySession& self, const VariantHandl
   const auto session = self.Open();
   CallOptions options = Within(deadline_s);
   options.life = Milliseconds(life_s, "life_s", 600);
+  if (session->write_mode() != WriteMode::kMapped) {
+    Raise(absl::PermissionDeniedError("this session does not write in place (write_mode): " +
+                                      session->write_mode_reason()));
+  }
   PyReservation::Chain chain{.variant = variant,
                              .parent = parent,
                              .content = content.value_or(Digest()),
@@ -268,10 +283,23 @@ std::unique_ptr<PyReservation> Reserve(const PySession& self, const VariantHandl
   const std::vector<ByteCount> bytes(chain.digests.size(), chain.table.PayloadBytes());
   absl::StatusOr<Reservation> reserved = absl::UnknownError("");
   {
-    nb::gil_scoped_release released;
+    const WithoutGil released;
     reserved = session->Reserve(variant, chain.digests, bytes, options);
+    for (size_t i = 0; reserved.ok() && i < reserved->size(); ++i)
+      if (!reserved->Taken(i)) ClearPadding(reserved->Bytes(i), chain.table);
   }
   return std::make_unique<PyReservation>(session, OrRaise(std::move(reserved)), std::move(chain));
+}
+
+// Releases at the end of a `with` block.  If an exception ends the block, it goes on, and memory
+// that is still in use is released with its last view.
+template <class Held>
+void Leave(Held& held, nb::handle type) {
+  try {
+    held.Release();
+  } catch (const nb::builtin_exception&) {
+    if (type.is_none()) throw;
+  }
 }
 
 void BindLease(nb::module_& module) {
@@ -283,8 +311,8 @@ void BindLease(nb::module_& module) {
       .def_prop_ro("status", &PyLease::Status, "One byte, a BlockStatus, for each block.")
       .def("segments", &PyLease::Segments, "block"_a,
            nb::sig("def segments(self, block: int) -> list[memoryview]"),
-           "Returns a read-only memoryview of each layer's segment of a block whose status is OK.  "
-           "numpy.frombuffer makes an array of it without a copy.")
+           "Returns a read-only memoryview of each segment, usually one for each layer, of a block "
+           "whose status is OK.  numpy.frombuffer makes an array of it without a copy.")
       .def_prop_ro("valid", &PyLease::Valid,
                    "True only while the daemon promises the bytes.  Look at it after the last "
                    "read: if it is False, discard what was read.")
@@ -292,7 +320,8 @@ void BindLease(nb::module_& module) {
            "Lets the blocks go.  Raises BufferError while there are views of them.")
       .def("__enter__", [](nb::object self) { return self; })
       .def(
-          "__exit__", [](PyLease& self, nb::handle, nb::handle, nb::handle) { self.Release(); },
+          "__exit__",
+          [](PyLease& self, nb::handle type, nb::handle, nb::handle) { Leave(self, type); },
           "type"_a.none(), "value"_a.none(), "traceback"_a.none());
 }
 
@@ -312,8 +341,10 @@ void BindReservation(nb::module_& module) {
       .def("publish", &PyReservation::Publish, "blocks"_a = nb::none(), nb::kw_only(),
            "deadline_s"_a = 10.0,
            "Makes these blocks (by default all) visible, and returns one byte, a BlockStatus, for "
-           "each: DUPLICATE for one that is taken.  Raises BufferError while there are views of "
-           "them, because nobody may write to a block that others can read.")
+           "each: DUPLICATE, one of this name was there already; NOT_HELD, it is published, or the "
+           "daemon has revoked it; INVALID, to be corrected and published again.  Raises "
+           "BufferError while there are views of them, because nobody may write to a block that "
+           "others can read.")
       .def("release", &PyReservation::Release,
            "Gives back what was not published.  Raises BufferError while there are views.")
       .def("__enter__", [](nb::object self) { return self; })
@@ -343,8 +374,10 @@ void BindInPlace(nb::module_& module, nb::class_<PySession>& session) {
            "segment_bytes"_a, "content"_a = nb::none(), "life_s"_a = 0.0, "deadline_s"_a = 10.0,
            "Reserves memory of the pool for consecutive blocks of a chain, and returns a "
            "Reservation.  segment_bytes: the size of each layer's segment.  The daemon revokes it "
-           "after life_s: 0.1 to 600, or 0 for deadline_s.  Raises RuntimeError unless write_mode "
-           "is 'mapped', or if the pool or this process's share of it is full.");
+           "after life_s: 0.1 to 600, or 0 for deadline_s; what is written then is lost, and the "
+           "memory is kept until there are no views of it.  Raises PermissionError unless "
+           "write_mode "
+           "is 'mapped', RuntimeError if the pool or this process's share of it is full.");
 }
 
 }  // namespace larder::python

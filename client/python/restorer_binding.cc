@@ -94,7 +94,7 @@ class PyRestorer {
   PyRestorer(const PyRestorer&) = delete;
   PyRestorer& operator=(const PyRestorer&) = delete;
   ~PyRestorer() {
-    nb::gil_scoped_release released;
+    const WithoutGil released;
     restorer_.reset();
   }
 
@@ -124,7 +124,7 @@ class PyRestorer {
                         {0, pages.engine.layers});
     absl::StatusOr<Restorer::Restored> restored = absl::UnknownError("");
     {
-      nb::gil_scoped_release released;
+      const WithoutGil released;
       restored = restorer_->Restore({.blocks = blocks,
                                      .channel_of_block = channels,
                                      .layer_bytes = layer_bytes,

@@ -36,14 +36,17 @@ struct SessionParts {
   SessionParts(const SessionParts&) = delete;
   SessionParts& operator=(const SessionParts&) = delete;
   ~SessionParts() {
-    std::optional<nb::gil_scoped_release> released;
+    std::optional<WithoutGil> released;
     if (PyGILState_Check() != 0) released.emplace();
     idle.clear();
-    // The session's end waits for a directive under way.  A forked child has no thread that could
-    // unlock the inbox.
-    if (inbox != nullptr && getpid() == process) inbox->Close();
+    CloseInbox();  // the session's end waits for a directive under way
     session.reset();
     device.reset();
+  }
+
+  // A forked child has no thread that could unlock the inbox.
+  void CloseInbox() const {
+    if (inbox != nullptr && getpid() == process) inbox->Close();
   }
 
   const pid_t process = getpid();
@@ -62,7 +65,8 @@ struct SessionParts {
 };
 
 // A Session for Python.  The session ends once Close was called (by close(), or by the destructor),
-// no call on it is under way, and every Promise, Lease, Reservation and Restorer of it has gone.
+// no call on it is under way, and every Promise, Lease, Reservation, Directive and Restorer of it
+// has gone.  A call that waits for a directive ends at Close.
 class PySession {
  public:
   explicit PySession(std::shared_ptr<SessionParts> parts) : parts_(std::move(parts)) {}
@@ -78,7 +82,10 @@ class PySession {
     const std::shared_ptr<SessionParts> parts = Parts();
     return {parts, parts->session.get()};
   }
-  void Close() { parts_.reset(); }
+  void Close() {
+    if (parts_ != nullptr) parts_->CloseInbox();
+    parts_.reset();
+  }
 
  private:
   std::shared_ptr<SessionParts> parts_;  // null: closed

@@ -57,7 +57,7 @@ std::vector<VariantHandle> Register(const PySession& self, const std::vector<Con
   const CallOptions options = Within(deadline_s);
   absl::StatusOr<std::vector<VariantHandle>> handles;
   {
-    nb::gil_scoped_release released;
+    const WithoutGil released;
     handles = session->Register(contents, variants, options);
   }
   return OrRaise(std::move(handles));
@@ -77,7 +77,7 @@ std::vector<BlockStatus> Put(const PySession& self, const VariantHandle& variant
   }
   absl::StatusOr<std::vector<BlockStatus>> statuses;
   {
-    nb::gil_scoped_release released;
+    const WithoutGil released;
     statuses = session->Put(variant, blocks, options);
   }
   return OrRaise(std::move(statuses));
@@ -98,7 +98,7 @@ std::vector<BlockStatus> Get(const PySession& self, const VariantHandle& variant
   }
   absl::StatusOr<std::vector<BlockStatus>> statuses;
   {
-    nb::gil_scoped_release released;
+    const WithoutGil released;
     statuses = session->Get(variant, blocks, options);
   }
   return OrRaise(std::move(statuses));
@@ -155,7 +155,7 @@ nb::bytes GetPages(const PySession& self, const VariantHandle& variant, const Pa
   absl::StatusOr<std::vector<BlockStatus>> all = std::vector<BlockStatus>();
   LentCache lent(*parts, variant, pages);
   {
-    nb::gil_scoped_release released;
+    const WithoutGil released;
     const absl::StatusOr<PagedCache*> cache = lent.Get();
     if (!cache.ok()) all = cache.status();
     const TimePoint until = SteadyNow() + options.deadline;
@@ -200,7 +200,7 @@ nb::bytes PutPages(const PySession& self, const VariantHandle& variant, const Pa
   absl::StatusOr<std::vector<BlockStatus>> all = std::vector<BlockStatus>();
   LentCache lent(*parts, variant, pages);
   {
-    nb::gil_scoped_release released;
+    const WithoutGil released;
     const absl::StatusOr<PagedCache*> cache = lent.Get();
     if (!cache.ok()) all = cache.status();
     if (cache.ok()) all = (*cache)->Put(puts, nullptr, options);
@@ -238,7 +238,7 @@ std::unique_ptr<PyPromise> Answer(const std::shared_ptr<Session>& session,
   OrRaise(pending.status());
   absl::StatusOr<Promise> promise = absl::DeadlineExceededError("no answer within the deadline");
   {
-    nb::gil_scoped_release released;
+    const WithoutGil released;
     if (pending->Wait(options.deadline)) promise = pending->Take();
   }
   if (absl::IsNotFound(promise.status())) return nullptr;
@@ -273,7 +273,7 @@ void ReportDevice(const PySession& self, const VariantHandle& variant, nb::handl
   const std::vector<uint32_t> ids = NumbersOf(tokens);
   absl::Status status;
   {
-    nb::gil_scoped_release released;
+    const WithoutGil released;
     status = session->ReportDevice(variant, {.cleared = cleared,
                                              .removed = out,
                                              .stored = in,
@@ -429,7 +429,7 @@ void BindFacts(nb::class_<PySession>& cls) {
           "Whether the daemon holds found blocks until an engine has read them; older ones do not.")
       .def("close", &PySession::Close,
            "Ends the session, once its calls under way have ended and its Promises, Leases, "
-           "Reservations and Restorers are gone.  Later calls raise ValueError.")
+           "Reservations, Directives and Restorers are gone.  Later calls raise ValueError.")
       .def("__enter__", [](nb::object self) { return self; })
       .def(
           "__exit__", [](PySession& self, nb::handle, nb::handle, nb::handle) { self.Close(); },

@@ -10,8 +10,9 @@ Each call runs on a thread of the client's own, without the GIL while it waits; 
 those of the method of the same name.
 Cancelling: a call that has not begun, because all threads were busy, is not made.  One that has begun uses the caller's
 buffers, so that its await ends when the call has ended, at the latest at its deadline_s.
-What does not wait is used as it is: Promise, TokenChain, EngineCache.  Restorer.restore calls its functions on the thread
-on which it is called; give it one of its own by asyncio.to_thread.
+take_directive ends at its timeout_s; a directive that it took then can be taken again.
+What does not wait is used as it is: Promise, Lease, TokenChain, EngineCache.  What waits and is no method of Client or
+Session goes to a thread by asyncio.to_thread: Reservation.publish, and Restorer.restore, which calls its functions there.
 Thread-safety: one event loop uses a Client, its sessions and its streams.
 """
 

@@ -8,6 +8,7 @@ import array
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -420,9 +421,9 @@ class Pages(OnDaemon):
         self.put()
         for _ in range(20):
             session, variant = self.attach("closes")
-            begun, ends, failures = threading.Barrier(5), [], []
+            begun, ends, failures, reads_made = threading.Barrier(5), [], [], [0]
 
-            def reads(session=session, variant=variant, begun=begun, ends=ends, failures=failures):
+            def reads(session=session, variant=variant, begun=begun, ends=ends, failures=failures, made=reads_made):
                 memory = numpy.zeros((LAYERS, BLOCKS, SEGMENT), numpy.uint8)
                 pages = kvlarder.PageLayout.opaque(
                     [layer.ctypes.data for layer in memory],
@@ -436,6 +437,7 @@ class Pages(OnDaemon):
                         for block, digest in enumerate(self.digests):
                             if [bytes(layer[block]) for layer in memory] != segments_of(digest):
                                 failures.append("other bytes")
+                        made[0] += 1
                 except ValueError as error:
                     ends.append(str(error))
 
@@ -443,7 +445,7 @@ class Pages(OnDaemon):
             for thread in threads:
                 thread.start()
             begun.wait()
-            time.sleep(0.005)
+            self.eventually(lambda made=reads_made: made[0] > 0)
             session.close()
             for thread in threads:
                 thread.join(20)
@@ -469,7 +471,8 @@ class InPlace(OnDaemon):
             self.assertEqual([reserved.taken(i) for i in range(BLOCKS)], [False] * BLOCKS)
             self.fill(reserved, range(BLOCKS))
             self.assertEqual(reserved.publish(range(4)), bytes([OK.value]) * 4)
-            self.assertEqual(reserved.publish(range(3, BLOCKS)), bytes([BlockStatus.INVALID.value]) + bytes([OK.value]) * (BLOCKS - 4))
+            again = bytes([BlockStatus.NOT_HELD.value])
+            self.assertEqual(reserved.publish(range(3, BLOCKS)), again + bytes([OK.value]) * (BLOCKS - 4))
             with self.assertRaisesRegex(ValueError, "taken or published"):
                 reserved.segments(0)
         self.assertEqual(self.right(self.session, self.variant), BLOCKS)
@@ -497,6 +500,40 @@ class InPlace(OnDaemon):
         self.session.close()
         self.assertEqual(array.tobytes(), segments_of(self.digests[0])[1])
 
+    def test_a_view_made_from_an_old_one(self):
+        """memoryview.obj is what a view was made from."""
+        reserved = self.reserve()
+        self.fill(reserved, range(BLOCKS))
+        view = reserved.segments(0)[0]
+        made_from = view.obj
+        view.release()
+        with memoryview(made_from):
+            pass
+        reserved.publish(range(4))
+        with self.assertRaisesRegex(BufferError, "published"):
+            memoryview(made_from)
+        view = reserved.segments(4)[0]
+        made_from = view.obj
+        view.release()
+        reserved.release()
+        with self.assertRaisesRegex(BufferError, "given back"):
+            memoryview(made_from)
+        with self.session.acquire(self.variant, self.digests[:1]) as lease:
+            view = lease.segments(0)[0]
+            made_from = view.obj
+            view.release()
+        with self.assertRaisesRegex(BufferError, "given back"):
+            memoryview(made_from)
+        with self.assertRaises(BufferError):
+            memoryview(type(made_from).__new__(type(made_from)))
+
+    def test_an_exception_goes_on(self):
+        self.put(blocks=1)
+        with self.assertRaises(KeyError), self.session.acquire(self.variant, self.digests[:1]) as lease:
+            arrays = [numpy.frombuffer(view, numpy.uint8) for view in lease.segments(0)]
+            raise KeyError
+        self.assertEqual(arrays[0].tobytes(), segments_of(self.digests[0])[0])
+
     def test_a_block_in_use_is_not_published(self):
         reserved = self.reserve()
         self.fill(reserved, range(BLOCKS))
@@ -517,9 +554,9 @@ class InPlace(OnDaemon):
             again.publish()
 
     def test_what_is_not_published_is_given_back(self):
-        for _ in range(40):  # 160 MiB through a pool of 64
+        for _ in range(20):  # twice 4 MiB each: 160 MiB through a pool of 64
             self.reserve().release()
-            del self.reserve().segments(0)[0]
+            self.reserve()  # gone at once
         self.put()
 
     def test_what_does_not_fit_is_refused(self):
@@ -535,6 +572,11 @@ class InPlace(OnDaemon):
             self.session.acquire(self.variant, bytes(16 * 513))
         streamed = self.client.attach("streams", write_mode="stream")
         self.assertEqual(streamed.write_mode, "stream")
+        with self.assertRaisesRegex(PermissionError, "write_mode"):
+            streamed.reserve(
+                streamed.register([CONTENT], [SPEC])[0], parent=self.seed, digests=self.digests, tokens=tokens_of(),
+                segment_bytes=[SEGMENT] * LAYERS,
+            )  # fmt: skip
         with self.assertRaises(ValueError):
             self.client.attach("x", write_mode="mmap")
         with self.assertRaises(ValueError):
@@ -576,27 +618,96 @@ class Directives(OnDaemon):
         with self.assertRaisesRegex(ValueError, "for each"):
             directive.done([])
 
-    def test_nobody_takes_it(self):
-        self.session.report_device(self.variant, stored=self.digests[:1])
-        self.eventually(lambda: self.client.lookup(CONTENT, steps=self.digests).instances)
-        named = BlockSelection(digests=self.digests[:1])
+    def cleared(self, digests, ends):
+        """Returns a thread that asks to clear these blocks in DEVICE, and adds to `ends` how many were."""
 
-        def clear(ends):
+        def clear():
+            named = BlockSelection(digests=digests)
             ends.append(self.client.clear(SelectionScope.BLOCKS, named, tiers=[Tier.DEVICE], deadline_s=20).device.blocks)
 
-        ends = []
-        clear(ends)
-        self.assertEqual(ends, [0])
-        begun, thread = time.monotonic(), threading.Thread(target=clear, args=(ends,))
+        thread = threading.Thread(target=clear)
         thread.start()
-        self.assertIsNotNone(self.session.take_directive(timeout_s=20))
-        self.session.close()  # does not wait for an answer
-        self.assertLess(time.monotonic() - begun, 3)
-        thread.join(20)
+        self.addCleanup(thread.join)
+        return thread
+
+    def report(self, blocks):
+        self.session.report_device(self.variant, stored=self.digests[:blocks])
+        self.eventually(lambda: self.client.lookup(CONTENT, steps=self.digests).instances)
+
+    def test_nobody_answers(self):
+        self.report(2)
+        ends = []
+        threads = [self.cleared(self.digests[:1], ends), self.cleared(self.digests[1:2], ends)]
+        first = self.session.take_directive(timeout_s=20)
+        second = self.session.take_directive(timeout_s=20)
+        self.assertNotEqual(first.digests, second.digests)
+        self.assertFalse(first.done([OK]), "it is late")
+        for thread in threads:
+            thread.join(20)
         self.assertEqual(ends, [0, 0])
+        self.assertFalse(second.done([OK]), "it waited behind the first one, and is late, too")
+
+    def test_one_that_is_dropped_can_be_taken_again(self):
+        self.report(1)
+        ends = []
+        thread = self.cleared(self.digests[:1], ends)
+        self.assertEqual(self.session.take_directive(timeout_s=20).digests, self.digests[:1])
+        self.assertTrue(self.session.take_directive(timeout_s=20).done([OK]))
+        thread.join(20)
+        self.assertEqual(ends, [1])
+
+    def test_one_without_digests(self):
+        """All pins of an owner."""
+        self.report(1)
+        command = [os.path.join(os.path.dirname(sys.argv[1]), "..", "client", "cli", "larderctl"), "unpin", "--owner", "me",
+                   "--all", "--socket-dir", self.daemon.socket_dir]  # fmt: skip
+        for answer in ([], [BlockStatus.UNSUPPORTED]):
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            directive = self.session.take_directive(timeout_s=20)
+            self.assertEqual((directive.kind, directive.digests), (kvlarder.DirectiveKind.UNPIN, []))
+            with self.assertRaises(ValueError):
+                directive.done([OK])
+            self.assertTrue(directive.done(answer))
+            self.assertEqual(process.wait(20), 0)
+
+    def test_closed(self):
+        self.report(1)
+        ends, taken = [], []
+        thread = self.cleared(self.digests[:1], ends)
+        directive = self.session.take_directive(timeout_s=20)
+        waiter = threading.Thread(target=lambda session=self.session: taken.append(session.take_directive(timeout_s=600)))
+        waiter.start()
+        lease = self.session.acquire(self.variant, self.digests[:1])  # keeps the session
+        self.session.close()
+        waiter.join(20)
+        thread.join(20)
+        self.assertEqual((taken, ends), ([None], [0]))
+        self.assertFalse(directive.done([OK]))
+        del lease
         other = self.client.attach("other")
         with self.assertRaisesRegex(ValueError, "directives=True"):
             other.take_directive()
+
+    def test_a_lost_session_says_so(self):
+        self.daemon.kill()
+        with self.assertRaises(ConnectionError):
+            self.session.take_directive(timeout_s=20)
+        self.daemon.start()
+
+    def test_a_thread_that_waits_when_the_interpreter_ends(self):
+        program = """if True:
+            import sys, threading, time, kvlarder
+            session = kvlarder.connect(sys.argv[1]).attach("ends", directives=True)
+            def poll():
+                while True:
+                    session.take_directive(timeout_s=0.0005)
+            for _ in range(4):
+                threading.Thread(target=poll, daemon=True).start()
+            time.sleep(0.2)
+        """
+        for _ in range(5):
+            ended = subprocess.run([sys.executable, "-c", program, self.daemon.socket_dir], capture_output=True, timeout=60)
+            self.assertEqual((ended.returncode, ended.stderr), (0, b""))
 
 
 class Loopback(unittest.TestCase):
@@ -613,11 +724,13 @@ class Loopback(unittest.TestCase):
         chain.extend(0, range(64))
 
         def ended(job):
-            while True:
+            until = time.monotonic() + 20
+            while time.monotonic() < until:
                 for result in cache.poll():
                     self.assertEqual(result.job, job)
                     return list(result.status)
                 time.sleep(0.001)
+            self.fail("the job does not end")
 
         store = cache.begin_store(
             content=CONTENT, parent=cache.seed(CONTENT), digests=chain.digests(0, 4), tokens=range(64), pages=range(4)
@@ -635,6 +748,9 @@ class Loopback(unittest.TestCase):
         self.assertEqual(cache.stats()["sessions"], 0)
         with self.assertRaisesRegex(ValueError, "pages"):
             kvlarder.EngineCache(engine_id="test", variants=[SPEC], loopback=blocks)
+        other = kvlarder.VariantSpec(dtype="u8", layout="bytes/1/any", block_tokens=64, layers=7)
+        with self.assertRaisesRegex(ValueError, "than the variant has"):
+            kvlarder.EngineCache(engine_id="test", variants=[other], pages=pages, loopback=blocks)
 
 
 class Arguments(unittest.TestCase):
