@@ -61,7 +61,7 @@ void DirectiveInbox::Close() {
 
 namespace {
 
-// A directive for Python.  If nobody answers it, it can be taken again.
+// A directive for Python.  If the engine lets go of it without an answer, Take returns it again.
 class PyDirective {
  public:
   PyDirective(std::shared_ptr<SessionParts> parts, wire::Directive said)
@@ -123,8 +123,9 @@ void BindDirectives(nb::module_& module, nb::class_<PySession>& session) {
       module, "Directive",
       "What the daemon asks an engine to do with blocks that it reported to have in device memory "
       "(Session.report_device).  The engine has 4 s for done, or less if it waited behind another "
-      "directive.  One that nobody answers until then is told to the daemon as not carried out; an "
-      "object that is gone before can be taken again.")
+      "directive.  After that the session tells the daemon that the engine did not carry it out.  "
+      "If "
+      "the engine lets go of this object before, take_directive returns the directive again.")
       .def_prop_ro("kind", [](const PyDirective& self) { return self.said().kind; })
       .def_prop_ro(
           "variant", [](const PyDirective& self) { return self.said().variant; },

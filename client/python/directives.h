@@ -29,14 +29,15 @@ class DirectiveInbox {
   // The daemon waits for 5 s, and not for answers that come later.
   static constexpr std::chrono::milliseconds kAnswerMost{4'000};
 
-  // What the session calls, one call at a time.  Returns what was answered; if nobody answered in
-  // time, kCancelled for each key, and one status more than a directive without keys has when it
-  // was carried out.
+  // The session's on_directive: the session makes one call at a time.  Returns what the engine
+  // answered.  If the engine does not answer in time, returns kCancelled for each key, or one
+  // kCancelled if there are no keys, because no status would mean that it carried the directive
+  // out.
   [[nodiscard]] std::vector<BlockStatus> Handle(const wire::Directive& directive)
       LARDER_EXCLUDES(mu_);
   // Returns the directive that waits, each once; nullopt if there is none before `until`.
   [[nodiscard]] std::optional<wire::Directive> Take(TimePoint until) LARDER_EXCLUDES(mu_);
-  // Nobody will answer what was taken, so that it waits again.
+  // The engine has lost a directive that it took, without an answer: Take returns it again.
   void PutBack(uint64_t directive_id) LARDER_EXCLUDES(mu_);
   // Returns false if the daemon does not wait for this directive any more.
   [[nodiscard]] bool Answer(uint64_t directive_id, std::vector<BlockStatus> status)

@@ -291,8 +291,9 @@ std::unique_ptr<PyReservation> Reserve(const PySession& self, const VariantHandl
   return std::make_unique<PyReservation>(session, OrRaise(std::move(reserved)), std::move(chain));
 }
 
-// Releases at the end of a `with` block.  If an exception ends the block, it goes on, and memory
-// that is still in use is released with its last view.
+// Releases `held` at the end of a Python `with` block.  `type` is the type of the exception that
+// ends the block, or None.  If there is one, Python raises it on, and a refusal to release does not
+// replace it: the last view then releases the memory.
 template <class Held>
 void Leave(Held& held, nb::handle type) {
   try {
@@ -343,14 +344,14 @@ void BindReservation(nb::module_& module) {
            "Makes these blocks (by default all) visible, and returns one byte, a BlockStatus, for "
            "each: DUPLICATE, one of this name was there already; NOT_HELD, it is published, or the "
            "daemon has revoked it; INVALID, to be corrected and published again.  Raises "
-           "BufferError while there are views of them, because nobody may write to a block that "
-           "others can read.")
+           "BufferError while there are views of them, because a block that others can read must "
+           "not change.")
       .def("release", &PyReservation::Release,
            "Gives back what was not published.  Raises BufferError while there are views.")
       .def("__enter__", [](nb::object self) { return self; })
       .def(
           "__exit__",
-          [](PyReservation& self, nb::handle, nb::handle, nb::handle) { self.Release(); },
+          [](PyReservation& self, nb::handle type, nb::handle, nb::handle) { Leave(self, type); },
           "type"_a.none(), "value"_a.none(), "traceback"_a.none());
 }
 
@@ -376,8 +377,8 @@ void BindInPlace(nb::module_& module, nb::class_<PySession>& session) {
            "Reservation.  segment_bytes: the size of each layer's segment.  The daemon revokes it "
            "after life_s: 0.1 to 600, or 0 for deadline_s; what is written then is lost, and the "
            "memory is kept until there are no views of it.  Raises PermissionError unless "
-           "write_mode "
-           "is 'mapped', RuntimeError if the pool or this process's share of it is full.");
+           "write_mode is 'mapped', RuntimeError if the pool or this process's share of it is "
+           "full.");
 }
 
 }  // namespace larder::python

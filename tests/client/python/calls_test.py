@@ -533,6 +533,10 @@ class InPlace(OnDaemon):
             arrays = [numpy.frombuffer(view, numpy.uint8) for view in lease.segments(0)]
             raise KeyError
         self.assertEqual(arrays[0].tobytes(), segments_of(self.digests[0])[0])
+        with self.assertRaises(KeyError), self.reserve() as reserved:
+            views = reserved.segments(1)
+            raise KeyError
+        self.assertFalse(views[0].readonly)
 
     def test_a_block_in_use_is_not_published(self):
         reserved = self.reserve()

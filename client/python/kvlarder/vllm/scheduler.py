@@ -406,7 +406,7 @@ class SchedulerSide:
     def _begin_again(self, request):
         """A preempted request asks again, with the tokens that it has by now."""
         request.state, request.asked_at, request.found_blocks, request.saved = "asked", None, None, None
-        if request.stale:  # vLLM computes all of it anew, so the connector may store it under the new generation
+        if request.stale:  # vLLM computes every block again, so the connector may store them under the new generation
             request.content = request.chain = request.adapter = None
             request.stale = False
 
