@@ -26,7 +26,8 @@ namespace larder::python {
 
 class DirectiveInbox {
  public:
-  // The daemon waits for 5 s, and not for answers that come later.
+  // How long Handle waits for the engine.  The daemon ignores what comes 5 s after it has sent the
+  // directive.
   static constexpr std::chrono::milliseconds kAnswerMost{4'000};
 
   // The session's on_directive: the session makes one call at a time.  Returns what the engine
@@ -35,7 +36,7 @@ class DirectiveInbox {
   // out.
   [[nodiscard]] std::vector<BlockStatus> Handle(const wire::Directive& directive)
       LARDER_EXCLUDES(mu_);
-  // Returns the directive that waits, each once; nullopt if there is none before `until`.
+  // Returns the directive that waits, and counts it as taken; nullopt if none waits before `until`.
   [[nodiscard]] std::optional<wire::Directive> Take(TimePoint until) LARDER_EXCLUDES(mu_);
   // The engine has lost a directive that it took, without an answer: Take returns it again.
   void PutBack(uint64_t directive_id) LARDER_EXCLUDES(mu_);
