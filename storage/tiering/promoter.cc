@@ -7,6 +7,7 @@
 
 #include "storage/check.h"
 #include "storage/disk/page_buffer.h"
+#include "storage/thread_priority.h"
 
 namespace larder {
 namespace {
@@ -121,6 +122,9 @@ Promoter::RunningRef Promoter::Next() {
 
 void Promoter::Run() {
   pthread_setname_np(pthread_self(), "promoter");
+  // A request that reads from disk takes milliseconds.  An engine's scheduler, on the same cores,
+  // answers within one.
+  SetThreadPriority(ThreadPriority::kYielding);
   PayloadCodec codec;
   for (;;) {
     RunningRef running;

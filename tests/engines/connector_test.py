@@ -473,6 +473,7 @@ class Questions(unittest.TestCase):
         self.daemon.kill()
         self.ask("the daemon was killed", rounds, None)
         self.daemon.start()
+        self.daemon.await_pool()  # whose threads would be measured, too
         self.until(lambda: self.engine.serves)
         client = kvlarder.connect(self.daemon.socket_dir)
 
