@@ -51,23 +51,12 @@ class Loads {
     LARDER_ASSIGN_OR_RETURN(const auto variants, session_->Register({&content, 1}, {&variant, 1}));
     variant_ = variants.front();
     LARDER_ASSIGN_OR_RETURN(const uint64_t pages, Map(file, uint64_t{blocks} * layers * bytes));
-    PagedLayout layout{.layers = layers,
-                       .planes = 1,
-                       .heads = 1,
-                       .row_bytes = bytes / kBlockTokens,
-                       .page_tokens = kBlockTokens,
-                       .pages = blocks,
-                       .page_stride = bytes,
-                       .token_stride = bytes / kBlockTokens,
-                       .head_stride = bytes / kBlockTokens,
-                       .bases = {}};
-    for (uint32_t i = 0; i < layers; ++i)
-      layout.bases.push_back(pages + uint64_t{i} * blocks * bytes);
-    const PayloadLayout payload{.block_tokens = kBlockTokens,
-                                .order = RowOrder::kTokenHead,
-                                .table = UniformTable(layers, bytes)};
-    LARDER_ASSIGN_OR_RETURN(
-        cache_, PagedCache::Make(*session_, *opened_.device, variant_, layout, payload, {}));
+    std::vector<uint64_t> bases;
+    for (uint32_t i = 0; i < layers; ++i) bases.push_back(pages + uint64_t{i} * blocks * bytes);
+    const PagedLayout layout =
+        PagedLayout::Opaque(std::move(bases), bytes, bytes, blocks, kBlockTokens);
+    LARDER_ASSIGN_OR_RETURN(cache_, PagedCache::Make(*session_, *opened_.device, variant_, layout,
+                                                     PayloadLayout::Opaque(layout), {}));
     layers_ = layers;
     return Store(content, layout, blocks, bytes);
   }

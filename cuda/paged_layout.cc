@@ -1,5 +1,7 @@
 #include "cuda/paged_layout.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "storage/status_macros.h"
 
@@ -15,6 +17,21 @@ absl::Status Wrong(absl::string_view what, uint64_t got) {
 }
 
 }  // namespace
+
+PagedLayout PagedLayout::Opaque(std::vector<uint64_t> bases, uint32_t page_bytes,
+                                uint64_t page_stride, uint32_t pages, uint32_t page_tokens) {
+  const uint32_t row = page_bytes / page_tokens;
+  return {.layers = static_cast<uint32_t>(bases.size()),
+          .planes = 1,
+          .heads = 1,
+          .row_bytes = row,
+          .page_tokens = page_tokens,
+          .pages = pages,
+          .page_stride = page_stride,
+          .token_stride = row,
+          .head_stride = row,
+          .bases = std::move(bases)};
+}
 
 absl::Status PagedLayout::Validate() const {
   if (layers == 0 || layers > kSegmentsMax)
@@ -38,6 +55,12 @@ absl::Status PagedLayout::Validate() const {
         absl::StrCat("a cache needs a base for each of its ", size_t{layers} * planes, " planes"),
         bases.size());
   return absl::OkStatus();
+}
+
+PayloadLayout PayloadLayout::Opaque(const PagedLayout& engine) {
+  return {.block_tokens = engine.page_tokens,
+          .order = RowOrder::kTokenHead,
+          .table = UniformTable(engine.layers, engine.row_bytes * engine.page_tokens)};
 }
 
 absl::Status PayloadLayout::Validate(const PagedLayout& engine) const {

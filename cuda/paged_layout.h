@@ -37,6 +37,12 @@ struct PagedLayout {
   uint64_t page_stride = 0, token_stride = 0, head_stride = 0;  // bytes
   std::vector<uint64_t> bases;                                  // addresses of device memory
 
+  // Pages that are moved whole, because only the engine knows what is in them: one base for each
+  // layer, `page_bytes` at each `page_stride`.  REQUIRES: page_tokens divides page_bytes.
+  [[nodiscard]] static PagedLayout Opaque(std::vector<uint64_t> bases, uint32_t page_bytes,
+                                          uint64_t page_stride, uint32_t pages,
+                                          uint32_t page_tokens);
+
   [[nodiscard]] absl::Status Validate() const;
   friend bool operator==(const PagedLayout&, const PagedLayout&) = default;
 };
@@ -53,6 +59,9 @@ struct PayloadLayout {
   uint32_t block_tokens = 0;
   RowOrder order = RowOrder::kTokenHead;
   SegmentTable table;  // identity segments; each layer lies in one segment
+
+  // The payload of a block that is one page of PagedLayout::Opaque.
+  [[nodiscard]] static PayloadLayout Opaque(const PagedLayout& engine);
 
   [[nodiscard]] absl::Status Validate(const PagedLayout& engine) const;
   friend bool operator==(const PayloadLayout&, const PayloadLayout&) = default;

@@ -40,13 +40,17 @@ Pages MakePages(std::vector<uint64_t> bases, uint32_t layers, uint32_t planes, u
                    .table = UniformTable(layers, static_cast<uint32_t>(segment))}});
 }
 
-Pages MakeOpaquePages(const std::vector<uint64_t>& bases, uint64_t page_bytes, uint64_t page_stride,
+Pages MakeOpaquePages(std::vector<uint64_t> bases, uint64_t page_bytes, uint64_t page_stride,
                       uint32_t pages, uint32_t page_tokens) {
-  if (page_tokens == 0 || page_bytes % page_tokens != 0 || page_bytes / page_tokens > UINT32_MAX)
-    Raise(absl::InvalidArgumentError("page_bytes must be a multiple of page_tokens"));
-  const uint64_t row = page_bytes / page_tokens;
-  return MakePages(bases, static_cast<uint32_t>(bases.size()), 1, 1, static_cast<uint32_t>(row),
-                   page_tokens, pages, page_stride, row, row, page_tokens, "token_head");
+  if (page_tokens == 0 || page_bytes % page_tokens != 0 || page_bytes > UINT32_MAX)
+    Raise(absl::InvalidArgumentError(
+        "page_bytes must be a multiple of page_tokens, and less than 4 GiB"));
+  Pages made;
+  made.engine = PagedLayout::Opaque(std::move(bases), static_cast<uint32_t>(page_bytes),
+                                    page_stride, pages, page_tokens);
+  OrRaise(made.engine.Validate());
+  made.payload = PayloadLayout::Opaque(made.engine);
+  return Checked(std::move(made));
 }
 
 }  // namespace

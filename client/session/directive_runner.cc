@@ -49,12 +49,17 @@ void DirectiveRunner::Run() {
 }
 
 // If the handler returns the wrong number of statuses, the answer is kUnsupported.  The answer for
-// a directive without keys is one status if it was not carried out, and no status if it was.
+// a directive without keys is one status if it was not carried out, and no status if it was; the
+// handler may return kOk for the latter.
 std::vector<BlockStatus> DirectiveRunner::Do(const wire::Directive& directive) const {
   const size_t keys = directive.digests.size(), answers = std::max<size_t>(keys, 1);
   if (now_ms_() >= directive.valid_unix_ms)
     return std::vector<BlockStatus>(answers, BlockStatus::kCancelled);
   std::vector<BlockStatus> said = handler_(directive);
+  if (keys == 0 && said.size() == 1) {
+    if (said.front() == BlockStatus::kOk) said.clear();
+    return said;
+  }
   if (said.size() != keys) said.assign(answers, BlockStatus::kUnsupported);
   return said;
 }

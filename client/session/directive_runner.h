@@ -26,7 +26,8 @@ class DirectiveRunner {
  public:
   static constexpr size_t kWaitingMax = 4096;
 
-  // Returns a status for each key of the directive, or an empty vector if it has no keys.
+  // Returns a status for each key of the directive; if it has no keys, none, or why it was not
+  // done.
   using Handler = std::function<std::vector<BlockStatus>(const wire::Directive&)>;
   using Send = std::function<absl::Status(wire::Up)>;
   DirectiveRunner(Handler handler, WallClock now_ms, Send send);

@@ -41,6 +41,13 @@ DirectiveQueue::Answer OfDevice(PinVerb::Answer answer) {
   };
 }
 
+// Takes the status of a session that was to end all pins of an owner.  A session that has ended
+// (kMissing) and an engine that cannot pin (kUnsupported) hold none.
+bool MayStillPin(BlockStatus status) {
+  return status != BlockStatus::kOk && status != BlockStatus::kMissing &&
+         status != BlockStatus::kUnsupported;
+}
+
 }  // namespace
 
 absl::Status CacheService::CheckPinnedTier(Tier tier) const {
@@ -170,7 +177,7 @@ void CacheService::UnpinAll(const DirectiveQueue::Order& order, v1::UnpinReply* 
   if (for_engines_) return;
   deps_.directives.GiveAll(order, deps_.devices.Holders(),
                            [both, one](const std::vector<BlockStatus>& engines) {
-                             both->unanswered = std::ranges::count(engines, BlockStatus::kPending);
+                             both->unanswered = std::ranges::count_if(engines, MayStillPin);
                              one();
                            });
 }

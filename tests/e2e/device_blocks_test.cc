@@ -98,6 +98,16 @@ class DeviceBlocksTest : public VerbTest {
     EXPECT_FALSE(reply.durable());
     return StatusesOf(reply.blocks());
   }
+  // Ends all pins of the owner.
+  v1::UnpinReply UnpinAll(const std::string& owner) {
+    v1::UnpinRequest unpin;
+    unpin.set_owner(owner);
+    unpin.set_all(true);
+    v1::UnpinReply reply;
+    EXPECT_TRUE(
+        Ask([&](auto& stub, auto& context) { return stub.Unpin(&context, unpin, &reply); }).ok());
+    return reply;
+  }
   // Pins block 0 of an engine that hangs.  When this returns, the engine has the directive; it
   // answers once `wake` is set.
   void PinWhileItHangs(std::promise<void>& wake,
@@ -221,12 +231,26 @@ TEST_F(DeviceBlocksTest, PinsReachTheEngineAndAreAcknowledged) {
       Ask([&](auto& stub, auto& context) { return stub.Unpin(&context, unpin, &reply); }).ok());
   EXPECT_EQ(reply.unpinned(), 1u);
   EXPECT_THAT(memory_.PinsOf(maker_.Block(0).digest), ElementsAre("other"));
-  unpin.Clear();
-  unpin.set_owner("router");
-  unpin.set_all(true);
-  ASSERT_TRUE(
-      Ask([&](auto& stub, auto& context) { return stub.Unpin(&context, unpin, &reply); }).ok());
+  EXPECT_EQ(UnpinAll("router").sessions_unanswered(), 0u);
   EXPECT_THAT(memory_.PinsOf(maker_.Block(1).digest), IsEmpty());
+}
+
+TEST_F(DeviceBlocksTest, UnpinAllCountsTheEnginesThatMayStillPin) {
+  const TestBlock block = maker_.Block(0);
+  // The fixture's engine accepts no directives, so it has no pins.
+  ASSERT_TRUE(session_->ReportDevice(variant_, {.stored = {&block.digest, 1}}).ok());
+  ASSERT_TRUE(Eventually([&] { return CountIn(Tier::kDevice, 0, 1) == 1; }));
+  EXPECT_EQ(UnpinAll("router").sessions_unanswered(), 0u);
+  const auto refuses = client_->Attach({.engine_id = "refuses", .on_directive = [](const auto&) {
+                                          return std::vector{BlockStatus::kCancelled};
+                                        }});
+  ASSERT_TRUE(refuses.ok()) << refuses.status();
+  const auto variants = (*refuses)->Register({&maker_.content, 1}, {&maker_.variant, 1});
+  ASSERT_TRUE(variants.ok()) << variants.status();
+  const TestBlock other = maker_.Block(1);
+  ASSERT_TRUE((*refuses)->ReportDevice(variants->front(), {.stored = {&other.digest, 1}}).ok());
+  ASSERT_TRUE(Eventually([&] { return CountIn(Tier::kDevice, 0, 2) == 2; }));
+  EXPECT_EQ(UnpinAll("router").sessions_unanswered(), 1u);
 }
 
 TEST_F(DeviceBlocksTest, ClearDropsBlocksThatAreNotPinned) {
@@ -321,12 +345,7 @@ TEST_F(DeviceBlocksTest, AHangingEngineDelaysOnlyItsCaller) {
   host.set_tier(v1::TIER_HOST);
   v1::PinReply kept;
   ASSERT_TRUE(Ask([&](auto& stub, auto& context) { return stub.Pin(&context, host, &kept); }).ok());
-  v1::UnpinRequest unpin;
-  unpin.set_owner("router");
-  unpin.set_all(true);
-  v1::UnpinReply reply;
-  ASSERT_TRUE(
-      Ask([&](auto& stub, auto& context) { return stub.Unpin(&context, unpin, &reply); }).ok());
+  const v1::UnpinReply reply = UnpinAll("router");
   EXPECT_EQ(reply.unpinned(), 1u);
   EXPECT_EQ(reply.sessions_unanswered(), 1u);
   wake.set_value();

@@ -48,7 +48,7 @@ TEST(PagedCacheTest, EveryLayoutIsReadRightInEveryMode) {
 
 // A cache of pages that are moved whole, one block in each part of a batch.
 struct OnePageAtATime {
-  static constexpr uint32_t kTokens = 16, kBytes = 64 << 10, kRow = kBytes / kTokens;
+  static constexpr uint32_t kTokens = 16, kBytes = 64 << 10;
 
   OnePageAtATime(WriteMode mode, uint32_t blocks) {
     memory = opened->device->Allocate(ByteCount(uint64_t{blocks} * kBytes)).value();
@@ -63,21 +63,13 @@ struct OnePageAtATime {
     spec.block_tokens = kTokens;
     spec.layers = 1;
     const VariantHandle variant = session->Register({&content, 1}, {&spec, 1}).value().front();
-    const PagedLayout pages{.layers = 1,
-                            .planes = 1,
-                            .heads = 1,
-                            .row_bytes = kRow,
-                            .page_tokens = kTokens,
-                            .pages = blocks,
-                            .page_stride = kBytes,
-                            .token_stride = kRow,
-                            .head_stride = kRow,
-                            .bases = {memory->address()}};
-    const PayloadLayout payload{
-        .block_tokens = kTokens, .order = RowOrder::kTokenHead, .table = UniformTable(1, kBytes)};
+    const PagedLayout pages =
+        PagedLayout::Opaque({memory->address()}, kBytes, kBytes, blocks, kTokens);
     PagedCacheOptions options;
     options.staging_bytes = ByteCount(4 * (kBytes + kPageBytes));
-    cache = PagedCache::Make(*session, *opened->device, variant, pages, payload, options).value();
+    cache = PagedCache::Make(*session, *opened->device, variant, pages,
+                             PayloadLayout::Opaque(pages), options)
+                .value();
     tokens.resize(size_t{blocks} * kTokens);
     numbers.resize(blocks);
     std::iota(tokens.begin(), tokens.end(), 0);

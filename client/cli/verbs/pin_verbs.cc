@@ -101,7 +101,7 @@ ExitCode UnpinAll(const PinOptions& options, Shell& shell) {
   }
   if (result->sessions_unanswered == 0) return ExitCode::kOk;
   shell.Say(absl::StrCat(FormatCount(result->sessions_unanswered),
-                         " sessions have not answered: pins on their devices may stay"));
+                         " sessions did not end the pins on their devices"));
   shell.SayNext("the same command again");
   return ExitCode::kIncomplete;
 }

@@ -65,6 +65,17 @@ TEST_F(DirectiveRunnerTest, AnAnswerWithAWrongNumberOfKeysIsUnsupported) {
   EXPECT_THAT(Next().status, ElementsAre(BlockStatus::kUnsupported, BlockStatus::kUnsupported));
 }
 
+TEST_F(DirectiveRunnerTest, WithoutKeysTheAnswerSaysWhyItWasNotDone) {
+  BlockStatus says = BlockStatus::kFull;
+  DirectiveRunner runner([&says](const wire::Directive&) { return std::vector{says}; },
+                         [this] { return now_ms_.load(); }, Sender());
+  runner.Add(Order(1, 0));
+  EXPECT_THAT(Next().status, ElementsAre(BlockStatus::kFull));
+  says = BlockStatus::kOk;
+  runner.Add(Order(2, 0));
+  EXPECT_THAT(Next().status, ElementsAre());
+}
+
 // Of three directives that arrived while the handler hung, those that have expired are not carried
 // out.
 TEST_F(DirectiveRunnerTest, ExpiredDirectivesAreNotCarriedOut) {
