@@ -101,7 +101,7 @@ struct SessionOptions {
   // Called for directives: requests to pin, unpin, drop or compress blocks that this session has in
   // device memory (ReportDevice).  `variant` in a directive with keys is the index of their
   // VariantHandle.  The function returns a status for each key, as DirectiveDone in engine.proto
-  // defines them; if there are no keys, it returns none.  It should return within a few seconds:
+  // defines them; without keys none if it was done, or one.  It should return in a few seconds:
   // the daemon waits about 5 s.  It reports blocks that it drops as removed (ReportDevice) before
   // it returns.  It runs on a thread of the session, one call at a time, and must not end the
   // session.  It is not called for the directive to drain, which draining() reports.
@@ -135,9 +135,9 @@ struct CallOptions {
   // Get, Acquire: a promise that holds the blocks (client/promise.h), so that they are not charged
   // again.  Byte streams do not use it.
   LeaseId promise = {};
-  // Get, Acquire: soon after a stop is requested, the call ends as if its deadline had passed.  A
-  // call that waits for free memory in the staging segment, or for a slab to be mapped, does not
-  // notice the stop during that wait.
+  // Get, Put, Acquire, Reserve, Publish, Register: soon after a stop is requested, the call ends as
+  // if its deadline had passed.  A call that waits for free memory in the staging segment, or for a
+  // slab to be mapped, does not notice the stop during that wait.
   std::stop_token stop = {};
 };
 

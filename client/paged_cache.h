@@ -70,6 +70,15 @@ class PageReads {
   virtual void End() = 0;
 };
 
+// Decides, when the bytes of a block are at hand, whether a Load may write its pages.
+class PageWrites {
+ public:
+  virtual ~PageWrites() = default;
+  // Called on the thread that called Load, at most once for each block, before its pages are
+  // written.  If it returns false, they are not written, and the block is kCancelled.
+  [[nodiscard]] virtual bool Begin(size_t block) = 0;
+};
+
 // Blocks on their way into pages.  The destructor waits until their copies are done or the device
 // has failed, and then releases what the load holds.  Movable.
 class PagedLoad {
@@ -122,10 +131,12 @@ class PagedCache {
   // Begins to load layers of blocks into pages; the device waits for `pages_free` before it writes
   // to the pages (null: they are free).  If the session does not read in place, Load returns only
   // when the copies are done.  Returns InvalidArgument if the pages or layers are not the engine's,
-  // or if there are too many blocks; or another error of the session or the device.
+  // or if there are too many blocks; or another error of the session or the device.  `writes` may
+  // be null; it is not used any more when Load has returned.
   [[nodiscard]] absl::StatusOr<PagedLoad> Load(std::span<const PagedGet> blocks, LayerRange layers,
                                                const DeviceEvent* pages_free = nullptr,
-                                               const CallOptions& options = {});
+                                               const CallOptions& options = {},
+                                               PageWrites* writes = nullptr);
   // Stores whole blocks; the device waits for `computed` before it reads them (null: they are
   // computed).  Returns when the pages may be written again, with a status per block; kOk and
   // kDuplicate are successes.  If the pool is full, blocks are kFull or the call returns
@@ -169,11 +180,12 @@ class PagedCache {
 
   // Queues the steps that load the blocks of `load.lease_`, and sets the blocks' statuses.
   [[nodiscard]] absl::Status Queue(PagedLoad& load, std::span<const PagedGet> blocks,
-                                   LayerRange layers);
+                                   LayerRange layers, PageWrites* writes);
   // Loads through a pinned buffer, step by step, for a session that does not read in place.
   [[nodiscard]] absl::StatusOr<PagedLoad> LoadThroughBuffer(std::span<const PagedGet> blocks,
                                                             LayerRange layers,
-                                                            const CallOptions& options);
+                                                            const CallOptions& options,
+                                                            PageWrites* writes);
   // No call to the daemon begins after `until` or lasts beyond it, whatever options.deadline says.
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> PutThroughBuffer(
       std::span<const PagedPut> blocks, const CallOptions& options,

@@ -81,9 +81,10 @@ absl::StatusOr<std::vector<wire::BlockGrant>> AwaitBlocks(SessionCore& core, Pen
 
 // Sends a publish of `blocks` blocks and waits for their statuses.
 absl::StatusOr<wire::Published> AwaitPublished(SessionCore& core, wire::Up up, OpenCall& call,
-                                               size_t blocks, TimePoint deadline) {
+                                               size_t blocks, const CallOptions& options) {
   LARDER_RETURN_IF_ERROR(core.Send(std::move(up)));
-  absl::StatusOr<wire::Published> answer = call.Wait<wire::Published>(deadline);
+  absl::StatusOr<wire::Published> answer =
+      AwaitAnswer<wire::Published>(call, options.stop, DeadlineOf(options));
   if (answer.ok() && answer->status.size() != blocks) {
     return absl::InternalError(
         "the daemon answered a publish with another number of statuses than blocks");
@@ -330,7 +331,7 @@ absl::StatusOr<std::vector<BlockStatus>> Reservation::Publish(const VariantHandl
   }
   if (sent.empty()) return result;
   const absl::StatusOr<wire::Published> answer =
-      AwaitPublished(*core_, std::move(up), call, sent.size(), DeadlineOf(options));
+      AwaitPublished(*core_, std::move(up), call, sent.size(), options);
   if (!answer.ok()) {
     // The daemon may have published the blocks, or may do so soon.
     for (const size_t i : sent) End(blocks[i].extent, /*abort=*/true);

@@ -245,7 +245,7 @@ absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::QueueStore(
 
 absl::StatusOr<PagedLoad> PagedCache::Load(std::span<const PagedGet> blocks, LayerRange layers,
                                            const DeviceEvent* pages_free,
-                                           const CallOptions& options) {
+                                           const CallOptions& options, PageWrites* writes) {
   if (blocks.size() > kLoadBlocksMax) {
     return absl::InvalidArgumentError(absl::StrCat(
         blocks.size(), " blocks in one load; split it, the limit is ", kLoadBlocksMax));
@@ -257,7 +257,8 @@ absl::StatusOr<PagedLoad> PagedCache::Load(std::span<const PagedGet> blocks, Lay
   // A session that does not read in place maps no slabs for reading.  It has at most a staging
   // segment, which is not registered with the device and may be smaller than the wanted blocks
   // together.
-  if (session_.read_mode() != ReadMode::kMapped) return LoadThroughBuffer(blocks, layers, options);
+  if (session_.read_mode() != ReadMode::kMapped)
+    return LoadThroughBuffer(blocks, layers, options, writes);
   std::vector<Digest> digests;
   for (const PagedGet& block : blocks) digests.push_back(block.digest);
   CallOptions with_tables = options;
@@ -265,12 +266,12 @@ absl::StatusOr<PagedLoad> PagedCache::Load(std::span<const PagedGet> blocks, Lay
   LARDER_ASSIGN_OR_RETURN(Lease lease, session_.Acquire(variant_, digests, with_tables));
   PagedLoad load;
   load.lease_ = std::move(lease);
-  LARDER_RETURN_IF_ERROR(Queue(load, blocks, layers));
+  LARDER_RETURN_IF_ERROR(Queue(load, blocks, layers, writes));
   return load;
 }
 
-absl::Status PagedCache::Queue(PagedLoad& load, std::span<const PagedGet> blocks,
-                               LayerRange layers) {
+absl::Status PagedCache::Queue(PagedLoad& load, std::span<const PagedGet> blocks, LayerRange layers,
+                               PageWrites* writes) {
   load.status_.resize(blocks.size());
   std::vector<PagedBlock> step;
   std::vector<uint32_t> in_step;
@@ -288,6 +289,10 @@ absl::Status PagedCache::Queue(PagedLoad& load, std::span<const PagedGet> blocks
     if (table == nullptr || !SameSegments(*table, payload_.table) ||
         load.lease_.View(i).size() != payload_bytes_) {
       load.status_[i] = BlockStatus::kInvalid;
+      continue;
+    }
+    if (writes != nullptr && !writes->Begin(i)) {
+      load.status_[i] = BlockStatus::kCancelled;
       continue;
     }
     step.push_back({AddressOf(load.lease_.View(i)) + plan_->PayloadBegin(layers).value(),
@@ -310,7 +315,8 @@ std::vector<std::span<std::byte>> PagedCache::BufferSegments(size_t i) const {
 
 absl::StatusOr<PagedLoad> PagedCache::LoadThroughBuffer(std::span<const PagedGet> blocks,
                                                         LayerRange layers,
-                                                        const CallOptions& options) {
+                                                        const CallOptions& options,
+                                                        PageWrites* writes) {
   const TimePoint until = DeadlineOf(options);
   PagedLoad load;
   for (size_t first = 0; first < blocks.size(); first += BlocksPerStep()) {
@@ -328,8 +334,10 @@ absl::StatusOr<PagedLoad> PagedCache::LoadThroughBuffer(std::span<const PagedGet
     std::vector<PagedBlock> step;
     std::vector<uint32_t> in_step;
     for (size_t i = 0; i < part.size(); ++i) {
-      load.status_.push_back(got[i]);
-      if (got[i] != BlockStatus::kOk) continue;
+      const bool refused =
+          got[i] == BlockStatus::kOk && writes != nullptr && !writes->Begin(first + i);
+      load.status_.push_back(refused ? BlockStatus::kCancelled : got[i]);
+      if (load.status_.back() != BlockStatus::kOk) continue;
       step.push_back({AddressOf(segments[i].front()) + plan_->PayloadBegin(layers).value(),
                       part[i].pages, part[i].first_slot});
       in_step.push_back(static_cast<uint32_t>(first + i));

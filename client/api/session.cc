@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/api/session_impl.h"
+#include "client/session/stoppable_wait.h"
 #include "storage/status_macros.h"
 
 namespace larder {
@@ -121,7 +122,7 @@ absl::StatusOr<std::vector<VariantHandle>> Session::Register(std::span<const Con
   }
   LARDER_RETURN_IF_ERROR(core.Send(std::move(up)));
   LARDER_ASSIGN_OR_RETURN(const wire::Registered answer,
-                          call.Wait<wire::Registered>(DeadlineOf(options)));
+                          AwaitAnswer<wire::Registered>(call, options.stop, DeadlineOf(options)));
   LARDER_RETURN_IF_ERROR(StatusOf(answer.status, answer.message));
   if (answer.variants.size() != variants.size()) {
     return absl::InternalError("the daemon registered another number of variants than requested");
@@ -208,7 +209,7 @@ absl::StatusOr<Reservation> Session::ReserveNamed(uint32_t variant, std::span<co
                          .digests = {digests.begin(), digests.end()}});
   LARDER_RETURN_IF_ERROR(core.Send(std::move(up)));
   LARDER_ASSIGN_OR_RETURN(const wire::Reserved answer,
-                          call.Wait<wire::Reserved>(DeadlineOf(options)));
+                          AwaitAnswer<wire::Reserved>(call, options.stop, DeadlineOf(options)));
   if (answer.status != BlockStatus::kDuplicate)
     LARDER_RETURN_IF_ERROR(StatusOf(answer.status, answer.message));
   return Reservation::Take(impl_->core, answer, bytes);

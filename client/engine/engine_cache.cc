@@ -153,7 +153,7 @@ JobId EngineCache::Add(std::shared_ptr<Job> job) {
   } else if (waiting + blocks > most) {
     job->status.assign(blocks, BlockStatus::kFull);
     job->cause = absl::ResourceExhaustedError("the queue is full");
-    if (!job->loads) stats_.dropped += blocks;
+    job->dropped = true;
     Finish(job);
   } else {
     waiting += blocks;
@@ -220,13 +220,14 @@ void EngineCache::Count(const Job& job) {
   ++(job.loads ? stats_.loads_ended : stats_.stores_ended);
   for (const BlockStatus status : job.status) {
     const bool ok = status == BlockStatus::kOk;
+    const bool given_up = status == BlockStatus::kCancelled && job.cause.ok();
     if (job.loads) {
-      ++(ok ? stats_.loaded : stats_.load_failed);
+      if (!given_up) ++(ok ? stats_.loaded : stats_.load_failed);
     } else {
-      const bool given_up = status == BlockStatus::kCancelled && job.cause.ok();
       ++(ok                                  ? stats_.stored
          : status == BlockStatus::kDuplicate ? stats_.duplicates
          : given_up                          ? stats_.given_up
+         : job.dropped                       ? stats_.dropped
                                              : stats_.store_failed);
     }
   }
@@ -314,7 +315,7 @@ PageStore::Moved EngineCache::Step(const Job& job, size_t first, size_t count,
     std::vector<PagedGet> gets;
     for (size_t i = first; i < first + count; ++i)
       gets.push_back({load.digests[i], part(load.pages, i), slot(load.first_slots, i)});
-    return mover.Load(gets, load.promise, deadline, job.stop.get_token());
+    return mover.Load(gets, load.promise, deadline, job.stop.get_token(), nullptr);
   }
   const StoreJob& store = job.store;
   std::vector<PagedPut> puts;

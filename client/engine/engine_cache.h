@@ -18,6 +18,8 @@
 // Locks: a lookup's lock is held while its Question is called, and comes before mu_, which is a
 // leaf.  No lock is held while blocks move.
 // Lifecycle: made -> ... -> destroyed (cancels all jobs).
+// Fork: In a forked child no method may be called, nor the destructor, which would wait for threads
+// that the child does not have.
 #pragma once
 
 #include <chrono>
@@ -112,7 +114,8 @@ class EngineCache {
   [[nodiscard]] JobId BeginLookup(std::span<const Digest> steps, TokenCount first_token)
       LARDER_EXCLUDES(mu_);
   // Returns the answer, or nullopt if there is none yet; after lookup_patience, a miss.  What was
-  // found is kept until EndLookup; if the store cannot keep it, the lookup has no answer yet again.
+  // found is kept until EndLookup, if this is called more often than every half
+  // of the store's promise_life; if the store cannot keep it, the lookup has no answer yet again.
   // An unknown id is a miss.
   [[nodiscard]] std::optional<Found> PollLookup(JobId lookup) LARDER_EXCLUDES(mu_);
   // Returns where the found blocks are, from block 0 on; nothing unless PollLookup returned a hit.
@@ -129,8 +132,8 @@ class EngineCache {
   // Ends a job soon, without waiting.  Poll returns the job with what was done; the other blocks
   // are kCancelled.
   void BeginCancel(JobId job) LARDER_EXCLUDES(mu_);
-  // The same, and waits: when it returns, nothing reads or writes the job's pages any more.  A load
-  // stops soon, a store at the latest at its deadline.
+  // The same, and waits, about 20 ms and one copy: when it returns, nothing reads or writes the
+  // job's pages any more.
   void Cancel(JobId job) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] absl::Status status() const { return store_->status(); }
@@ -138,10 +141,10 @@ class EngineCache {
   struct Stats {
     uint64_t lookups = 0, hits = 0, misses = 0, impatient = 0, refused = 0;  // refused: not now
     uint64_t hit_tokens = 0;
-    uint64_t loaded = 0, load_failed = 0;                   // blocks
+    uint64_t loaded = 0, load_failed = 0;                   // blocks; neither if it was cancelled
     uint64_t stored = 0, duplicates = 0, store_failed = 0;  // blocks
     uint64_t given_up = 0;  // blocks whose store was cancelled or voided; not counted as failed
-    uint64_t dropped = 0;   // blocks of stores that did not fit into the queue
+    uint64_t dropped = 0;   // blocks of stores that did not fit into the queue; nor these
     uint64_t loads_ended = 0, stores_ended = 0;    // jobs
     size_t loads_waiting = 0, stores_waiting = 0;  // blocks
     size_t lookups_open = 0;
@@ -174,6 +177,7 @@ class EngineCache {
     absl::Status cause;
     std::stop_source stop;
     bool running = false;
+    bool dropped = false;  // it did not fit into the queue
   };
   using Jobs = std::deque<std::shared_ptr<Job>>;
 

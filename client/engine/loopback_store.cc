@@ -36,11 +36,12 @@ class LoopbackStore::Copies final : public Mover {
  public:
   explicit Copies(LoopbackStore& store) : store_(store) {}
   [[nodiscard]] Moved Load(std::span<const PagedGet> blocks, LeaseId, std::chrono::milliseconds,
-                           const std::stop_token& stop) override {
+                           const std::stop_token& stop, PageWrites* writes) override {
     std::vector<BlockStatus> status(blocks.size(), BlockStatus::kCancelled);
     for (size_t i = 0; i < blocks.size() && !stop.stop_requested(); ++i) {
       std::optional<std::vector<std::byte>> payload;
       if (store_.blocks_->weather().serves) payload = store_.blocks_->Get(blocks[i].digest);
+      if (payload && writes != nullptr && !writes->Begin(i)) continue;
       status[i] = payload ? Move(*payload, blocks[i].pages, blocks[i].first_slot, /*load=*/true)
                           : BlockStatus::kMissing;
     }
@@ -148,6 +149,7 @@ absl::Status LoopbackStore::status() const {
 std::unique_ptr<PageStore::Question> LoopbackStore::Ask(std::span<const Digest> steps,
                                                         TokenCount first_token) {
   if (!blocks_->weather().serves) return nullptr;
+  steps = steps.first(std::min<size_t>(steps.size(), kLookupTokensMax.value() / kStepTokens));
   const size_t block_steps = block_tokens_ / kStepTokens;
   size_t end = 0;
   while (end + block_steps <= steps.size() && blocks_->Has(steps[end + block_steps - 1]))

@@ -22,6 +22,9 @@
 
 namespace larder {
 
+// What lies behind so many tokens of a chain is never found.
+inline constexpr TokenCount kLookupTokensMax{8'192 * kStepTokens};  // a promise's limit of steps
+
 class PageStore {
  public:
   // Asks how long a prefix is stored.  While the question has an answer, the answer stays true,
@@ -58,10 +61,11 @@ class PageStore {
     virtual ~Mover() = default;
     // Loads blocks into pages.  A block is kOk if all of its bytes are there; otherwise its pages
     // have undefined content.  Ends early, with kCancelled, after a stop was requested or the
-    // deadline has passed.  When it returns, nothing writes to the pages any more.
+    // deadline has passed.  When it returns, nothing writes to the pages any more.  `writes` may be
+    // null; blocks that it refuses are kCancelled.
     [[nodiscard]] virtual Moved Load(std::span<const PagedGet> blocks, LeaseId promise,
                                      std::chrono::milliseconds deadline,
-                                     const std::stop_token& stop) = 0;
+                                     const std::stop_token& stop, PageWrites* writes) = 0;
     // Stores blocks of a content; kOk and kDuplicate are successes.  PagedPut::content is ignored.
     // When it returns, nothing reads the pages any more.  `reads` may be null; if it does not let
     // pages be read, all blocks are kCancelled with a cause of OK, although some may be stored.
@@ -79,8 +83,8 @@ class PageStore {
   // Returns the seed of a content's chains.  Returns nullopt as long as the store has not yet
   // learned which tenant asks, which a daemon says; content.tenant is ignored.  Never waits.
   [[nodiscard]] virtual std::optional<Digest> Seed(ContentSpec content) const = 0;
-  // Asks for the longest prefix of a chain, given by its steps of 16 tokens, beyond `first_token`.
-  // Never waits.  Returns null if the question cannot be asked now.
+  // Asks for the longest prefix of a chain, given by its steps of 16 tokens, beyond `first_token`,
+  // and up to kLookupTokensMax.  Never waits.  Returns null if the question cannot be asked now.
   [[nodiscard]] virtual std::unique_ptr<Question> Ask(std::span<const Digest> steps,
                                                       TokenCount first_token) = 0;
   // Returns an error if the pages do not fit the blocks.

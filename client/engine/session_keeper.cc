@@ -151,7 +151,7 @@ void SessionKeeper::Run(const std::stop_token& stop) {
         stats_.breaker_open = breaker;
       }
       Show(slow ? nullptr : live,
-           slow ? absl::DeadlineExceededError("larderd does not answer in time") : probed);
+           slow ? absl::UnavailableError("larderd does not answer in time") : probed);
       serves = slow ? absl::OkStatus() : probed;
     }
     if (serves.ok()) continue;

@@ -141,24 +141,42 @@ class WatchedReads final : public PageReads {
   bool refused_ = false;
 };
 
+// Counts the blocks that `writes` has refused, because nothing else tells them apart from blocks
+// that did not come in time.
+class WatchedWrites final : public PageWrites {
+ public:
+  explicit WatchedWrites(PageWrites* writes) : writes_(writes) {}
+  [[nodiscard]] bool Begin(size_t block) override {
+    if (writes_->Begin(block)) return true;
+    ++refused_;
+    return false;
+  }
+  [[nodiscard]] size_t refused() const { return refused_; }
+
+ private:
+  PageWrites* const writes_;
+  size_t refused_ = 0;
+};
+
 class SessionStore::Moves final : public Mover {
  public:
   Moves(SessionKeeper& keeper, const Pages& pages) : keeper_(keeper), pages_(pages) {}
 
   [[nodiscard]] Moved Load(std::span<const PagedGet> blocks, LeaseId promise,
-                           std::chrono::milliseconds deadline,
-                           const std::stop_token& stop) override {
+                           std::chrono::milliseconds deadline, const std::stop_token& stop,
+                           PageWrites* writes) override {
     if (const absl::Status ready = Ready(); !ready.ok())
       return All(blocks.size(), BlockStatus::kMissing, ready);
     CallOptions options{.deadline = deadline};
     options.promise = promise;
     options.stop = stop;
     const TimePoint until = SteadyNow() + deadline;
-    absl::StatusOr<PagedLoad> load =
-        cache_->Load(blocks, {0, pages_.engine.layers}, nullptr, options);
+    WatchedWrites watched(writes);
+    absl::StatusOr<PagedLoad> load = cache_->Load(blocks, {0, pages_.engine.layers}, nullptr,
+                                                  options, writes == nullptr ? nullptr : &watched);
     absl::StatusOr<std::vector<BlockStatus>> status =
         load.ok() ? load->Wait(until) : absl::StatusOr<std::vector<BlockStatus>>(load.status());
-    return Took(std::move(status), blocks.size(), stop);
+    return Took(std::move(status), blocks.size(), stop, watched.refused());
   }
   [[nodiscard]] Moved Store(std::span<const PagedPut> blocks, const ContentSpec& content,
                             std::chrono::milliseconds deadline, const std::stop_token& stop,
@@ -172,7 +190,7 @@ class SessionStore::Moves final : public Mover {
     Moved moved;
     // The daemon may have forgotten a content that it knew, after very many others.
     for (const bool again : {false, true}) {
-      if (const absl::Status known = Know(seed, content, until, again); !known.ok())
+      if (const absl::Status known = Know(seed, content, until, stop, again); !known.ok())
         return Took(known, blocks.size(), stop);
       CallOptions options{.deadline = AtLeastOne(MillisecondsLeft(until))};
       options.stop = stop;
@@ -217,9 +235,10 @@ class SessionStore::Moves final : public Mover {
   }
   // Registers a content that this session may not know.
   [[nodiscard]] absl::Status Know(const Digest& seed, const ContentSpec& content, TimePoint until,
-                                  bool again) {
+                                  const std::stop_token& stop, bool again) {
     if (!again && known_.contains(seed)) return absl::OkStatus();
-    const CallOptions options{.deadline = AtLeastOne(MillisecondsLeft(until))};
+    CallOptions options{.deadline = AtLeastOne(MillisecondsLeft(until))};
+    options.stop = stop;
     LARDER_RETURN_IF_ERROR(live_->session->Register({&content, 1}, {}, options).status());
     if (known_.size() >= kKnownMax) known_.clear();
     known_.insert(seed);
@@ -228,15 +247,17 @@ class SessionStore::Moves final : public Mover {
   [[nodiscard]] static Moved All(size_t blocks, BlockStatus status, const absl::Status& cause) {
     return {std::vector<BlockStatus>(blocks, status), cause};
   }
+  // `refused`: how many blocks are kCancelled because their pages might not be written.
   [[nodiscard]] Moved Took(absl::StatusOr<std::vector<BlockStatus>> status, size_t blocks,
-                           const std::stop_token& stop) {
+                           const std::stop_token& stop, size_t refused = 0) {
     // A call that was stopped ends as if its deadline had passed.
     if (stop.stop_requested()) {
       if (status.ok()) return {*std::move(status)};
       return All(blocks, BlockStatus::kCancelled, absl::OkStatus());
     }
     absl::Status cause = status.status();
-    if (status.ok() && std::ranges::count(*status, BlockStatus::kCancelled) > 0)
+    const auto late = status.ok() ? std::ranges::count(*status, BlockStatus::kCancelled) : 0;
+    if (static_cast<size_t>(late) > refused)
       cause = absl::DeadlineExceededError("blocks were not moved in time");
     keeper_.Note(*live_, cause);
     if (status.ok()) return {*std::move(status), cause};
@@ -287,7 +308,7 @@ std::unique_ptr<PageStore::Question> SessionStore::Ask(std::span<const Digest> s
                                                        TokenCount first_token) {
   std::shared_ptr<Live> live = keeper_.Get();
   if (live == nullptr) return nullptr;
-  constexpr size_t kStepsMax = 8'192;  // of a promise; a longer prefix is held up to there
+  constexpr size_t kStepsMax = kLookupTokensMax.value() / kStepTokens;
   auto asked = std::make_unique<Asked>(keeper_, std::move(live),
                                        steps.first(std::min(steps.size(), kStepsMax)), first_token,
                                        promise_life_);

@@ -7,6 +7,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <memory>
@@ -159,6 +160,10 @@ class PyEngineCache {
 
   // Returns the cache, which the returned pointer keeps alive during one call.
   [[nodiscard]] std::shared_ptr<EngineCache> Open() const {
+    if (getpid() != owner_) {
+      Raise(absl::FailedPreconditionError(
+          "this process is a forked child of the one that made the cache: make another one"));
+    }
     if (cache_ == nullptr) Raise(absl::InvalidArgumentError("the cache is closed"));
     return cache_;
   }
@@ -167,12 +172,21 @@ class PyEngineCache {
     return store_ == nullptr ? SessionKeeper::Stats() : store_->keeper().stats();
   }
   void Close() {
+    if (getpid() != owner_) return Leak();
     std::shared_ptr<EngineCache> last = std::move(cache_);
     const WithoutGil released;
     last.reset();
   }
 
  private:
+  // A forked child does not have the cache's threads and cannot join them.
+  void Leak() {
+    if (cache_ != nullptr) (void)new std::shared_ptr<EngineCache>(std::move(cache_));
+    (void)fence_.release();
+    (void)device_.release();
+  }
+
+  const pid_t owner_ = getpid();
   std::unique_ptr<Device> device_;
   std::unique_ptr<PyPageFence> fence_;
   SessionStore* store_ = nullptr;  // cache_ owns it; null: a loopback
@@ -372,6 +386,7 @@ void BindLoopback(nb::module_& module) {
 }
 
 void BindCache(nb::module_& module) {
+  module.attr("LOOKUP_TOKENS_MAX") = kLookupTokensMax.value();
   nb::class_<PyEngineCache> cls(
       module, "EngineCache",
       "What an engine asks of Larder without waiting: how long a prefix is stored, and to move "

@@ -9,6 +9,8 @@
 #include <stop_token>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/session/pending_calls.h"
 #include "storage/clock.h"
 
 namespace larder {
@@ -27,6 +29,14 @@ template <class Wait>
     if (!absl::IsDeadlineExceeded(answer.status())) return answer;
     if (until == deadline || stop.stop_requested()) return answer;
   }
+}
+
+// Waits for the answer to `call`, of kind A.
+template <class A>
+[[nodiscard]] absl::StatusOr<A> AwaitAnswer(OpenCall& call, const std::stop_token& stop,
+                                            TimePoint deadline) {
+  return AwaitUnlessStopped(stop, deadline,
+                            [&call](TimePoint until) { return call.Wait<A>(until); });
 }
 
 }  // namespace larder

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
+#include <stop_token>
 #include <string_view>
 #include <utility>
 
@@ -25,9 +27,11 @@ std::string_view AsText(std::span<const std::byte> bytes) {
 
 class StoreCall {
  public:
-  StoreCall(RpcChannel& channel, std::chrono::milliseconds deadline)
-      : stub_(v1::Engine::NewStub(channel.channel())) {
-    channel.Sign(context_, deadline);
+  StoreCall(RpcChannel& channel, const CallOptions& options)
+      : stub_(v1::Engine::NewStub(channel.channel())),
+        stop_(options.stop),
+        stopped_(stop_, [this] { context_.TryCancel(); }) {
+    channel.Sign(context_, options.deadline);
     writer_ = stub_->StoreBlocks(&context_, &reply_);
   }
 
@@ -43,6 +47,8 @@ class StoreCall {
 
   const std::unique_ptr<v1::Engine::Stub> stub_;
   grpc::ClientContext context_;
+  const std::stop_token stop_;
+  const std::stop_callback<std::function<void()>> stopped_;
   v1::StoreBlocksReply reply_;
   v1::StoreBlocksRequest message_;
   std::unique_ptr<grpc::ClientWriter<v1::StoreBlocksRequest>> writer_;
@@ -81,6 +87,8 @@ bool StoreCall::Send(const PutBlock& block, std::optional<wire::StoreHead> head)
 absl::StatusOr<wire::StoreBlocksResult> StoreCall::Finish() {
   writer_->WritesDone();
   absl::Status status = FromRpcStatus(writer_->Finish());
+  if (absl::IsCancelled(status) && stop_.stop_requested())
+    return absl::DeadlineExceededError("the caller requested a stop");
   wire::StoreBlocksResult result;
   if (status.ok()) status = wire::Decode(reply_, &result);
   LARDER_RETURN_IF_ERROR(status);
@@ -229,8 +237,8 @@ absl::Status FetchGroup(RpcChannel& channel, const std::string& tenant,
 // their statuses to `result`.
 absl::Status StoreGroup(RpcChannel& channel, const wire::StoreHead& head,
                         std::span<const PutBlock> blocks, const std::vector<size_t>& sent,
-                        std::chrono::milliseconds deadline, std::vector<BlockStatus>& result) {
-  StoreCall call(channel, deadline);
+                        const CallOptions& options, std::vector<BlockStatus>& result) {
+  StoreCall call(channel, options);
   bool open = true;
   for (size_t i = 0; i < sent.size() && open; ++i) {
     open = call.Send(blocks[sent[i]], i == 0 ? std::optional(head) : std::nullopt);
@@ -285,7 +293,7 @@ absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Put(const VariantH
     wire::StoreHead head{
         .content = spec, .variant = variant.spec, .engine_id = engine_id_, .tenant = tenant_};
     head.content.tenant.clear();  // the daemon knows the caller's tenant
-    LARDER_RETURN_IF_ERROR(StoreGroup(*channel_, head, blocks, sent, options.deadline, result));
+    LARDER_RETURN_IF_ERROR(StoreGroup(*channel_, head, blocks, sent, options, result));
   }
   return result;
 }

@@ -3,8 +3,10 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <stop_token>
 #include <utility>
 
+#include "client/session/stoppable_wait.h"
 #include "client/transport/shm_transport.h"
 #include "storage/format/payload_cursor.h"
 #include "storage/status_macros.h"
@@ -60,6 +62,7 @@ class PutRun {
         blocks_(blocks),
         hash_(options.hash),
         lease_ms_(DeadlineMs(options)),
+        stop_(options.stop),
         deadline_(DeadlineOf(options)),
         status_(blocks.size(), BlockStatus::kCancelled) {}
   ~PutRun();
@@ -90,6 +93,7 @@ class PutRun {
   const std::span<const PutBlock> blocks_;
   const bool hash_;
   const uint32_t lease_ms_;
+  const std::stop_token stop_;
   const TimePoint deadline_;
   std::vector<Window> windows_;
   std::vector<Item> piece_;  // staged, to be published next
@@ -174,7 +178,8 @@ absl::Status PutRun::AskExtents(Window& window) {
 }
 
 absl::StatusOr<wire::Reserved> PutRun::AwaitReserved(Window& window) {
-  absl::StatusOr<wire::Reserved> reserved = window.reserve.Wait<wire::Reserved>(deadline_);
+  absl::StatusOr<wire::Reserved> reserved =
+      AwaitAnswer<wire::Reserved>(window.reserve, stop_, deadline_);
   window.reserve = {};
   if (!reserved.ok() || reserved->status != BlockStatus::kFull) return reserved;
   // The pool may be full, or the process's share used up, because of the extents that this session
@@ -185,7 +190,7 @@ absl::StatusOr<wire::Reserved> PutRun::AwaitReserved(Window& window) {
   }
   LARDER_RETURN_IF_ERROR(AskExtents(window));
   if (!window.reserve) return wire::Reserved{};
-  reserved = window.reserve.Wait<wire::Reserved>(deadline_);
+  reserved = AwaitAnswer<wire::Reserved>(window.reserve, stop_, deadline_);
   window.reserve = {};
   return reserved;
 }
@@ -343,7 +348,8 @@ absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
 
 absl::Status PutRun::CollectOldest() {
   Published& oldest = published_.front();
-  LARDER_ASSIGN_OR_RETURN(wire::Published answer, oldest.call.Wait<wire::Published>(deadline_));
+  LARDER_ASSIGN_OR_RETURN(wire::Published answer,
+                          AwaitAnswer<wire::Published>(oldest.call, stop_, deadline_));
   if (answer.status.size() != oldest.items.size()) {
     return absl::InternalError(
         "the daemon answered a publish with another number of statuses than blocks");

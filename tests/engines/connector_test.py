@@ -125,6 +125,11 @@ class HfConfig(types.SimpleNamespace):
         return dict(vars(self))
 
 
+@dataclasses.dataclass
+class Quantization:
+    scheme: str
+
+
 def model_config(**more):
     values = {
         "model": "/models/m", "revision": None, "quantization": None, "dtype": "torch.bfloat16", "max_model_len": 4096,
@@ -141,12 +146,19 @@ class Names(unittest.TestCase):
             for change in (
                 {}, {"quantization": "awq"}, {"dtype": "torch.float16"}, {"hf_config": HfConfig(rope_theta=2e4)},
                 {"hf_config": HfConfig(rope_theta=1e4, rms_norm_eps=1e-5)}, {"hf_config": dynamic},
-                {"hf_config": dynamic, "max_model_len": 8192},
+                {"hf_config": dynamic, "max_model_len": 8192}, {"model_class_overrides": {"A": "m:B"}},
+                {"quantization_config": {"ignore": ["a"], "linear": 1}}, {"quantization_config": {"ignore": ["b"]}},
+                {"quantization_config": Quantization("x")}, {"quantization_config": Quantization("y")},
             ):  # fmt: skip
                 name = names.revision(identity, model_config(**change))
                 self.assertNotIn(name, seen, (change, seen.get(name)))
                 seen[name] = change
-        for same in ({"max_model_len": 8192}, {"hf_config": HfConfig(rope_theta=1e4, transformers_version="9")}):
+        again = names.revision("a", model_config(quantization_config={"linear": 1, "ignore": ["a"]}))
+        self.assertEqual(seen[again], {"quantization_config": {"ignore": ["a"], "linear": 1}})
+        for same in (
+            {"max_model_len": 8192}, {"hf_config": HfConfig(rope_theta=1e4, transformers_version="9")},
+            {"quantization_config": None, "model_class_overrides": {}},
+        ):  # fmt: skip
             self.assertEqual(names.revision("a", model_config()), names.revision("a", model_config(**same)))
         self.assertLessEqual(max(map(len, seen)), 64)
 
@@ -227,9 +239,13 @@ class Names(unittest.TestCase):
             self.assertNotEqual(first, name(2, "b"))
             file.write_bytes(b"22")
             self.assertIsNone(name(1, "a"), "vLLM still has the old weights, or has them no more")
+            self.assertIsNone(name(3, "a"), "vLLM's own cache has KV of the old weights for this name and path")
+            contents.emptied()
             self.assertNotIn(name(3, "a"), (first, None))
+            self.assertIsNone(name(1, "a"), "this one was loaded with the old weights")
             self.assertIsNone(name(4, "a", inplace=True))
             self.assertIsNone(name(4, "a"), "its weights were replaced")
+            self.assertIsNone(name(6, "a"), "so they are for all that vLLM's own cache knows by this name and path")
             self.assertIsNone(name(5, "a", "/no/such/folder"))
 
 
@@ -264,7 +280,7 @@ def engine_of(**more):
 class Engines(unittest.TestCase):
     def test_served(self):
         found = engine_facts.facts_of(*engine_of(), Config())
-        self.assertEqual((found.block_tokens, found.blocks, found.layers, found.dtype), (128, 64, 2, "bf16"))
+        self.assertEqual((found.block_tokens, found.blocks, found.dtype), (128, 64, "bf16"))
         self.assertRegex(found.engine_id, "^vllm-[0-9a-f]{16}$")
         self.assertEqual(engine_facts.facts_of(*engine_of(), Config(engine_id="e")).engine_id, "e")
 
@@ -282,6 +298,7 @@ class Engines(unittest.TestCase):
             ({"spec__dtype": "torch.uint8"}, "--kv-cache-dtype auto"),
             ({"spec__block_size": 8, "vllm__cache_config__block_size": 8}, "--block-size"),
             ({"vllm__parallel_config__pipeline_parallel_size": 2}, "--pipeline-parallel-size 1"),
+            ({"vllm__model_config__model": "m" * 257}, "more than 256 bytes.*option 'model'"),
             ({"vllm__speculative_config": types.SimpleNamespace(method="eagle")}, "speculates with eagle.*ngram"),
         ):
             with self.assertRaisesRegex(engine_facts.Refused, text):
@@ -293,6 +310,11 @@ class Engines(unittest.TestCase):
         vllm, _ = engine_of(vllm__load_config__load_format="auto")
         with self.assertRaisesRegex(engine_facts.Refused, "set the option 'revision'"):
             engine_facts.revision_of(vllm, Config())
+        for elsewhere in ("tensorizer", "runai_streamer", "a plugin's"):
+            vllm, _ = engine_of(vllm__load_config__load_format=elsewhere)
+            with self.assertRaisesRegex(engine_facts.Refused, "from elsewhere.*set the option 'revision'"):
+                engine_facts.revision_of(vllm, Config())
+            engine_facts.revision_of(vllm, Config(revision="r"))
 
     def test_ranks(self):
         many = {"vllm__parallel_config__tensor_parallel_size": 8}
@@ -333,6 +355,8 @@ class PagesOfTensors(unittest.TestCase):
                 self.describe(arrays)
         with self.assertRaisesRegex(engine_facts.Refused, "not one tensor"):
             pages.describe({"layers.0": [1, 2]}, facts(blocks=6), "cpu", "0.32", "vec")
+        with self.assertRaisesRegex(engine_facts.Refused, "only engines on CPUs"):
+            pages.describe({"layers.0": Tensor(good, "cuda")}, facts(blocks=6), "cpu", "0.32", "vec")
 
 
 class Fences(unittest.TestCase):

@@ -70,6 +70,13 @@ def child(request):
             except ValueError as error:
                 texts.append(str(error))
         return texts
+    if request["what"] == "changed":
+        cache = new()
+        compute(cache, 0)
+        known = [store.save(cache, ids), kvlarder.hf.PrefixStore(model, socket_dir=request["socket_dir"]).restore(ids)[1]]
+        with torch.no_grad():
+            list(model.parameters())[-1].mul_(1.01)  # as another revision of the same name may have it
+        return [*known, kvlarder.hf.PrefixStore(model, socket_dir=request["socket_dir"]).restore(ids)[1]]
     if request["what"] == "restart":
         cache = new()
         compute(cache, 0)
@@ -183,6 +190,11 @@ class Caches(unittest.TestCase):
         again = self.ask("restart", model="tiny", tokens=500, kills=self.daemon.process.pid)
         thread.join()
         self.assertEqual((again["saved"], again["known"]), (448, 448))
+
+    def test_weights_that_differ_in_memory_do_not_share(self):
+        saved, same, changed = self.ask("changed", model="tiny", tokens=256)
+        self.assertGreater(saved, 0)
+        self.assertEqual((same, changed), (192, 0))
 
     def test_a_static_cache_is_saved(self):
         first = self.ask("save", model="tiny", tokens=500, static=True)

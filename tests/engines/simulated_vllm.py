@@ -12,6 +12,7 @@ whether it is right: right_page.  A request that goes on from a wrong page raise
 import hashlib
 import random
 import time
+import types
 
 import numpy
 
@@ -117,8 +118,9 @@ class Request:
 class Tensor:
     """A numpy array with the face of a torch tensor."""
 
-    def __init__(self, array):
+    def __init__(self, array, device="cpu"):
         self._array, self.shape = array, array.shape
+        self.device = types.SimpleNamespace(type=device)
 
     def stride(self):
         return tuple(stride // self._array.itemsize for stride in self._array.strides)
@@ -172,7 +174,7 @@ class Rank:
 
 def facts(blocks=64, ranks=1, shards=1, engine_id="engine", block_tokens=BLOCK, dtype="bf16"):
     return engine_facts.EngineFacts(
-        block_tokens=block_tokens, blocks=blocks, layers=LAYERS, dtype=dtype, ranks=ranks, shards=shards,
+        block_tokens=block_tokens, blocks=blocks, dtype=dtype, ranks=ranks, shards=shards,
         engine_id=engine_id, model="m",
     )  # fmt: skip
 

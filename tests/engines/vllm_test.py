@@ -26,7 +26,7 @@ SEED = int(os.environ.get("LARDER_TEST_SEED", "0")) or int.from_bytes(os.urandom
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BLOCK = 128
 USUAL = {"patience_ms": Config().patience_ms, "load_timeout_ms": Config().load_timeout_ms}
-TOO_LATE = ("lookups_impatient", "loads_late", "blocks_store_failed")  # counters
+TOO_LATE = ("lookups_impatient", "loads_late", "blocks_store_failed", "blocks_dropped")  # counters
 LARDERD, PYTHON, MODELS = (*sys.argv[1:4], "", "", "")[:3]
 
 

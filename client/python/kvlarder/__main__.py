@@ -47,6 +47,17 @@ class Doctor:
         return 0 if self.healthy else 1
 
     def sockets(self):
+        try:
+            return self._sockets()
+        except OSError as error:
+            self.say(
+                "sockets",
+                f"user {os.getuid()} may not look into {self._folder} ({error.strerror})",
+                "larderd's sockets must lie in a folder that the user may search, or be given by LARDER_SOCKET_DIR",
+            )
+            return False
+
+    def _sockets(self):
         if not self._folder.is_dir():
             self.say("sockets", f"there is no folder {self._folder}", "start larderd, or set LARDER_SOCKET_DIR to its --socket-dir")
             return False

@@ -308,9 +308,13 @@ def _revision(model):
         raise ValueError("a model with adapters needs `revision`, a name for its weights as they are now")
     try:
         found = weights.identity_of(model.config._name_or_path)
-    except (OSError, ValueError) as error:
+        # from_pretrained may have taken another revision, subfolder or file than the name alone says.
+        loaded = weights.loaded_hash(model.named_parameters())
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"it is not known which weights the model has ({error}): set `revision` to a name for them") from error
-    return "h2:" + weights.tagged_hash(("weights", found), ("config", weights.config_hash(model.config)))
+    return "h3:" + weights.tagged_hash(
+        ("weights", found), ("loaded", loaded), ("config", weights.config_hash(model.config))
+    )
 
 
 def _tokens(token_ids):

@@ -10,6 +10,7 @@ import os
 import pathlib
 
 STRIPE_BYTES, STRIPES = 64 << 10, 256
+SAMPLED_NUMBERS = 4096  # of each tensor
 WEIGHT_FILES = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
 # Of a model's config.json, what says nothing about its KV.
 CONFIG_IGNORED = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype")
@@ -30,7 +31,10 @@ def file_hash(path, full=True):
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if full or size <= STRIPES * STRIPE_BYTES:
-            return f"{size}:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+            hasher = hashlib.sha256()
+            while part := file.read(1 << 20):
+                hasher.update(part)
+            return f"{size}:{hasher.hexdigest()}"
         hasher = hashlib.sha256()
         for stripe in range(STRIPES):
             file.seek(stripe * (size - STRIPE_BYTES) // (STRIPES - 1))
@@ -99,6 +103,22 @@ def identity_of(model, revision=None, full=True):
     if not os.path.exists(model):
         raise ValueError(f"{model} is neither a path nor a model whose commit the hub's cache knows")
     return weights_of(model, full)
+
+
+def loaded_hash(parameters):
+    """Returns a hash of a sample of weights in memory, (name, tensor of torch) pairs: of up to 4,096 numbers of each.
+    Raises ValueError if their values are not in memory."""
+    import torch
+
+    hasher = hashlib.sha256()
+    for name, tensor in parameters:
+        if tensor.is_meta:
+            raise ValueError(f"{name} is not loaded")
+        flat = tensor.detach().reshape(-1)
+        sample = flat[:: max(1, flat.numel() // SAMPLED_NUMBERS)][:SAMPLED_NUMBERS].contiguous().cpu()
+        hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        hasher.update(sample.view(torch.uint8).numpy())
+    return hasher.hexdigest()[:32]
 
 
 def config_hash(config):

@@ -6,6 +6,8 @@ calls_test.py LARDERD
 
 import array
 import asyncio
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -19,6 +21,7 @@ import kvlarder
 import kvlarder.aio
 import numpy
 from kvlarder import BlockSelection, BlockStatus, SelectionScope, Tier
+from kvlarder.__main__ import Doctor
 from larderd import Larderd
 
 BLOCKS, BLOCK_TOKENS, LAYERS, SEGMENT = 32, 16, 2, 64 << 10
@@ -362,6 +365,9 @@ class Forks(OnDaemon):
         promise = self.session.promise([self.variant], self.digests)
         profile = kvlarder.Profile(layers=LAYERS, compute=kvlarder.ComputeCost(), channels=[kvlarder.ChannelCost("pool", 1e9)])
         restorer = kvlarder.Restorer(self.session, self.variant, profile)
+        cache = kvlarder.EngineCache(
+            engine_id="cache", variants=[SPEC], socket_dir=self.daemon.socket_dir, page_fence=bytearray(64)
+        )
         stream = self.client.watch_events()
         child = os.fork()
         if child == 0:
@@ -370,7 +376,10 @@ class Forks(OnDaemon):
                 signal.alarm(20)  # ends a child that hangs
                 for _ in range(100):
                     promise.pending  # noqa: B018
-                del restorer, stream, promise
+                with self.assertRaisesRegex(RuntimeError, "forked child"):
+                    cache.poll()
+                cache.close()
+                del restorer, stream, promise, cache
                 code = 0
             finally:
                 os._exit(code)
@@ -382,6 +391,50 @@ class Forks(OnDaemon):
         self.assertTrue(promise.valid)
         self.assertIsNone(stream.next(0.05))
         stream.close()
+        self.assertEqual(cache.poll(), [])
+        cache.close()
+
+
+class Doctors(OnDaemon):
+    def ask(self, folder, user=None):
+        """Returns whether an engine of the user would work, and what the doctor printed."""
+        with tempfile.TemporaryFile("w+") as file:
+            child = os.fork()
+            if child == 0:
+                code = 2
+                try:
+                    if user is not None:
+                        os.setuid(user)
+                    text = io.StringIO()
+                    with contextlib.redirect_stdout(text):
+                        code = Doctor(folder, "").run()
+                    file.write(text.getvalue())
+                    file.flush()
+                finally:
+                    os._exit(code)
+            _, status = os.waitpid(child, 0)
+            file.seek(0)
+            code = os.waitstatus_to_exitcode(status)
+            self.assertIn(code, (0, 1), file.read())
+            file.seek(0)
+            return code == 0, file.read()
+
+    def test_what_works_and_what_does_not(self):
+        healthy, text = self.ask(self.daemon.socket_dir)
+        self.assertTrue(healthy, text)
+        self.assertIn("a block came back as it was stored", text)
+        with tempfile.TemporaryDirectory() as folder:
+            healthy, text = self.ask(os.path.join(folder, "none"))
+            self.assertFalse(healthy)
+            self.assertIn("there is no folder", text)
+            healthy, text = self.ask(folder)
+            self.assertFalse(healthy)
+            self.assertIn("data.sock", text)
+            os.chmod(folder, 0o700 if os.getuid() == 0 else 0)
+            healthy, text = self.ask(folder, user=65534 if os.getuid() == 0 else None)
+            os.chmod(folder, 0o700)
+            self.assertFalse(healthy)
+            self.assertRegex(text, "may not look into .*Permission denied")
 
 
 class Pages(OnDaemon):

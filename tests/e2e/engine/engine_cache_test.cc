@@ -55,6 +55,11 @@ class DaemonWorld final : public EngineWorld {
     EXPECT_EQ(cleared->host.blocks, 1u);
   }
 
+  void Signal(int signal) {
+    MutexLock lock(mu_);
+    daemon_->Signal(signal);
+  }
+
   std::chrono::milliseconds promise_life{60'000};
 
  private:
@@ -98,6 +103,48 @@ TEST(SessionStore, ALookupOutlivesItsPromise) {
   EXPECT_EQ(cache.stats().hits, 1u);
   cache.EndLookup(asked);
 }
+
+// A job that waits for a daemon that hangs ends soon after it is cancelled, in every mode.
+class HangingDaemon : public ::testing::TestWithParam<WriteMode> {};
+
+TEST_P(HangingDaemon, CancelledJobsAndTheCacheEndSoon) {
+  DaemonWorld world(GetParam());
+  EnginePages pages;
+  auto cache = std::make_unique<EngineCache>(world.MakeStore(pages), EngineCache::Options{});
+  ASSERT_TRUE(Eventually([&] { return cache->status().ok(); }));
+  const auto store = [&](uint32_t text, const char* salt) {
+    ContentSpec spec = EngineWorld::Content();
+    spec.salt = salt;
+    const auto content = std::make_shared<const ContentSpec>(std::move(spec));
+    TokenChain chain(cache->Seed(*content).value());
+    chain.Append(std::vector<uint32_t>(EnginePages::kPageTokens, text));
+    return cache->BeginStore({.content = content,
+                              .parent = chain.ParentOf(0, EnginePages::kPageTokens),
+                              .digests = {chain.DigestOf(0, EnginePages::kPageTokens)},
+                              .tokens = {chain.tokens().begin(), chain.tokens().end()},
+                              .pages = {0},
+                              .deadline = std::chrono::seconds(60)});
+  };
+  (void)store(1, "");  // registers the content, and fills the session's stock
+  ASSERT_TRUE(Eventually([&] { return !cache->Poll().empty(); }));
+  world.Signal(SIGSTOP);
+  const TimePoint begun = SteadyNow();
+  for (const char* salt : {"", "a content that the daemon has not registered"}) {
+    const JobId job = store(2, salt);
+    ASSERT_TRUE(Eventually([&] { return cache->stats().stores_waiting == 0; }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the daemon is asked, or will be
+    cache->Cancel(job);
+  }
+  (void)store(3, "");
+  ASSERT_TRUE(Eventually([&] { return cache->stats().stores_waiting == 0; }));
+  cache.reset();
+  EXPECT_LT(SteadyNow() - begun, std::chrono::seconds(20)) << "the deadline was 60 s";
+  world.Signal(SIGCONT);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, HangingDaemon,
+                         ::testing::Values(WriteMode::kMapped, WriteMode::kStaged,
+                                           WriteMode::kStream));
 
 INSTANTIATE_TEST_SUITE_P(
     Daemon, EngineCacheContract,

@@ -10,6 +10,9 @@ from kvlarder.vllm import names
 
 DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "f16", "torch.float32": "f32"}
 SPECULATION_WITHOUT_KV = ("ngram", "ngram_gpu", "suffix")
+# Load formats that read the weights from the files of --model.
+FROM_MODEL_FILES = ("auto", "hf", "safetensors", "fastsafetensors", "instanttensor", "pt", "npcache", "mistral")
+MODEL_NAME_BYTES_MAX = 256  # of a ContentSpec
 
 
 class Refused(ValueError):
@@ -20,7 +23,6 @@ class Refused(ValueError):
 class EngineFacts:
     block_tokens: int
     blocks: int  # of the engine's own cache
-    layers: int
     dtype: str
     ranks: int  # worker processes
     shards: int  # distinct parts of the KV; fewer than ranks if heads are replicated
@@ -71,8 +73,14 @@ def _weights(config, vllm_config):
     model = vllm_config.model_config
     if config.revision:
         return config.revision
-    if str(getattr(vllm_config.load_config.load_format, "value", vllm_config.load_config.load_format)) == "dummy":
+    load_format = str(getattr(vllm_config.load_config.load_format, "value", vllm_config.load_config.load_format))
+    if load_format == "dummy":
         return f"dummy:{vllm_config.instance_id}"  # vLLM starts with random weights, and its caller may replace them
+    if load_format not in FROM_MODEL_FILES:
+        refuse(
+            f"--load-format {load_format} may take weights from elsewhere than the files of --model",
+            "set the option 'revision' to a name for them",
+        )
     try:
         return weights.identity_of(model.model, model.revision, config.weights_hash == "full")
     except (OSError, ValueError) as error:
@@ -106,6 +114,8 @@ def facts_of(vllm_config, kv_cache_config, config):
     ranks = parallel.tensor_parallel_size
     shards = min(ranks, model.get_total_num_kv_heads())
     name = config.model or weights.model_name(model.model)
+    if len(name.encode()) > MODEL_NAME_BYTES_MAX:
+        refuse(f"its name has more than {MODEL_NAME_BYTES_MAX} bytes", "set the option 'model' to a shorter one")
     dtype = DTYPES[str(spec.dtype)]
     rank = getattr(parallel, "data_parallel_rank", 0)
     derived = weights.tagged_hash(
@@ -114,7 +124,6 @@ def facts_of(vllm_config, kv_cache_config, config):
     return EngineFacts(
         block_tokens=cache.block_size,
         blocks=kv_cache_config.num_blocks,
-        layers=len(group.layer_names),
         dtype=dtype,
         ranks=ranks,
         shards=shards,

@@ -6,7 +6,9 @@ Thread-safety: ContentNames is for one thread; the rest are pure functions.
 """
 
 import concurrent.futures
+import dataclasses
 import hashlib
+import json
 import os
 import pathlib
 
@@ -21,13 +23,21 @@ def revision(weights, model_config):
     config = config_hash(model_config.hf_config)
     # Dynamic scaling of positions depends on the longest context that the engine was started with.
     dynamic = any(word in str(model_config.hf_config.to_dict()).lower() for word in ("dynamic", "longrope"))
+    more = [(option, getattr(model_config, option, None)) for option in ("quantization_config", "model_class_overrides")]
     return "r2:" + tagged_hash(
         ("weights", weights),
         ("config", config),
         ("quantization", model_config.quantization or ""),
         ("dtype", model_config.dtype),
         ("length", model_config.max_model_len if dynamic else 0),
+        *((option, _canonical(value)) for option, value in more if value),
     )
+
+
+def _canonical(value):
+    """Returns a text of an option, which is equal in every process.  What has none makes names that only this one has."""
+    plain = dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value
+    return json.dumps(plain, sort_keys=True, default=str)
 
 
 def salt(cache_salt):
@@ -53,25 +63,35 @@ class _Adapters:
 
     vLLM loads an adapter once for an id, and keeps it when its files change.  So an adapter whose files have changed
     since its id was first seen has no name, nor has one that is loaded in place of another.
+    vLLM's own cache knows an adapter by its name and path: what it computed with the first weights of a name and path it
+    also uses for later ones.  So later ones have no name until that cache was emptied (forget_replaced).
     """
 
     def __init__(self):
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="larder-lora")
         self._known = {}  # (id, name, path): (stamps of the files, name or None)
+        self._first = {}  # (name, path): the first name that it had, or None
 
     def name(self, request):
         """Returns a future of the adapter's name, or of None if it has none."""
         return self._thread.submit(self._name, request)
 
     def _name(self, request):
-        key = (request.lora_int_id, request.lora_name, str(request.lora_path))
+        place = (request.lora_name, str(request.lora_path))
+        key = (request.lora_int_id, *place)
         if request.load_inplace:
             self._known[key] = (None, None)
+            self._first[place] = None
             return None
         stamps = self._stamps(request.lora_path)
         if key not in self._known:
             self._known[key] = (stamps, self._hash(request, stamps))
-        return self._known[key][1] if self._known[key][0] == stamps else None
+        name = self._known[key][1] if self._known[key][0] == stamps else None
+        return name if self._first.setdefault(place, name) == name else None
+
+    def forget_replaced(self):
+        """vLLM's own cache was emptied."""
+        self._thread.submit(self._first.clear)
 
     @staticmethod
     def _files(path):
@@ -111,6 +131,11 @@ class ContentNames:
         self._resets += 1
         self._generation = f":{self._resets}-{os.urandom(8).hex()}"
         self._contents.clear()
+
+    def emptied(self):
+        """vLLM's own cache was emptied."""
+        if self._adapters is not None:
+            self._adapters.forget_replaced()
 
     def name_adapter(self, lora_request):
         """Returns a future of the name of a request's adapter, or of None if it has none."""

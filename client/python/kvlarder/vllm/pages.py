@@ -1,6 +1,6 @@
 """Where vLLM's KV lies in memory, from the tensors that it registers.
 
-Works on anything with shape, stride(), data_ptr(), element_size(), is_contiguous() and dtype; needs no torch.
+Works on anything with shape, stride(), data_ptr(), element_size(), is_contiguous(), dtype and device; needs no torch.
 """
 
 import dataclasses
@@ -34,6 +34,9 @@ def describe(kv_caches, facts, backend, version, isa):
         tensor = kv_caches[name]
         if not hasattr(tensor, "data_ptr"):
             refuse(f"the KV of layer {name} is not one tensor", "only full attention is served")
+        device = getattr(tensor, "device", None)
+        if device is not None and getattr(device, "type", device) != "cpu":
+            refuse(f"its KV is on the device {device}", "only engines on CPUs are served yet; start it without Larder")
         tensors.setdefault(tensor.data_ptr(), (name, tensor))  # layers that share KV count once
     first = next(iter(tensors.values()))[1]
     for name, tensor in tensors.values():

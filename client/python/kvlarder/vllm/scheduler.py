@@ -216,6 +216,7 @@ class SchedulerSide:
         now = self._clock()
         self._prefill.step(sum(tokens for _, tokens in scheduled.values() if tokens > 1), now)
         self._say_state()
+        self._keep_promises()
         if self._config.store and not self._state and not self._mixed:
             for request_id, (done, tokens) in scheduled.items():
                 request = self._requests.get(request_id)
@@ -278,6 +279,7 @@ class SchedulerSide:
 
     def emptied(self):
         """vLLM's own cache was emptied."""
+        self._contents.emptied()
         if self._mixed:
             self._mixed = False
             self._log.info("vLLM's own cache is empty: blocks are stored in Larder again")
@@ -365,6 +367,12 @@ class SchedulerSide:
         self._extend(request, vllm.num_tokens // self._block)
         return True
 
+    def _keep_promises(self):
+        """Extends the promises of loads under way, which vLLM does not ask for again."""
+        for job in self._jobs.values():
+            if job.load:
+                self._cache.poll_lookup(job.request.lookup)
+
     def _ask(self, request):
         """Begins the lookup of a request.  Returns False if that is not possible yet."""
         if not self._name(request):
@@ -443,7 +451,7 @@ class SchedulerSide:
             if self._config.heal and request.found_blocks is not None:
                 request.saved = min(request.saved, request.found_blocks)
         known = vllm.num_tokens if self._config.store_decode else vllm.num_prompt_tokens
-        last = min(done + tokens, known) // self._block
+        last = min(done + tokens, known, kvlarder.LOOKUP_TOKENS_MAX) // self._block
         if last <= request.saved:
             return
         room = max(0, max(1, int(self._config.store_pin_fraction * self._facts.blocks)) - self._pinned)

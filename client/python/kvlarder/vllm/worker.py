@@ -11,7 +11,9 @@ import os
 import kvlarder
 from kvlarder.vllm import metadata
 
-OK, DUPLICATE = kvlarder.BlockStatus.OK.value, kvlarder.BlockStatus.DUPLICATE.value
+OK, DUPLICATE, CANCELLED = (
+    kvlarder.BlockStatus[name].value for name in ("OK", "DUPLICATE", "CANCELLED")
+)
 CAUSES = {"DEADLINE_EXCEEDED": "loads_late", "UNAVAILABLE": "loads_unserved"}
 
 
@@ -161,7 +163,8 @@ class WorkerSide:
         moved = result.status.count(OK) * self._pages.block_bytes
         self._collector.add("bytes_loaded" if result.load else "bytes_stored", moved)
         if result.load and good < len(result.status):
-            self._collector.add(CAUSES.get(result.cause, "loads_failed_otherwise"))
+            cancelled = not result.cause and good + result.status.count(CANCELLED) == len(result.status)
+            self._collector.add("loads_cancelled" if cancelled else CAUSES.get(result.cause, "loads_failed_otherwise"))
 
     def _say_state(self):
         state = self._cache.state
