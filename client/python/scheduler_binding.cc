@@ -177,30 +177,27 @@ void BindRequests(nb::module_& module) {
       "begins that would end after deadline_s.  depths has a depth per chunk, none larger than the "
       "one before; if it is empty, the scheduler chooses.  cut_tokens: where part of a chunk is "
       "loaded, a step may also begin and end within the chunk, at multiples of this; a budget "
-      "below it may compute nothing; 0 means that steps are whole chunks.")
+      "below it may compute nothing; 0 means that steps are whole chunks.  "
+      "have_tokens: tokens that the engine has already, from the beginning; whole cuts.")
       .def(
           "__init__",
           [](RequestSpec* self, RequestId id, uint32_t tokens, uint32_t block_tokens,
              uint32_t chunk_tokens, std::vector<StageSpec> stages, uint32_t suffix_tokens,
-             double deadline_s, std::vector<uint16_t> depths, uint32_t cut_tokens) {
-            new (self) RequestSpec{id,
-                                   tokens,
-                                   block_tokens,
-                                   chunk_tokens,
-                                   cut_tokens,
-                                   suffix_tokens,
-                                   deadline_s,
-                                   std::move(stages),
-                                   std::move(depths)};
+             double deadline_s, std::vector<uint16_t> depths, uint32_t cut_tokens,
+             uint32_t have_tokens) {
+            new (self) RequestSpec{
+                id,          tokens,        block_tokens, chunk_tokens,      cut_tokens,
+                have_tokens, suffix_tokens, deadline_s,   std::move(stages), std::move(depths)};
           },
           nb::kw_only(), "id"_a, "tokens"_a, "block_tokens"_a, "chunk_tokens"_a, "stages"_a,
           "suffix_tokens"_a = 0, "deadline_s"_a = kNoDeadline, "depths"_a = std::vector<uint16_t>(),
-          "cut_tokens"_a = 0)
+          "cut_tokens"_a = 0, "have_tokens"_a = 0)
       .def_ro("id", &RequestSpec::id)
       .def_ro("tokens", &RequestSpec::tokens)
       .def_ro("block_tokens", &RequestSpec::block_tokens)
       .def_ro("chunk_tokens", &RequestSpec::chunk_tokens)
       .def_ro("cut_tokens", &RequestSpec::cut_tokens)
+      .def_ro("have_tokens", &RequestSpec::have_tokens)
       .def_ro("suffix_tokens", &RequestSpec::suffix_tokens)
       .def_ro("stages", &RequestSpec::stages)
       .def_ro("depths", &RequestSpec::depths);

@@ -311,6 +311,22 @@ void Scheduler::OnComputed(StepId id, double now_s, std::optional<double> took_s
   Settle(*request, now_s);
 }
 
+void Scheduler::OnAbandoned(StepId id, double now_s) {
+  const auto at = std::ranges::find(steps_, id, &ComputeStep::id);
+  if (at == steps_.end()) return;  // the scheduler has abandoned it, too, or its request has ended
+  const ComputeStep step = *at;
+  steps_.erase(at);
+  RequestState* request = Find(step.request);
+  LARDER_CHECK(request != nullptr);
+  if (step.kind == StepKind::kSuffix) {
+    request->suffix_running = false;
+  } else {
+    request->stages[step.stage].Abandoned();
+  }
+  Note(DecisionKind::kAbandonStep, step, now_s, 0);
+  Settle(*request, now_s);
+}
+
 Landing Scheduler::OnLoaded(LoadId id, double now_s) {
   for (ChannelQueue& queue : queues_.all()) {
     const auto taken = queue.Take(id, now_s);

@@ -31,6 +31,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -92,6 +93,12 @@ class Scheduler {
   // Reports that a step is computed.  `took_s` is how long it took; if it is nullopt, that is the
   // time since the scheduler returned the step.  0: the costs learn nothing from the step.
   void OnComputed(StepId step, double now_s, std::optional<double> took_s = std::nullopt);
+  // Reports that the engine does not compute a step, and has computed nothing of it.
+  void OnAbandoned(StepId step, double now_s);
+  // Learns from a step whose ranges were reported by OnComputed with `took_s` 0.
+  void ObserveStep(std::span<const TokenRange> ranges, uint32_t decode_tokens, double took_s) {
+    costs_.ObserveStep(ranges, decode_tokens, took_s);
+  }
   // Appends loads for the channel to `loads` until the appended ones have at least `bytes` bytes in
   // all, or until no further load would help.
   void NextLoads(ChannelId channel, double bytes, double now_s, std::vector<Load>* loads);

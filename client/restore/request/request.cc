@@ -48,6 +48,10 @@ absl::Status CheckGrid(const RequestSpec& spec) {
   const auto [small, large] = std::minmax(spec.block_tokens, spec.chunk_tokens);
   if (large % small != 0)
     return Wrong("one of chunk_tokens and block_tokens must be a multiple of the other");
+  if (spec.have_tokens > 0 && (spec.cut_tokens == 0 || spec.have_tokens % spec.cut_tokens != 0 ||
+                               spec.have_tokens >= spec.tokens)) {
+    return Wrong("have_tokens must be a multiple of cut_tokens and less than tokens");
+  }
   if (spec.cut_tokens == 0) return absl::OkStatus();
   if (spec.cut_tokens % spec.block_tokens != 0 || spec.chunk_tokens % spec.cut_tokens != 0)
     return Wrong("cut_tokens must be a multiple of block_tokens and divide chunk_tokens");

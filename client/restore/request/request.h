@@ -46,6 +46,8 @@ struct RequestSpec {
   // return no step.  0: steps are whole chunks, unless the budget is smaller.
   // Only for engines that do not split layers, with one stage and without `depths`.
   uint32_t cut_tokens = 0;
+  // The engine has these tokens of the prefix already, from the beginning: whole cuts.
+  uint32_t have_tokens = 0;
   uint32_t suffix_tokens = 0;  // to prefill behind the prefix; see overlaps_suffix
   // From this time on, Scheduler::OnTime treats loads of the request as failed.  A load of KV that
   // is predicted to end later is not begun, unless it is a hedge.

@@ -24,6 +24,8 @@ StageClaims::StageClaims(const RequestSpec& request, const StageSpec& stage)
       asked_(size_t{shape_.blocks} * ranks_.size()),
       landed_(asked_.size()),
       failures_(shape_.blocks) {
+  std::fill_n(computed_.begin(), shape_.have_blocks, shape_.layers);
+  Advance();
   if (!boundary_copy_.channel_of_block.empty())
     boundary_.resize(shape_.chunks, Boundary::kNotAsked);
   MakeLanes();
@@ -34,7 +36,7 @@ void StageClaims::MakeLanes() {
   const uint32_t blocks = shape_.blocks;
   for (uint16_t rank = 0; rank < ranks_.size(); ++rank) {
     const size_t first = lanes_.size();
-    for (uint32_t b = 0; b < blocks; ++b) {
+    for (uint32_t b = shape_.have_blocks; b < blocks; ++b) {
       const ChannelId channel = ranks_[rank].channel_of_block[b];
       if (channel == ChannelId::kNowhere) continue;
       size_t at = first;
@@ -50,9 +52,10 @@ void StageClaims::MakeLanes() {
 
 void StageClaims::MakeRegions() {
   const uint32_t blocks = shape_.blocks;
-  if (blocks == 0) return;  // the request has only a suffix
-  regions_.push_back({0, blocks, std::vector<int64_t>(lanes_.size(), int64_t{blocks} - 1)});
-  for (uint32_t b = 0; b < blocks; ++b) {
+  if (shape_.have_blocks == blocks) return;  // nothing is to be restored
+  regions_.push_back(
+      {shape_.have_blocks, blocks, std::vector<int64_t>(lanes_.size(), int64_t{blocks} - 1)});
+  for (uint32_t b = shape_.have_blocks; b < blocks; ++b) {
     const auto lacks = [&](const Copy& copy) {
       return copy.channel_of_block[b] == ChannelId::kNowhere;
     };

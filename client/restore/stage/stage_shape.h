@@ -20,6 +20,7 @@ struct StageShape {
         cut_tokens(request.cut_tokens),
         blocks(request.tokens / request.block_tokens),
         chunk_blocks(std::max(request.chunk_tokens / request.block_tokens, 1u)),
+        have_blocks(request.have_tokens / request.block_tokens),
         chunks((blocks + chunk_blocks - 1) / chunk_blocks),
         layers(stage.layers.count()),
         first_layer(stage.layers.begin) {}
@@ -56,6 +57,7 @@ struct StageShape {
   uint32_t cut_tokens;
   uint32_t blocks;
   uint32_t chunk_blocks;
+  uint32_t have_blocks;  // the engine has them already
   uint32_t chunks;
   uint16_t layers;
   uint16_t first_layer;  // within the model

@@ -48,6 +48,8 @@ void Ledger::Add(const RequestSpec& spec) {
     const std::vector<bool> ranks(stage.ranks.size());
     const Cell cell{false, false, ranks, ranks};
     book.cells.push_back(std::vector(blocks, std::vector<Cell>(stage.layers.count(), cell)));
+    for (uint32_t b = 0; b < spec.have_tokens / spec.block_tokens; ++b)
+      for (Cell& had : book.cells.back()[b]) had.computed = true;
     book.boundary.emplace_back(blocks, stage.boundary.channel_of_block.empty());
     book.activations.emplace_back(blocks);
     book.through.emplace_back(blocks);
@@ -204,6 +206,12 @@ void Ledger::Check(const Load& load) {
 
 void Ledger::End(const ComputeStep& step) {
   Book& book = books_.at(step.request.value);
+  if (Real(0, 1) < options_.refuses) {
+    for (auto& block : book.cells[step.stage]) {
+      for (Cell& cell : block) cell.computing = false;
+    }
+    return scheduler_.OnAbandoned(step.id, now_s_);
+  }
   if (step.kind == StepKind::kRestore) {
     const uint32_t chunk = step.tokens.begin / ChunkTokens(book);
     const uint32_t end = std::min((chunk + 1) * ChunkTokens(book), book.spec.tokens);

@@ -18,6 +18,7 @@ namespace larder::testing {
 struct LedgerOptions {
   SchedulerOptions scheduler = {};
   double fails = 0, gone = 0, stalls = 0;  // shares of the loads
+  double refuses = 0;                      // share of the steps that the engine does not compute
   uint32_t budget = 1 << 30;               // maximum tokens of a step
   size_t in_flight = 3;                    // loads of a channel
 };

@@ -41,6 +41,7 @@ struct Shape {
   uint32_t block_tokens = 128, chunk_tokens = 256;
   bool depths = false;
   uint32_t cut_tokens = 0;
+  bool have = false;  // the engine has some blocks already
 };
 
 RequestSpec DrawSpec(Draw& random, uint64_t id, const Shape& shape) {
@@ -48,6 +49,8 @@ RequestSpec DrawSpec(Draw& random, uint64_t id, const Shape& shape) {
   const uint32_t blocks = plain ? 0 : 1 + random() % 24;
   RequestSpec spec = Spec(id, blocks, shape.block_tokens, shape.chunk_tokens);
   spec.cut_tokens = shape.cut_tokens;
+  if (shape.have && blocks > 0)
+    spec.have_tokens = random() % spec.tokens / shape.cut_tokens * shape.cut_tokens;
   if (plain || (shape.stages == 1 && random() % 2 == 0)) spec.suffix_tokens = 1 + random() % 500;
   spec.stages.clear();
   for (uint16_t s = 0; s < shape.stages; ++s) {
@@ -94,6 +97,7 @@ LedgerOptions DrawOptions(Draw& random, const Shape& shape) {
   options.scheduler.trace_capacity = random() % 2 * 100;
   options.in_flight = 1 + random() % 4;
   if (random() % 3 == 0) options.budget = 200;
+  if (random() % 3 == 0) options.refuses = 0.2;
   if (random() % 2 == 0) {
     options.fails = 0.1;
     options.gone = 0.05;
@@ -126,6 +130,8 @@ constexpr Shape kShapes[] = {
      .holes = 0.05,
      .block_tokens = 32,
      .cut_tokens = 64},
+    {.block_tokens = 32, .cut_tokens = 32, .have = true},
+    {.ranks = 2, .channels = 2, .holes = 0.1, .block_tokens = 32, .cut_tokens = 64, .have = true},
     {.layers = true, .depths = true},
     {.layers = true, .abandons = true, .channels = 2, .holes = 0.1, .depths = true},
 };
