@@ -156,11 +156,11 @@ class Doctor:
 
     def gpu(self):
         if not os.path.exists("/dev/nvidiactl"):
-            self.note("GPU", "none; the connector of vLLM was tested on CPUs only")
+            self.note("GPU", "none, and none is needed: the connector of vLLM serves engines on CPUs")
             return
         driver = pathlib.Path("/proc/driver/nvidia/version")
         text = driver.read_text().splitlines()[0] if driver.exists() else "the driver does not say its version"
-        self.note("GPU", text)
+        self.note("GPU", f"{text}; the connector of vLLM serves engines on CPUs only")
 
 
 def main():
