@@ -26,8 +26,8 @@ class ClaimLoader {
   using Carry = std::function<TimePoint(ByteCount bytes, TimePoint now)>;
   struct Options {
     uint32_t threads = 1;
-    size_t at_once = 16;    // blocks that a thread loads in one call
-    ByteCount block_bytes;  // for `carry`
+    size_t at_once = 16;         // blocks that a thread loads in one call
+    ByteCount block_bytes = {};  // for `carry`
     Carry carry = {};
   };
   struct Stats {  // blocks

@@ -58,8 +58,8 @@ class RestoreDriver {
     uint16_t ranks = 1;
     std::vector<ClaimBoard*> boards = {};  // one for each channel
     uint32_t block_tokens = 0;
-    uint32_t chunk_tokens = 0;  // of the engine's steps; whole blocks
-    ByteCount block_bytes;      // of one rank
+    uint32_t chunk_tokens = 0;   // of the engine's steps; whole blocks
+    ByteCount block_bytes = {};  // of one rank
     // A channel has loads of about this many seconds under way, but at least two blocks.
     double under_way_s = 0.02;
     double patience = 4;  // as in SchedulerOptions
