@@ -178,7 +178,7 @@ void BindRequests(nb::module_& module) {
       "one before; if it is empty, the scheduler chooses.  cut_tokens: where part of a chunk is "
       "loaded, a step may also begin and end within the chunk, at multiples of this; a budget "
       "below it may compute nothing; 0 means that steps are whole chunks.  "
-      "have_tokens: tokens that the engine has already, from the beginning; whole cuts.")
+      "have_tokens: tokens that the engine has already, from the beginning; whole blocks.")
       .def(
           "__init__",
           [](RequestSpec* self, RequestId id, uint32_t tokens, uint32_t block_tokens,

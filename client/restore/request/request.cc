@@ -48,9 +48,11 @@ absl::Status CheckGrid(const RequestSpec& spec) {
   const auto [small, large] = std::minmax(spec.block_tokens, spec.chunk_tokens);
   if (large % small != 0)
     return Wrong("one of chunk_tokens and block_tokens must be a multiple of the other");
-  if (spec.have_tokens > 0 && (spec.cut_tokens == 0 || spec.have_tokens % spec.cut_tokens != 0 ||
-                               spec.have_tokens >= spec.tokens)) {
-    return Wrong("have_tokens must be a multiple of cut_tokens and less than tokens");
+  if (spec.have_tokens > 0 &&
+      (spec.cut_tokens != spec.block_tokens || spec.have_tokens % spec.block_tokens != 0 ||
+       spec.have_tokens >= spec.tokens)) {
+    return Wrong(
+        "have_tokens must be whole blocks and less than tokens, and needs cut_tokens of one block");
   }
   if (spec.cut_tokens == 0) return absl::OkStatus();
   if (spec.cut_tokens % spec.block_tokens != 0 || spec.chunk_tokens % spec.cut_tokens != 0)

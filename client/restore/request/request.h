@@ -46,7 +46,8 @@ struct RequestSpec {
   // return no step.  0: steps are whole chunks, unless the budget is smaller.
   // Only for engines that do not split layers, with one stage and without `depths`.
   uint32_t cut_tokens = 0;
-  // The engine has these tokens of the prefix already, from the beginning: whole cuts.
+  // The engine has these tokens of the prefix already, from the beginning: whole
+  // blocks, and only if a cut is one block.
   uint32_t have_tokens = 0;
   uint32_t suffix_tokens = 0;  // to prefill behind the prefix; see overlaps_suffix
   // From this time on, Scheduler::OnTime treats loads of the request as failed.  A load of KV that

@@ -131,7 +131,7 @@ constexpr Shape kShapes[] = {
      .block_tokens = 32,
      .cut_tokens = 64},
     {.block_tokens = 32, .cut_tokens = 32, .have = true},
-    {.ranks = 2, .channels = 2, .holes = 0.1, .block_tokens = 32, .cut_tokens = 64, .have = true},
+    {.ranks = 2, .channels = 2, .holes = 0.1, .block_tokens = 32, .cut_tokens = 32, .have = true},
     {.layers = true, .depths = true},
     {.layers = true, .abandons = true, .channels = 2, .holes = 0.1, .depths = true},
 };
