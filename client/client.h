@@ -101,7 +101,7 @@ struct SessionOptions {
   // Called for directives: requests to pin, unpin, drop or compress blocks that this session has in
   // device memory (ReportDevice).  `variant` in a directive with keys is the index of their
   // VariantHandle.  The function returns a status for each key, as DirectiveDone in engine.proto
-  // defines them; without keys none if it was done, or one.  It should return in a few seconds:
+  // defines them; without keys, none if it did it, otherwise one.  It should return within seconds:
   // the daemon waits about 5 s.  It reports blocks that it drops as removed (ReportDevice) before
   // it returns.  It runs on a thread of the session, one call at a time, and must not end the
   // session.  It is not called for the directive to drain, which draining() reports.

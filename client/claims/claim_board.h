@@ -15,13 +15,13 @@
 // Invariants: a claim is placed, then withdrawn or being written, then ended.  Both ways out of
 // "placed" are one compare-and-exchange, so that after a Withdraw that returned true the worker
 // never writes the page, and after a BeginWrite that returned true Withdraw returns false.
-// Ownership: borrows kBytes bytes of memory, aligned to 64, all 0 before the first use, and used by
-// one ClaimBoard on each side.
+// Ownership: borrows kBytes bytes of memory, aligned to 64, all 0 before the first use.  Each side
+// makes one ClaimBoard over it.
 // Thread-safety: the scheduler's methods from one thread at a time, the worker's from any thread;
 // in one process only, each side.
 // Limits: kClaimsMax claims that are not over.  After a worker has died, its claims do not end.
-// Memory that somebody else has changed: broken() becomes true, no claim is taken or ends, and
-// Place returns nullopt; nothing outside the memory is touched.
+// If another process has overwritten the memory, broken() becomes true: from then on the board
+// takes and ends no claim, and Place returns nullopt.  It touches nothing outside the memory.
 #pragma once
 
 #include <atomic>

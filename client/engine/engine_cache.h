@@ -114,9 +114,9 @@ class EngineCache {
   [[nodiscard]] JobId BeginLookup(std::span<const Digest> steps, TokenCount first_token)
       LARDER_EXCLUDES(mu_);
   // Returns the answer, or nullopt if there is none yet; after lookup_patience, a miss.  What was
-  // found is kept until EndLookup, if this is called more often than every half
-  // of the store's promise_life; if the store cannot keep it, the lookup has no answer yet again.
-  // An unknown id is a miss.
+  // found is kept until EndLookup, if the caller polls more often than every half of the store's
+  // promise_life; if the store cannot keep it, the lookup has no answer yet again.  An unknown id
+  // is a miss.
   [[nodiscard]] std::optional<Found> PollLookup(JobId lookup) LARDER_EXCLUDES(mu_);
   // Returns where the found blocks are, from block 0 on; nothing unless PollLookup returned a hit.
   [[nodiscard]] std::vector<Tier> TiersOf(JobId lookup) LARDER_EXCLUDES(mu_);
