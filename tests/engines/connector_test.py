@@ -16,6 +16,7 @@ import threading
 import time
 import types
 import unittest
+from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "python"))
 
@@ -520,6 +521,45 @@ class Questions(unittest.TestCase):
         self.assertEqual(self.engine.side.open, before)
         self.engine.side.finished(request)
         self.assertEqual(self.engine.side.open[3], 0)
+
+    def test_what_is_never_found_is_not_stored(self):
+        """A lookup sees the beginning of a request, up to a limit of tokens."""
+        client = kvlarder.connect(self.daemon.socket_dir)
+
+        def stored():
+            return client.clear(kvlarder.SelectionScope.ALL, dry_run=True, tiers=[kvlarder.Tier.HOST]).host.blocks
+
+        before = stored()
+        with mock.patch.object(kvlarder, "LOOKUP_TOKENS_MAX", 3 * BLOCK):
+            self.engine.add(Request("long", [90_000 + i for i in range(8 * BLOCK)], 1))
+            while self.engine.busy:
+                self.engine.step()
+        self.assertEqual(stored() - before, 3)
+
+    def test_the_promise_of_a_load_under_way_is_extended(self):
+        """vLLM does not ask for a request that loads; only polling its lookup extends the promise."""
+        side, polled = self.engine.side, []
+
+        class Watched:
+            def __init__(self, cache):
+                self._cache = cache
+
+            def __getattr__(self, name):
+                return getattr(self._cache, name)
+
+            def poll_lookup(self, lookup):
+                polled.append(lookup)
+                return self._cache.poll_lookup(lookup)
+
+        request = self.engine.add(Request("slow", self.prompt(5), 1))
+        side._cache = Watched(side._cache)
+        while request.status != "loading":
+            self.engine.step()
+        polled.clear()
+        side.build_step({}, set(), None)  # a load is under way until its report comes with a step
+        self.assertEqual(len(polled), 1)
+        while self.engine.busy:
+            self.engine.step()
 
     def test_other_contents_never_hit(self):
         """Salts, adapters, generations, tenants, another packing, dtype or block size."""
