@@ -60,7 +60,8 @@ struct PayloadLayout {
   RowOrder order = RowOrder::kTokenHead;
   SegmentTable table;  // identity segments; each layer lies in one segment
 
-  // The payload of a block that is one page of PagedLayout::Opaque.
+  // Returns the layout of payloads that each hold one page of `engine`, byte by byte as it lies
+  // there.  REQUIRES: PagedLayout::Opaque returned `engine`.
   [[nodiscard]] static PayloadLayout Opaque(const PagedLayout& engine);
 
   [[nodiscard]] absl::Status Validate(const PagedLayout& engine) const;

@@ -15,7 +15,9 @@ namespace {
 constexpr uint16_t kStage = 0;
 constexpr size_t kTiers = 2;  // HOST and DISK
 constexpr double kBlocksAtOnce = 256;
-// How long a worker may fetch a block: longer than the scheduler waits for it, as a rule.
+// A worker gives up fetching a block when the scheduler would call the load late, but not before
+// kFetchLeast_s and not after kFetchMost_s: a worker that fetches is cheap, and claims can be
+// withdrawn meanwhile.
 constexpr double kFetchLeast_s = 2, kFetchMost_s = 600;
 
 SchedulerOptions OptionsOf(const RestoreDriver::Options& options) {

@@ -47,16 +47,16 @@ namespace larder {
 
 class RestoreDriver {
  public:
-  // How often the boards are looked at while a restore is under way.
+  // While a restore is under way, the driver's thread looks at the boards this often.
   static constexpr std::chrono::microseconds kLookEvery{500};
   static constexpr std::chrono::seconds kDeadAfter{2};
 
   struct Options {
-    // Of the engine; its channels are those of rank 0 in the order of Tier, then those of rank 1,
-    // and so on.
+    // What computing and loading cost.  The first channel is HOST of rank 0, the second DISK of
+    // rank 0, the third HOST of rank 1, and so on.
     Profile profile = {};
     uint16_t ranks = 1;
-    std::vector<ClaimBoard*> boards = {};  // one for each channel
+    std::vector<ClaimBoard*> boards = {};  // one for each channel of the profile, in its order
     uint32_t block_tokens = 0;
     uint32_t chunk_tokens = 0;   // of the engine's steps; whole blocks
     ByteCount block_bytes = {};  // of one rank
