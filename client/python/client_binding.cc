@@ -30,11 +30,23 @@ WriteMode WriteModeOf(const std::string& mode) {
   Raise(absl::InvalidArgumentError("write_mode must be 'mapped', 'staged' or 'stream'"));
 }
 
+DeviceWish DeviceWishOf(const std::string& device) {
+  for (const DeviceWish one : {DeviceWish::kHost, DeviceWish::kCuda, DeviceWish::kAuto})
+    if (device == ToString(one)) return one;
+  Raise(absl::InvalidArgumentError("device must be 'host', 'cuda' or 'auto'"));
+}
+
 std::unique_ptr<PySession> Attach(const std::shared_ptr<Client>& self, const std::string& engine_id,
                                   uint32_t rank, uint32_t copy_threads, const std::string& role,
                                   const std::string& write_mode, uint64_t staging_bytes,
-                                  bool accept_encoded, bool directives) {
-  absl::StatusOr<OpenedDevice> opened = OpenDevice(DeviceWish::kHost);
+                                  bool accept_encoded, bool directives, const std::string& device,
+                                  uint32_t device_number) {
+  const DeviceWish wish = DeviceWishOf(device);
+  absl::StatusOr<OpenedDevice> opened = absl::UnknownError("");
+  {
+    const WithoutGil released;
+    opened = OpenDevice(wish, device_number);
+  }
   OrRaise(opened.status());
   auto inbox = directives ? std::make_shared<DirectiveInbox>() : nullptr;
   SessionOptions options{.engine_id = engine_id,
@@ -65,14 +77,19 @@ void BindClient(nb::module_& module) {
   nb::class_<Client> cls(module, "Client",
                          "A connection to the daemon of this node.  Any thread may call it; its "
                          "sessions keep it alive.");
-  cls.def("attach", &Attach, "engine_id"_a, "rank"_a = 0, "copy_threads"_a = 1, nb::kw_only(),
-          "role"_a = "both", "write_mode"_a = "mapped", "staging_bytes"_a = MiB(64).value(),
-          "accept_encoded"_a = false, "directives"_a = false,
-          "Returns a new session.  role: 'scheduler', 'worker' or 'both'.  write_mode: 'mapped', "
-          "'staged' or 'stream', a wish (Session.write_mode).  staging_bytes: of the segment of a "
-          "session that does not map the pool.  accept_encoded: this process decodes blocks that "
-          "are encoded in HOST; otherwise the daemon does.  directives: the engine takes them "
-          "(Session.take_directive).  Raises RuntimeError if there are too many sessions.");
+  cls.def(
+      "attach", &Attach, "engine_id"_a, "rank"_a = 0, "copy_threads"_a = 1, nb::kw_only(),
+      "role"_a = "both", "write_mode"_a = "mapped", "staging_bytes"_a = MiB(64).value(),
+      "accept_encoded"_a = false, "directives"_a = false, "device"_a = "host",
+      "device_number"_a = 0,
+      "Returns a new session.  role: 'scheduler', 'worker' or 'both'.  write_mode: 'mapped', "
+      "'staged' or 'stream', a wish (Session.write_mode).  staging_bytes: of the segment of a "
+      "session that does not map the pool.  accept_encoded: this process decodes blocks that "
+      "are encoded in HOST; otherwise the daemon does.  directives: the engine takes them "
+      "(Session.take_directive).  device: where the pages of get_pages, put_pages and Restorer "
+      "are: 'host', 'cuda' (the GPU with device_number), or 'auto', which is the GPU if there "
+      "is one that works (Session.device).  Raises RuntimeError if there are too many sessions, "
+      "ConnectionError if there is no such GPU.");
   BindCacheCalls(cls);
   module.def("connect", &Connect, "socket_dir"_a = "", "tenant"_a = "",
              "connect_deadline_s"_a = 5.0,

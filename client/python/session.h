@@ -51,7 +51,7 @@ struct SessionParts {
 
   const pid_t process = getpid();
   std::shared_ptr<Client> client;
-  std::unique_ptr<Device> device;         // the memory of the host
+  std::unique_ptr<Device> device;         // that has the engine's pages
   std::shared_ptr<DirectiveInbox> inbox;  // null: the session takes no directives
   std::unique_ptr<Session> session;
   // Caches of pages that no call uses now: making one costs as much as moving some MiB.  The GIL

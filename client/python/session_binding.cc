@@ -121,7 +121,9 @@ class LentCache {
   LentCache& operator=(const LentCache&) = delete;
   ~LentCache() {
     if (cache_ == nullptr || !good_) return;
-    if (parts_.idle.size() >= kIdleMax) parts_.idle.erase(parts_.idle.begin());
+    const bool host = parts_.device->info().kind == DeviceKind::kHost;
+    if (parts_.idle.size() >= (host ? kIdleMax : kIdleMaxOnGpu))
+      parts_.idle.erase(parts_.idle.begin());
     parts_.idle.push_back({variant_.index, pages_, std::move(cache_)});
   }
   // Makes the cache if there was none.  The GIL need not be held.
@@ -136,6 +138,7 @@ class LentCache {
 
  private:
   static constexpr size_t kIdleMax = 8;
+  static constexpr size_t kIdleMaxOnGpu = 1;  // each has staging memory of the GPU
   SessionParts& parts_;
   const VariantHandle& variant_;
   const Pages& pages_;
@@ -369,14 +372,18 @@ void BindCalls(nb::class_<PySession>& cls) {
           "buffers of OK blocks are filled.  Raises BufferError or ValueError if a segment is not "
           "contiguous or not writable.  promise: the id of a promise of this engine that holds the "
           "blocks.")
-      .def("get_pages", &GetPages, "variant"_a, "pages"_a, "digests"_a, "page_numbers"_a,
-           nb::kw_only(), "promise"_a = LeaseId(), "deadline_s"_a = 10.0,
-           "Reads blocks (16 bytes each) into an engine's pages, and returns one byte, a "
-           "BlockStatus, for each.  The pages of blocks that are not OK have undefined content.")
+      .def(
+          "get_pages", &GetPages, "variant"_a, "pages"_a, "digests"_a, "page_numbers"_a,
+          nb::kw_only(), "promise"_a = LeaseId(), "deadline_s"_a = 10.0,
+          "Reads blocks (16 bytes each) into an engine's pages, and returns one byte, a "
+          "BlockStatus, for each.  The pages of blocks that are not OK have undefined content.  On "
+          "a GPU, nothing that was queued before may still use the pages, and the bytes are there "
+          "when it returns.")
       .def("put_pages", &PutPages, "variant"_a, "pages"_a, nb::kw_only(), "parent"_a, "digests"_a,
            "tokens"_a, "page_numbers"_a, "content"_a = nb::none(), "deadline_s"_a = 10.0,
            "Stores consecutive blocks of a chain from an engine's pages, and returns one byte, a "
-           "BlockStatus, for each.  The pages must not change meanwhile.")
+           "BlockStatus, for each.  The pages must not change meanwhile.  On a GPU, what computes "
+           "them must be done.")
       .def("promise", &MakePromise,
            nb::sig("def promise(self, variants: collections.abc.Sequence[VariantHandle], steps: "
                    "object, *, first_token: int = 0, life_s: float = 30.0, deadline_s: float = "
@@ -416,6 +423,16 @@ void BindFacts(nb::class_<PySession>& cls) {
       .def_prop_ro(
           "read_mode_reason", [](const PySession& self) { return self.Open()->read_mode_reason(); },
           "Why read_mode is not 'mapped'; '' if it is.")
+      .def_prop_ro(
+          "device",
+          [](const PySession& self) {
+            return std::string(ToString(self.Parts()->device->info().kind));
+          },
+          "Where this session's pages are: 'host' or 'cuda'.")
+      .def_prop_ro(
+          "device_reason",
+          [](const PySession& self) { return self.Parts()->device->info().reason; },
+          "Why device is not 'cuda' although 'auto' was asked for; '' if it is.")
       .def_prop_ro("tenant", [](const PySession& self) { return self.Open()->attached().tenant; })
       .def_prop_ro(
           "slab_bytes",

@@ -84,6 +84,15 @@ def child(request):
         while not os.path.exists(os.path.join(request["socket_dir"], "another")):
             time.sleep(0.05)
         return {"saved": store.save(cache, ids), "known": store.restore(ids)[1]}
+    if request["what"] == "slow start":
+        steps = []
+
+        def first_are_slow(*_):
+            steps.append(None)
+            time.sleep(3 * (len(steps) <= 3))
+
+        model.register_forward_pre_hook(first_are_slow)
+        return [store.prefill(ids, new(), chunk_tokens=64)[1].computed_tokens for _ in range(10)]
     begun = time.perf_counter()
     what = None
     if request["what"] == "prefill":
@@ -176,6 +185,11 @@ class Caches(unittest.TestCase):
                 self.daemon.start()
                 self.daemon.await_pool()
         self.assertEqual(alone["loaded"], 0)
+
+    def test_slow_steps_do_not_end_computing(self):
+        self.ask("save", model="tiny", tokens=500)
+        computed = self.ask("slow start", model="tiny", tokens=500, link=4 * 2 * 2 * 64 * 4 * 448)  # bytes per second: 1 s for all
+        self.assertGreater(computed[-1], 0, computed)
 
     def test_a_store_attaches_again_after_the_daemon_was_restarted(self):
         def restart():

@@ -7,7 +7,8 @@
 
 Or, where loading is slow, store.prefill(ids) in place of restore: it computes the head of the prompt while the tail is
 loaded.  Whole blocks are kept, and any prefix of what was saved can be restored, by any process of this user with a model of
-equal weights and dtype.  Caches must be DynamicCache or StaticCache with full attention, and hold one sequence.
+equal weights and dtype.  Caches must be DynamicCache or StaticCache with full attention, and hold one sequence.  The
+blocks of a cache on a GPU are moved between the pool and the GPU's memory directly.
 Thread-safety: a PrefixStore is for one thread at a time.
 """
 
@@ -24,6 +25,9 @@ DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
 LOG = logging.getLogger("kvlarder")
 BLOCKS_OF_A_SAVE = 64  # that share a deadline
 LAYERS_OF_A_RESTORE = 128  # models of more layers are not loaded while they are computed
+# What devices compute at most, about, in operations per second: a guess, which the first steps of a restore correct.
+FLOPS = {("cuda", 2): 5e14, ("cuda", 4): 1e14, ("cpu", 2): 1e12, ("cpu", 4): 5e11}  # (device, bytes of a number)
+FIXED_S = 0.005  # of a step, however few tokens it has
 STEPS_OF_A_PROMISE = 8192 * 16  # bytes of the digests that one promise takes: 131,072 tokens
 CHANNELS = {kvlarder.Tier.HOST.value: 1, kvlarder.Tier.DISK.value: 2}
 OK, DUPLICATE = kvlarder.BlockStatus.OK.value, kvlarder.BlockStatus.DUPLICATE.value
@@ -52,6 +56,8 @@ class PrefixStore:
         self._heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         self._head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._device = model.device
+        if len(set((getattr(model, "hf_device_map", None) or {"": 0}).values())) > 1:
+            raise ValueError("a model that is spread over several devices is not served: load it on one")
         name = name or weights.model_name(model.config._name_or_path) or "unnamed"
         self._content = kvlarder.ContentSpec(name, revision or _revision(model), salt=salt)
         layout = f"hf/1/{self._heads}x{self._head_dim}"
@@ -60,22 +66,51 @@ class PrefixStore:
         )
         self._engine_id = engine_id or f"hf-{weights.tagged_hash(('c', name), ('l', layout), ('b', block_tokens))[:16]}"
         self._socket_dir, self._tenant, self._link_bytes_per_s = socket_dir, tenant, link_bytes_per_s
-        # Guesses, which the first steps of a restore correct.
+        numbers = sum(parameter.numel() for parameter in model.parameters())
+        flops = FLOPS.get((self._device.type, self._dtype.itemsize), 5e11)
+        self._least = kvlarder.ComputeCost(FIXED_S, 2 * numbers / flops)
         self._profile = kvlarder.Profile(
-            model=name, layers=self._layers, compute=kvlarder.ComputeCost(0.01, 5e-4), doubt=0.3,
+            model=name, layers=self._layers, compute=self._least, doubt=0.3,
             channels=[kvlarder.ChannelCost("pool", link_bytes_per_s or 2e9), kvlarder.ChannelCost("disk", link_bytes_per_s or 1e9)],
         )  # fmt: skip
+        self._direct = False  # the session's device reads and writes the memory of the caches itself
         self._attach(5.0)
 
     def _attach(self, connect_deadline_s):
         client = kvlarder.connect(self._socket_dir, tenant=self._tenant, connect_deadline_s=connect_deadline_s)
-        session = client.attach(self._engine_id)
+        gpu = self._device.type == "cuda"
+        number = 0 if self._device.index is None else self._device.index
+        # Once a session has moved bytes of the GPU, each later one must: pages of the GPU mean nothing to the host.
+        wish = "host" if not gpu else "cuda" if self._direct else "auto"
+        session = client.attach(self._engine_id, device=wish, device_number=number)
+        self._direct = self._device.type == "cpu" or session.device == "cuda"
+        if gpu and not self._direct:
+            LOG.warning("caches on %s are copied through host memory: %s", self._device, session.device_reason)
         variant = session.register([self._content], [self._spec])[0]
-        restorer = None
-        if self._layers <= LAYERS_OF_A_RESTORE:
-            restorer = kvlarder.Restorer(session, variant, self._profile, link_bytes_per_s=self._link_bytes_per_s)
-        self._session, self._variant, self._restorer = session, variant, restorer
+        self._session, self._variant, self._restorer = session, variant, None
+        self._make_restorer()
         self._seed = session.seed(self._content)
+
+    def _make_restorer(self):
+        if self._layers <= LAYERS_OF_A_RESTORE:
+            self._restorer = kvlarder.Restorer(
+                self._session, self._variant, self._profile, link_bytes_per_s=self._link_bytes_per_s
+            )
+
+    def _learn(self, computed_tokens):
+        """Keeps what a restore has measured."""
+        self._profile = learnt = self._restorer.learnt()
+        if computed_tokens > 0:
+            return
+        # A cost that was measured too high, as in the first step on a cold GPU, would never be measured again.
+        cost, least = learnt.compute, self._least
+        self._profile = kvlarder.Profile(
+            model=learnt.model, layers=learnt.layers, channels=learnt.channels, doubt=0.3,
+            compute=kvlarder.ComputeCost(
+                max(least.fixed_s, cost.fixed_s / 2), max(least.linear_s, cost.linear_s / 2), cost.quadratic_s / 2
+            ),
+        )  # fmt: skip
+        self._make_restorer()
 
     def save(self, cache, token_ids):
         """Stores the whole blocks of a cache.  Returns how many tokens, from the beginning, are stored now: fewer than
@@ -91,9 +126,13 @@ class PrefixStore:
         blocks = length // self._block
         if blocks == 0:
             return 0
-        keys, values = [layer.keys.cpu() for layer in layers], [layer.values.cpu() for layer in layers]
+        keys, values = [layer.keys for layer in layers], [layer.values for layer in layers]
+        if not self._direct:
+            keys, values = [tensor.cpu() for tensor in keys], [tensor.cpu() for tensor in values]
         chain = self._chain(tokens[: blocks * self._block])
-        return self._block * self._served(lambda: self._put(self._pages(keys, values), chain, blocks))
+        pages = self._pages(keys, values)
+        self._synchronize()
+        return self._block * self._served(lambda: self._put(pages, chain, blocks))
 
     def _put(self, pages, chain, blocks):
         """Returns how many blocks, from the beginning, are stored now."""
@@ -130,6 +169,7 @@ class PrefixStore:
         keys, values = zip(*(self._memory(layers[i] if static else None, blocks) for i in range(self._layers)))
         chain = self._chain(tokens[: blocks * self._block])
         pages = self._pages(keys, values)
+        self._synchronize()
         status = self._served(
             lambda: self._session.get_pages(self._variant, pages, chain.digests(0, blocks), range(blocks), deadline_s=60.0)
         )
@@ -161,6 +201,7 @@ class PrefixStore:
         def compute(begin, end):
             with torch.no_grad():
                 self._model(ids[:, begin:end], past_key_values=cache, use_cache=True, logits_to_keep=1)
+            self._synchronize()
 
         chain = self._chain(tokens[: blocks * self._block])
         promise = self._promised(chain)
@@ -182,6 +223,7 @@ class PrefixStore:
                 else:
                     cache.update(k, v, i)
 
+        self._synchronize()
         with promise:
             found = promise.blocks[0]
             channels = [CHANNELS.get(tier, 0) for tier in found.tiers] if found.first_block == 0 else []
@@ -195,7 +237,7 @@ class PrefixStore:
                 chunk_tokens=chunk_tokens,
                 promise=promise.id,
             )
-        self._profile = self._restorer.learnt()
+        self._learn(what.computed_tokens)
         return cache, what
 
     def close(self):
@@ -255,13 +297,20 @@ class PrefixStore:
         return cache.layers
 
     def _memory(self, layer, blocks):
-        """Returns where keys and values of a layer are loaded to, in host memory."""
+        """Returns where keys and values of a layer are loaded to: a static layer itself, if the session writes there."""
         if layer is not None:
             self._initialize(layer)
-            if layer.keys.device.type == "cpu":
+            if self._direct:
                 return layer.keys, layer.values
         shape = (1, self._heads, blocks * self._block, self._head_dim)
-        return torch.empty(shape, dtype=self._dtype), torch.empty(shape, dtype=self._dtype)
+        device = self._device if self._direct else "cpu"
+        return tuple(torch.empty(shape, dtype=self._dtype, device=device) for _ in range(2))
+
+    def _synchronize(self):
+        """Waits until torch has done what it queued.  The session knows nothing of torch's streams, and torch may give
+        new tensors memory that queued work still uses."""
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
 
     def _initialize(self, layer):
         if not layer.is_initialized:
@@ -282,6 +331,8 @@ class PrefixStore:
         for tensor in (*keys, *values):
             if tensor.stride() != first.stride() or tensor.stride(3) != 1 or tensor.dtype != self._dtype:
                 raise ValueError(f"the layers lie in memory differently: {tensor.stride()} and {first.stride()}, {tensor.dtype}")
+            if self._direct and tensor.device != self._device:
+                raise ValueError(f"the cache has a layer on {tensor.device}, and the model is on {self._device}")
         return kvlarder.PageLayout(
             bases=[tensor.data_ptr() for pair in zip(keys, values) for tensor in pair],
             layers=self._layers,
