@@ -6,35 +6,27 @@
 #include <memory>
 #include <utility>
 
+#include "storage/clock.h"
+
 namespace larder {
 namespace {
 
 // Lets pages be written unless their claim was withdrawn.
 class ClaimedWrites final : public PageWrites {
  public:
-  ClaimedWrites(ClaimBoard& board, std::span<const ClaimBoard::Claim> claims, TimePoint here,
-                const std::stop_token& stop)
-      : board_(board), claims_(claims), here_(here), stop_(stop) {}
-  // The bytes of an emulated link have not arrived before `here`, so until then a claim can be
-  // withdrawn.
-  [[nodiscard]] bool Begin(size_t block) override {
-    while (SteadyNow() < here_ && !stop_.stop_requested())
-      std::this_thread::sleep_for(std::min<Duration>(here_ - SteadyNow(), kLook));
-    return board_.BeginWrite(claims_[block].id);
-  }
+  ClaimedWrites(ClaimBoard& board, std::span<const ClaimBoard::Claim> claims)
+      : board_(board), claims_(claims) {}
+  [[nodiscard]] bool Begin(size_t block) override { return board_.BeginWrite(claims_[block].id); }
 
  private:
-  static constexpr std::chrono::milliseconds kLook{10};
   ClaimBoard& board_;
   const std::span<const ClaimBoard::Claim> claims_;
-  const TimePoint here_;
-  const std::stop_token& stop_;
 };
 
 }  // namespace
 
-ClaimLoader::ClaimLoader(PageStore& store, ClaimBoard& board, Options options)
-    : store_(store), board_(board), options_(std::move(options)) {
+ClaimLoader::ClaimLoader(PageStore& store, ClaimBoard& board, const Options& options)
+    : store_(store), board_(board), options_(options) {
   for (uint32_t i = 0; i < options_.threads; ++i)
     threads_.emplace_back([this](const std::stop_token& stop) { Run(stop); });
 }
@@ -45,9 +37,7 @@ ClaimLoader::~ClaimLoader() {
 }
 
 ClaimLoader::Stats ClaimLoader::stats() const {
-  const uint64_t loaded = loaded_.load();
-  return {loaded, failed_.load(), cancelled_.load(),
-          ByteCount(loaded * options_.block_bytes.value())};
+  return {loaded_.load(), failed_.load(), cancelled_.load()};
 }
 
 void ClaimLoader::Run(const std::stop_token& stop) {
@@ -85,10 +75,7 @@ void ClaimLoader::Load(std::span<const ClaimBoard::Claim> claims, PageStore::Mov
   if (mover == nullptr) {
     std::ranges::fill(status, BlockStatus::kUnsupported);
   } else if (now < deadline) {
-    const TimePoint begun = SteadyNow();
-    const ByteCount bytes(claims.size() * options_.block_bytes.value());
-    ClaimedWrites writes(board_, claims, options_.carry ? options_.carry(bytes, begun) : begun,
-                         stop);
+    ClaimedWrites writes(board_, claims);
     status = mover
                  ->Load(gets, claims.front().work.promise,
                         std::chrono::milliseconds(deadline - now), stop, &writes)

@@ -9,34 +9,27 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <stop_token>
 #include <thread>
 #include <vector>
 
 #include "client/claims/claim_board.h"
 #include "client/engine/page_store.h"
-#include "storage/clock.h"
 
 namespace larder {
 
 class ClaimLoader {
  public:
-  // To emulate a link: returns when so many bytes, requested at `now`, arrive over it.
-  using Carry = std::function<TimePoint(ByteCount bytes, TimePoint now)>;
   struct Options {
     uint32_t threads = 1;
-    size_t at_once = 16;         // blocks that a thread loads in one call
-    ByteCount block_bytes = {};  // for `carry`
-    Carry carry = {};
+    size_t at_once = 16;  // blocks that a thread loads in one call
   };
   struct Stats {  // blocks
     uint64_t loaded = 0, failed = 0;
     uint64_t cancelled = 0;  // withdrawn, or late
-    ByteCount bytes;
   };
 
-  ClaimLoader(PageStore& store, ClaimBoard& board, Options options);
+  ClaimLoader(PageStore& store, ClaimBoard& board, const Options& options);
   ~ClaimLoader();
   ClaimLoader(const ClaimLoader&) = delete;
   ClaimLoader& operator=(const ClaimLoader&) = delete;

@@ -166,6 +166,12 @@ void RestoreDriver::Observe(std::span<const TokenRange> ranges, uint32_t decode_
   scheduler_.ObserveStep(ranges, decode_tokens, seconds);
 }
 
+void RestoreDriver::ObserveLoad(uint16_t rank, Tier tier, ByteCount bytes, double seconds) {
+  if (rank >= options_.ranks) return;
+  MutexLock lock(mu_);
+  scheduler_.ObserveLoad(ChannelOf(rank, tier), static_cast<double>(bytes.value()), seconds);
+}
+
 void RestoreDriver::End(RequestId id) {
   MutexLock lock(mu_);
   const double now_s = Now();
@@ -259,7 +265,8 @@ void RestoreDriver::TakeEnded(size_t board, double now_s) {
       if (ended.status == BlockStatus::kOk && !flight.withdrawn) {
         (void)scheduler_.OnLoaded(flight.load, now_s);
       } else {
-        scheduler_.OnLoadFailed(flight.load, WhyNot(ended.status), now_s);
+        scheduler_.OnLoadFailed(
+            flight.load, flight.withdrawn ? LoadFailure::kWithdrawn : WhyNot(ended.status), now_s);
       }
     }
     if (flight.withdrawn) continue;

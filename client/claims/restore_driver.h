@@ -110,6 +110,8 @@ class RestoreDriver {
   // The engine took `seconds` for a step that computed these ranges, and decoded.
   void Observe(std::span<const TokenRange> ranges, uint32_t decode_tokens, double seconds)
       LARDER_EXCLUDES(mu_);
+  // A load of one rank that is none of this driver's, from one tier, took `seconds`.
+  void ObserveLoad(uint16_t rank, Tier tier, ByteCount bytes, double seconds) LARDER_EXCLUDES(mu_);
   // Ends a restore whose prefix is no longer wanted.  Does nothing if it is not under way.
   void End(RequestId id) LARDER_EXCLUDES(mu_);
   // Returns what has happened since the last call.  A restore is not free before it is restored.

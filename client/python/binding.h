@@ -73,6 +73,7 @@ void BindSession(nb::module_& module);
 void BindClient(nb::module_& module);
 void BindRestorer(nb::module_& module);
 void BindEngine(nb::module_& module);
+void BindClaims(nb::module_& module);
 
 }  // namespace larder::python
 

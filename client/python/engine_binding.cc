@@ -13,11 +13,14 @@
 #include <memory>
 #include <utility>
 
+#include "client/claims/claim_loader.h"
 #include "client/engine/engine_cache.h"
+#include "client/engine/linked_store.h"
 #include "client/engine/loopback_store.h"
 #include "client/engine/session_store.h"
 #include "client/engine/token_chain.h"
 #include "client/python/buffer.h"
+#include "client/python/claim_board.h"
 #include "client/python/pages.h"
 #include "client/python/session.h"
 #include "cuda/device.h"
@@ -128,6 +131,7 @@ class PyEngineCache {
     size_t own_variant = 0;
     nb::object page_fence;
     std::shared_ptr<LoopbackBlocks> loopback;  // instead of a daemon
+    double link_bytes_per_s = 0;               // of an emulated link for loads; 0: none
   };
   explicit PyEngineCache(Options options) {
     if (options.pages) {
@@ -147,14 +151,13 @@ class PyEngineCache {
       if (device_ == nullptr) Raise(absl::InvalidArgumentError("loopback needs pages"));
       OrRaise(SessionStore::Check(options.store));
       const SessionStore::Pages& pages = *options.store.pages;
-      cache_ = std::make_shared<EngineCache>(
-          OrRaise(LoopbackStore::Make(*device_, pages.engine, pages.payload, options.loopback)),
-          options.cache);
+      Make(OrRaise(LoopbackStore::Make(*device_, pages.engine, pages.payload, options.loopback)),
+           options);
       return;
     }
-    auto store = OrRaise(SessionStore::Make(std::move(options.store)));
-    store_ = store.get();
-    cache_ = std::make_shared<EngineCache>(std::move(store), options.cache);
+    auto store = OrRaise(SessionStore::Make(options.store));
+    session_ = store.get();
+    Make(std::move(store), options);
   }
   ~PyEngineCache() { Close(); }
 
@@ -169,19 +172,57 @@ class PyEngineCache {
   }
   [[nodiscard]] SessionKeeper::Stats KeeperStats() const {
     (void)Open();
-    return store_ == nullptr ? SessionKeeper::Stats() : store_->keeper().stats();
+    return session_ == nullptr ? SessionKeeper::Stats() : session_->keeper().stats();
+  }
+  // Loads what a scheduler places on these boards, until Close.
+  void ServeClaims(const std::vector<nb::object>& boards, uint32_t threads) {
+    (void)Open();
+    for (const nb::object& memory : boards) {
+      claims_.push_back(std::make_unique<Served>(memory));
+      claims_.back()->loader = std::make_unique<ClaimLoader>(
+          *store_, claims_.back()->board.board, ClaimLoader::Options{.threads = threads});
+    }
+  }
+  [[nodiscard]] ClaimLoader::Stats ClaimStats() const {
+    ClaimLoader::Stats all;
+    for (const auto& one : claims_) {
+      const ClaimLoader::Stats stats = one->loader->stats();
+      all.loaded += stats.loaded;
+      all.failed += stats.failed;
+      all.cancelled += stats.cancelled;
+    }
+    return all;
   }
   void Close() {
     if (getpid() != owner_) return Leak();
     std::shared_ptr<EngineCache> last = std::move(cache_);
+    const std::vector<std::unique_ptr<Served>> claims = std::move(claims_);
     const WithoutGil released;
+    for (const auto& one : claims) one->loader.reset();
     last.reset();
   }
 
  private:
+  struct Served {
+    explicit Served(nb::handle memory) : board(memory) {}
+    PyClaimBoard board;
+    std::unique_ptr<ClaimLoader> loader = nullptr;
+  };
+
+  void Make(std::unique_ptr<PageStore> store, const Options& options) {
+    if (options.link_bytes_per_s > 0 && options.store.pages) {
+      const ByteCount block = options.store.pages->payload.table.PayloadBytes();
+      store = std::make_unique<LinkedStore>(
+          std::move(store), std::make_shared<TokenBucket>(options.link_bytes_per_s), block);
+    }
+    store_ = store.get();
+    cache_ = std::make_shared<EngineCache>(std::move(store), options.cache);
+  }
   // A forked child does not have the cache's threads and cannot join them.
   void Leak() {
     if (cache_ != nullptr) (void)new std::shared_ptr<EngineCache>(std::move(cache_));
+    for (auto& one : claims_) (void)one.release();
+    claims_.clear();
     (void)fence_.release();
     (void)device_.release();
   }
@@ -189,8 +230,10 @@ class PyEngineCache {
   const pid_t owner_ = getpid();
   std::unique_ptr<Device> device_;
   std::unique_ptr<PyPageFence> fence_;
-  SessionStore* store_ = nullptr;  // cache_ owns it; null: a loopback
+  SessionStore* session_ = nullptr;  // cache_ owns it; null: a loopback
+  PageStore* store_ = nullptr;       // cache_ owns it
   std::shared_ptr<EngineCache> cache_;
+  std::vector<std::unique_ptr<Served>> claims_;  // use *store_
 };
 
 void BindResults(nb::module_& module) {
@@ -244,6 +287,10 @@ nb::dict StatsOf(const PyEngineCache& self) {
   all["attach_failures"] = keeper.failed;
   all["breaker_opened"] = keeper.breaker_opened;
   all["breaker_open"] = keeper.breaker_open ? 1 : 0;
+  const ClaimLoader::Stats claims = self.ClaimStats();
+  all["claims_loaded"] = claims.loaded;
+  all["claims_failed"] = claims.failed;
+  all["claims_cancelled"] = claims.cancelled;
   return all;
 }
 
@@ -338,6 +385,10 @@ void BindCalls(nb::class_<PyEngineCache>& cls) {
           "job"_a, "wait"_a = false,
           "Ends a job soon; poll returns it.  If it waits, then nothing touches the job's pages "
           "any more when it returns.")
+      .def("serve_claims", &PyEngineCache::ServeClaims, "boards"_a, nb::kw_only(), "threads"_a = 1,
+           "Loads from now on what a RestoreDriver places on these boards: writable buffers of "
+           "CLAIM_BOARD_BYTES, aligned to 64, all 0 at first, which both processes map.  threads: "
+           "for each board.")
       .def(
           "poll",
           [](const PyEngineCache& self) {
@@ -402,8 +453,8 @@ void BindCache(nb::module_& module) {
             const std::string& tenant, std::optional<Pages> pages, size_t own_variant,
             uint32_t loaders, uint32_t storers, size_t load_blocks, size_t store_blocks,
             size_t step_blocks, uint32_t copy_threads, double lookup_patience_s,
-            double promise_life_s, nb::object page_fence,
-            std::shared_ptr<LoopbackBlocks> loopback) {
+            double promise_life_s, nb::object page_fence, std::shared_ptr<LoopbackBlocks> loopback,
+            double link_bytes_per_s) {
            PyEngineCache::Options options;
            SessionKeeper::Options& keeper = options.store.keeper;
            keeper.client.socket_dir = socket_dir;
@@ -425,6 +476,7 @@ void BindCache(nb::module_& module) {
            options.own_variant = own_variant;
            options.page_fence = std::move(page_fence);
            options.loopback = std::move(loopback);
+           options.link_bytes_per_s = link_bytes_per_s;
            new (self) PyEngineCache(std::move(options));
          },
          nb::kw_only(), "engine_id"_a, "variants"_a, "role"_a = "both", "rank"_a = 0,
@@ -432,8 +484,10 @@ void BindCache(nb::module_& module) {
          "loaders"_a = 1, "storers"_a = 1, "load_blocks"_a = 65'536, "store_blocks"_a = 8'192,
          "step_blocks"_a = 64, "copy_threads"_a = 1, "lookup_patience_s"_a = 0.2,
          "promise_life_s"_a = 60.0, "page_fence"_a = nb::none(), "loopback"_a = nb::none(),
+         "link_bytes_per_s"_a = 0.0,
          "page_fence: the memory of a PageFence, if one is wanted.  loopback: for tests of an "
-         "adapter, LoopbackBlocks to use instead of a daemon; it needs pages.")
+         "adapter, LoopbackBlocks to use instead of a daemon; it needs pages.  "
+         "link_bytes_per_s, if not 0, emulates a slow link for all loads together.")
       .def_prop_ro(
           "state",
           [](const PyEngineCache& self) {

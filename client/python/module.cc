@@ -48,4 +48,5 @@ NB_MODULE(_core, module) {
   larder::python::BindClient(module);
   larder::python::BindEngine(module);
   larder::python::BindRestorer(module);
+  larder::python::BindClaims(module);
 }

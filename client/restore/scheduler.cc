@@ -365,11 +365,10 @@ void Scheduler::Fail(const Load& load, LoadFailure why, double now_s) {
   RequestState* request = Find(load.request);
   LARDER_CHECK(request != nullptr);
   StageState& stage = request->stages[load.stage];
-  const bool gone = why == LoadFailure::kGone;
   if (load.boundary) {
-    stage.BoundaryFailed(stage.shape().ChunkOf(load.block), gone);
+    stage.BoundaryFailed(stage.shape().ChunkOf(load.block), why == LoadFailure::kGone);
   } else {
-    stage.Failed(load.rank, load.block, load.layers, gone);
+    stage.Failed(load.rank, load.block, load.layers, why);
   }
   if (stage.claims().Lost()) return Lose(*request, load.stage, now_s);
   Settle(*request, now_s);

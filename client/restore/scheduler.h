@@ -99,6 +99,10 @@ class Scheduler {
   void ObserveStep(std::span<const TokenRange> ranges, uint32_t decode_tokens, double took_s) {
     costs_.ObserveStep(ranges, decode_tokens, took_s);
   }
+  // Learns from a load that no NextLoads returned.
+  void ObserveLoad(ChannelId channel, double bytes, double took_s) {
+    costs_.ObserveLoad(channel, bytes, took_s);
+  }
   // Appends loads for the channel to `loads` until the appended ones have at least `bytes` bytes in
   // all, or until no further load would help.
   void NextLoads(ChannelId channel, double bytes, double now_s, std::vector<Load>* loads);

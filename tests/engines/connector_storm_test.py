@@ -18,6 +18,7 @@ import unittest.mock
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "python"))
 
 import kvlarder  # noqa: E402
+from kvlarder.vllm import restores  # noqa: E402
 from kvlarder.vllm.config import Config  # noqa: E402
 from kvlarder.vllm.scheduler import SchedulerSide  # noqa: E402
 from kvlarder.vllm.worker import WorkerSide  # noqa: E402
@@ -79,6 +80,7 @@ class World(unittest.TestCase):
 
     def nothing_held(self, engine):
         self.assertEqual(engine.side.open, (0, 0, 0, 0))
+        self.assertEqual(engine.side.restores.pinned if engine.side.restores else 0, 0, "restores that are never over")
         self.assertEqual(len(engine.pool.free), len(engine.pool.blocks) - 1, "blocks that are never freed")
 
     def storm(self, engine, requests, abort=0.0, reset=0.0, hurry=0.0, texts=None):
@@ -100,7 +102,7 @@ class World(unittest.TestCase):
             self.assertLess(time.monotonic(), until, f"requests that never end: {engine.side.open}")
         self.nothing_held(engine)
         print(f"{self.id().split('.')[-1]}: {begun} requests, {engine.steps} steps, {engine.preempted} preempted, "
-              f"{engine.loaded} tokens loaded, {engine.recomputed} computed because a load failed")  # fmt: skip
+              f"{engine.loaded} tokens loaded, {engine.recomputed} computed because a load failed, {engine.restored} more restored")  # fmt: skip
 
     def reset_while_the_daemon_hangs(self, engine):
         """Returns whether stores were under way.  The requests end."""
@@ -137,9 +139,41 @@ class World(unittest.TestCase):
             self.assertLess(time.monotonic(), until, "stores that never end")
             time.sleep(0.001)
 
+    def weather(self, engine, lives):
+        """kill -9, SIGSTOP and restarts of the daemon, so many, in loads and in stores."""
+        ended = threading.Event()
+        rolls = random.Random(SEED + 2)
+        stops = kills = 0
+
+        def change():
+            nonlocal stops, kills
+            while not ended.wait(rolls.uniform(0.02, 0.6)):
+                if rolls.random() < 0.5:
+                    self.daemon.stop()
+                    ended.wait(rolls.uniform(0.01, 0.8))
+                    self.daemon.go_on()
+                    stops += 1
+                else:
+                    self.daemon.kill()
+                    ended.wait(rolls.uniform(0, 0.3))
+                    self.daemon.start()
+                    kills += 1
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        try:
+            while stops + kills < lives:
+                self.storm(engine, 60, abort=0.05)
+        finally:
+            ended.set()
+            thread.join()
+        print(f"stopped {stops} times, killed {kills} times")
+        self.serving(engine)
+        self.storm(engine, 60)
+
     def stored_is_right(self, engine, prompts=None):
         """Other requests, on another engine with the same names, load what was stored; each page is checked."""
-        reader = self.engine(blocks=200, ranks=len(engine.ranks), shards=engine.facts.shards, local=False)
+        reader = World.engine(self, blocks=200, ranks=len(engine.ranks), shards=engine.facts.shards, local=False)
         reader.contents, reader.side._contents = engine.contents, engine.side._contents
         reader.weights = engine.weights
         texts = Texts(SEED)
@@ -224,37 +258,116 @@ class Storm(World):
         self.assertGreater(engine.loaded, 0)
 
     def test_a_daemon_that_comes_and_goes(self):
-        """kill -9, SIGSTOP and restarts, in loads and in stores."""
         engine = self.engine(blocks=60, ranks=2, shards=2, running_max=6, late_reports=0.2)
-        ended = threading.Event()
-        rolls = random.Random(SEED + 2)
-        lives = [0, 0]
-
-        def weather():
-            while not ended.wait(rolls.uniform(0.02, 0.6)):
-                if rolls.random() < 0.5:
-                    self.daemon.stop()
-                    ended.wait(rolls.uniform(0.01, 0.8))
-                    self.daemon.go_on()
-                    lives[0] += 1
-                else:
-                    self.daemon.kill()
-                    ended.wait(rolls.uniform(0, 0.3))
-                    self.daemon.start()
-                    lives[1] += 1
-
-        thread = threading.Thread(target=weather)
-        thread.start()
-        try:
-            while sum(lives) < scaled(300):
-                self.storm(engine, 60, abort=0.05)
-        finally:
-            ended.set()
-            thread.join()
-        print(f"stopped {lives[0]} times, killed {lives[1]} times")
-        self.serving(engine)
-        self.storm(engine, 60)
+        self.weather(engine, scaled(300))
         self.assertGreater(self.stored_is_right(engine), 0)
+
+
+class Restores(World):
+    """An engine that computes and loads at once, over a link on which both take about as long."""
+
+    STEP_S = 0.002
+
+    def engine(self, restores=True, **more):
+        if not restores:
+            return super().engine(**more)
+        channels = [kvlarder.ChannelCost(f"{tier}{rank}", 2e6) for rank in range(more.get("ranks", 1)) for tier in ("host", "disk")]
+        profile = kvlarder.Profile(layers=1, compute=kvlarder.ComputeCost(self.STEP_S, 1e-6), channels=channels)
+        more["extra"] = {"emulated_link_mb_per_s": 2.0, **more.get("extra", {})}
+        return super().engine(restores=profile, step_s=self.STEP_S, **more)
+
+    def storm(self, engine, requests, **more):
+        super().storm(engine, requests, **more)
+        counts = engine.totals()
+        print({name: counts.get(name, 0) for name in
+               ("restores", "restored_tokens_computed", "restored_tokens_loaded", "claims_failed", "claims_cancelled")})  # fmt: skip
+
+    def test_both_ends_meet(self):
+        prompt = [number % 900 for number in range(640)]
+        writer = super().engine(blocks=60)
+        writer.add(Request("writer", prompt, 1))
+        self.finish(writer)
+        reader = self.engine(blocks=60, local=False)
+        for number in range(5):
+            reader.add(Request(f"reader{number}", prompt, 1))
+            self.finish(reader)
+        counts = reader.totals()
+        self.assertEqual(counts["restores"], 5)
+        self.assertGreater(counts["restored_tokens_computed"], 0)
+        self.assertGreater(counts["restored_tokens_loaded"], 0)
+        self.nothing_held(reader)
+
+    def test_preemption_aborts_and_resets(self):
+        engine = self.engine(blocks=40, running_max=8, late_reports=0.3)
+        self.storm(engine, scaled(2_000), abort=0.05, reset=0.01)
+        self.assertGreater(engine.restored, 0)
+        self.assertGreater(self.stored_is_right(engine), 0)
+
+    def test_two_ranks(self):
+        engine = self.engine(blocks=60, running_max=6, ranks=2, shards=2, local=False, late_reports=0.3)
+        self.storm(engine, scaled(2_000), abort=0.05)
+        self.assertGreater(engine.restored, 0)
+        self.assertGreater(self.stored_is_right(engine), 0)
+
+    def test_a_daemon_that_comes_and_goes(self):
+        engine = self.engine(blocks=60, running_max=6, local=False, late_reports=0.2)
+        self.weather(engine, scaled(300))
+        self.assertGreater(engine.restored, 0)
+        self.assertGreater(self.stored_is_right(engine), 0)
+
+    def test_blocks_that_cannot_be_loaded(self):
+        """Blocks behind one that is gone are loaded, and the engine computes on behind them."""
+        rolls, begin = random.Random(SEED + 3), restores.Restores.begin
+
+        def some_are_lost(self, request, digests, *more):
+            parts = [digests[at : at + 16] for at in range(0, len(digests), 16)]
+            return begin(self, request, b"".join(os.urandom(16) if rolls.random() < 0.1 else one for one in parts), *more)
+
+        with unittest.mock.patch.object(restores.Restores, "begin", some_are_lost):
+            engine = self.engine(blocks=60, running_max=6, local=False)
+            self.storm(engine, scaled(2_000), abort=0.05)
+        self.assertGreater(engine.restored, 0)
+        self.assertGreater(self.stored_is_right(engine), 0)
+
+    def test_pool_and_disk(self):
+        """Each tier has a tail of its own."""
+        self.daemon.end()
+        disk = tempfile.TemporaryDirectory()
+        self.addCleanup(disk.cleanup)
+        self.daemon = Larderd(sys.argv[1], "--pool", "4MiB", "--slab", "2MiB", "--disk", disk.name)
+        engine = self.engine(blocks=60, running_max=6, local=False)
+        texts = Texts(SEED, documents=40)
+        for _ in range(scaled(60)):
+            self.storm(engine, 30, abort=0.05, texts=texts)
+            self.daemon.kill()
+            self.daemon.start()
+            self.daemon.await_pool()
+            self.serving(engine)
+        self.assertGreater(engine.restored, 0)
+        self.assertGreater(self.stored_is_right(engine), 0)
+
+    def test_loads_into_freed_pages_are_noticed(self):
+        begin = restores.Restores.begin
+
+        def without_pins(self, *arguments):
+            pool, self._pool = self._pool, unittest.mock.MagicMock()
+            try:
+                return begin(self, *arguments[:-1], 0)  # without the promise, whose end would end the loads, too
+            finally:
+                self._pool = pool
+                for restore in self._restores.values():
+                    restore.pinned = []
+
+        def goes_on(self, request):
+            self._numbers.pop(request, None)
+
+        with unittest.mock.patch.multiple(restores.Restores, begin=without_pins, end=goes_on):
+            engine = self.engine(blocks=40, running_max=8, local=False)
+            with self.assertRaises(AssertionError) as raised:
+                for _ in range(10):
+                    self.storm(engine, 200, abort=0.3)
+                    self.stored_is_right(engine)
+        print(f"noticed: {type(raised.exception).__name__} {str(raised.exception)[:90]}")
 
 
 BAD_DISKS = (

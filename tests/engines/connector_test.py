@@ -364,13 +364,16 @@ class Fences(unittest.TestCase):
     def test_only_that_of_the_worker_is_opened(self):
         fence = worker.SharedFence()
         self.addCleanup(fence.close)
-        path, nonce = fence.address
+        path, size, nonce = fence.address
         opened = worker.SharedFence.opened(fence.address)
         opened.void(7)
         self.assertFalse(kvlarder.PageFence(fence.memory).reads)
         self.assertEqual(int.from_bytes(fence.memory[16:24], "little"), 7)
         other = bytes([nonce[0] ^ 1]) + nonce[1:]  # a worker of equal numbers in another container
-        for address in ((path, other), ("/proc/self/fd/999", nonce), ("/proc/0/fd/1", nonce), ("/dev/null", nonce)):
+        for address in (
+            (path, size, other), ("/proc/self/fd/999", size, nonce), ("/proc/0/fd/1", size, nonce), ("/dev/null", size, nonce),
+            (path, size * 2, nonce),
+        ):  # fmt: skip
             self.assertIsNone(worker.SharedFence.opened(address), address)
 
 

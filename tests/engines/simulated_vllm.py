@@ -151,14 +151,14 @@ class Log:
 class Rank:
     """A worker process: the pages of its part of the KV, and the connector's worker side."""
 
-    def __init__(self, config, facts, rank, clock, isa, log):
+    def __init__(self, config, facts, rank, clock, isa, log, restores):
         self.rank, self.shard = rank, facts.shard_of(rank)
         self.kv = [numpy.zeros((facts.blocks, PAGE_BYTES), numpy.uint8) for _ in range(LAYERS)]
         self.counts = stats.Collector(0.0, clock)
         described = pages.describe(
             {f"model.layers.{layer}.attn": Tensor(kv) for layer, kv in enumerate(self.kv)}, facts, "cpu", "0.32", isa
         )
-        self.side = worker.WorkerSide(config, facts, rank, described, self.counts, log)
+        self.side = worker.WorkerSide(config, facts, rank, described, self.counts, log, restores)
         self.held = []  # outputs of steps that the scheduler has not seen yet
 
     def write(self, block, prefix, weights):
@@ -183,13 +183,17 @@ class Engine:
     """One engine: a scheduler and its workers, stepped by the caller."""
 
     def __init__(self, config, *, blocks=64, ranks=1, shards=1, running_max=4, chunk=64, engine_id="engine", local=True,
-                 late_reports=0.0, seed=0, clock=None, isa="vec", dtype="bf16"):  # fmt: skip
+                 late_reports=0.0, seed=0, clock=None, isa="vec", dtype="bf16", restores=None, step_s=0.0):  # fmt: skip
+        """restores: a kvlarder.Profile, with which the scheduler restores as LarderScheduler does; step_s: how long the
+        model takes for a step at least."""
         self.clock = clock or time.monotonic
         self.config, self.facts = config, facts(blocks, ranks, shards, engine_id, dtype=dtype)
         self.random = random.Random(seed)
         self.log = Log()
         self.pool, self.local = BlockPool(blocks), local
-        self.ranks = [Rank(config, self.facts, rank, self.clock, isa, self.log) for rank in range(ranks)]
+        self.ranks = [
+            Rank(config, self.facts, rank, self.clock, isa, self.log, restores is not None) for rank in range(ranks)
+        ]
         self.counts = stats.Collector(0.0, self.clock)
         self.contents = names.ContentNames(self.facts.model, "r2:0")
         self.side = scheduler.SchedulerSide(
@@ -197,13 +201,16 @@ class Engine:
             self.clock,
         )  # fmt: skip
         self.side.bind_block_pool(self.pool)
+        if restores is not None:
+            assert self.side.enable_restores(chunk, restores) == ""
+        self.step_s = step_s
         self.running_max, self.chunk, self.late_reports = running_max, chunk, late_reports
         self.waiting, self.running, self.requests = [], [], {}
         self.resumed = set()
         self.recv_left, self.received, self.failed = {}, set(), set()
         self.weights = 0
         self.was_emptied = False
-        self.steps = self.loaded = self.recomputed = self.preempted = 0
+        self.steps = self.loaded = self.recomputed = self.preempted = self.restored = 0
         self.call_times = []
 
     # ---- what a user does
@@ -234,6 +241,8 @@ class Engine:
                 self._preempt(request)
         self.side.drain()
         self.was_emptied = self.pool.reset()
+        if running and not self.was_emptied and not any(request.blocks for request in self.requests.values()):
+            raise RuntimeError("Failed to reset KV cache even when all the running requests are preempted")
         if self.was_emptied:
             self.side.emptied()
         if connector:
@@ -253,7 +262,13 @@ class Engine:
 
     def step(self):
         self.steps += 1
-        scheduled = self._schedule()
+        if self.side.restores is not None:
+            decodes = sum(request.computed >= request.num_tokens - 1 for request in self.running)
+            for request, tokens in self.side.begin_step(self.chunk, decodes):
+                self._here(request, tokens)
+        scheduled, begun = self._schedule(), self.clock()
+        if self.side.restores is not None:
+            self.side.step_scheduled(scheduled)
         resumed, self.resumed = self.resumed & scheduled.keys(), set()
         plan = self.side.build_step(
             {name: (self.requests[name].computed, tokens) for name, tokens in scheduled.items()},
@@ -264,6 +279,12 @@ class Engine:
             request.computed += tokens
         for rank in self.ranks:
             self._run(rank, plan, scheduled)
+        if scheduled and self.step_s:
+            time.sleep(self.step_s)
+        if self.side.restores is not None:
+            prompts = [(self.requests[name].computed - tokens, self.requests[name].computed)
+                       for name, tokens in scheduled.items() if tokens > 1]  # fmt: skip
+            self.side.step_ended(prompts, len(scheduled) - len(prompts), self.clock() - begun)
         self._update(scheduled)
         self.side.check_invariants()
 
@@ -287,6 +308,8 @@ class Engine:
             if budget == 0 or request not in self.running:
                 continue
             tokens = min(request.num_tokens - request.computed, budget)
+            if self.side.restores is not None:
+                tokens = self.side.tokens_of_step(request, request.computed, tokens)
             while tokens and not self._blocks_for(request, request.computed + tokens):
                 victim = self.running[-1]
                 scheduled.pop(victim.request_id, None)
@@ -327,7 +350,12 @@ class Engine:
                 return False
             assert external >= 0 and external % BLOCK == 0 and asynchronous == (external > 0)
             assert tokens_hit + external < request.num_tokens
-        new = 0 if external else min(request.num_tokens - tokens_hit, budget)
+        new, held = 0 if external else min(request.num_tokens - tokens_hit, budget), 0
+        if self.side.restores is not None and new:
+            new = self.side.tokens_of_step(request, tokens_hit, new)
+            held = self.side.held_tokens(request)
+            if new == 0:
+                return False
         # The whole request must fit; a load also leaves room for those that hold blocks and cannot be preempted.
         needed = self._remaining(request) - len(hit)
         if external:
@@ -342,7 +370,7 @@ class Engine:
             else:
                 tokens_hit = 0
                 new = min(request.num_tokens, budget)
-        assert self._blocks_for(request, tokens_hit + external + new)
+        assert self._blocks_for(request, max(tokens_hit + external + new, held))
         self.side.allocated(request, [block.block_id for block in request.blocks], external)
         request.computed = tokens_hit + external
         if external:
@@ -383,6 +411,13 @@ class Engine:
         for rank in self.ranks:
             if not rank.is_right(request.blocks[index].block_id, prefix, self.weights):
                 raise WrongBytes(f"{request.request_id}: block {index} of rank with shard {rank.shard}")
+
+    def _here(self, request, tokens):
+        """As LarderScheduler.schedule: this many tokens of a request are in its blocks."""
+        assert request in self.running and request.computed % BLOCK == 0 and request.computed <= tokens < request.num_tokens
+        self.restored += tokens - request.computed
+        request.computed = tokens
+        self._check_loaded(request)
 
     def _check_loaded(self, request):
         for index in range(request.computed // BLOCK):
@@ -448,6 +483,7 @@ class Engine:
 
     def _preempt(self, request):
         self.running.remove(request)
+        self.side.preempted(request)
         self.pool.free_blocks(reversed(request.blocks))
         request.blocks, request.computed, request.status = [], 0, "waiting"
         request.preemptions += 1

@@ -77,6 +77,15 @@ class VllmChild:
         pool, which a client maps as it uses it."""
         return self._call("memory")
 
+    def restore_by(self, way):
+        """With LarderScheduler and VLLM_ENABLE_V1_MULTIPROCESSING=0: from now on prefixes are 'computed', 'loaded', or
+        'both' at once, whatever pays."""
+        return self._call("restore_by", way=way)
+
+    def costs(self):
+        """With these: returns what was learnt, {fixed_s, linear_s, quadratic_s, rates: bytes/s by channel}."""
+        return self._call("costs")
+
     def version(self):
         return self._call("version")
 
@@ -209,6 +218,25 @@ class Engine:
 
     def reset(self, running, connector):
         return self.llm.reset_prefix_cache(running, connector)
+
+    @property
+    def side(self):
+        return self.engine.engine_core.engine_core.scheduler.connector.scheduler_side
+
+    def restore_by(self, way):
+        self.side.restores.pays = lambda tiers, have_blocks: way == "both"
+        if way == "computed":
+            self.side.matched_tokens = lambda request, computed: (0, False)
+        else:
+            self.side.__dict__.pop("matched_tokens", None)
+        return True
+
+    def costs(self):
+        learnt = self.side.restores.learnt()
+        return {
+            **{name: getattr(learnt.compute, name) for name in ("fixed_s", "linear_s", "quadratic_s")},
+            "rates": [channel.bytes_per_s for channel in learnt.channels],
+        }
 
     @staticmethod
     def memory():

@@ -167,6 +167,43 @@ class Answers(VllmTest):
         self.fail("all five times something was late")
 
 
+class Restores(VllmTest):
+    """LarderScheduler: prefixes are computed from the head and loaded from the tail at once, over an emulated link."""
+
+    def restoring(self, link_mb_per_s, **engine):
+        extra = {"emulated_link_mb_per_s": link_mb_per_s, **engine.pop("extra", {})}
+        env = {"LARDER_CACHE": self.folder.name, **engine.pop("env", {})}
+        return self.vllm(scheduler_cls="kvlarder.vllm.LarderScheduler", extra=extra, env=env, **engine)
+
+    def counts(self, vllm):
+        time.sleep(1.1)  # counters come once a second
+        vllm.generate([{"tokens": [1, 2, 3], "n": 1}])
+        return {name.removeprefix("vllm:larder_")[:-2]: value for name, value in vllm.metrics().items() if "larder" in name}
+
+    def test_both_ends_meet(self):
+        """Float32, because results in bf16 depend on where steps end."""
+        first = self.vllm(dtype="float32")
+        ids = first.tokens_of(corpus())
+        prompts = [{"tokens": ids[at : at + length], "n": 16} for at, length in ((500, 1_500), (3_000, 1_100), (9_000, 700))]
+        cold = first.generate(prompts)
+        self.settled(first)
+        counts = self.counts(first)
+        block_bytes = counts["bytes_stored"] / counts["blocks_stored"]
+        first.close()
+        blocks, seconds = len(prompts[0]["tokens"]) // BLOCK, cold[0]["first_s"]
+        for ratio in (0.5, 1.0, 2.0):  # of loading to computing
+            vllm = self.restoring(blocks * block_bytes / (seconds * ratio) / 1e6, dtype="float32")
+            for _ in range(4):  # the first ones teach it what computing and loading cost
+                for answer, right in zip(vllm.generate(prompts), cold):
+                    self.assertEqual(answer["tokens"], right["tokens"])
+                    self.assertAlmostEqual(answer["first_logprob"], right["first_logprob"], delta=1e-3)
+            counts = self.counts(vllm)
+            print(f"loading / computing {ratio}:", {name: value for name, value in counts.items() if "restore" in name and value})
+            self.assertGreater(counts["restored_tokens_computed"], 0)
+            self.assertGreater(counts["restored_tokens_loaded"], 0)
+            vllm.close()
+
+
 class Storms(VllmTest):
     def prompts(self, count, vocabulary=500, longest=700):
         texts = [[self.rolls.randrange(vocabulary) for _ in range(longest)] for _ in range(8)]

@@ -42,6 +42,7 @@ class Doctor:
             self.session()
         self.memory()
         self.vllm()
+        self.learnt()
         self.gpu()
         print("An engine would work." if self.healthy else "An engine would start, and compute everything itself.")
         return 0 if self.healthy else 1
@@ -154,13 +155,19 @@ class Doctor:
         else:
             self.say("vLLM", f"{api.vllm.__version__} fits")
 
+    def learnt(self):
+        from kvlarder.vllm import profiles
+
+        for engine, what in profiles.described():
+            self.note(f"learnt of {engine}", what)
+
     def gpu(self):
         if not os.path.exists("/dev/nvidiactl"):
-            self.note("GPU", "none, and none is needed: the connector of vLLM serves engines on CPUs")
+            self.note("GPU", "none, and none is needed")
             return
         driver = pathlib.Path("/proc/driver/nvidia/version")
         text = driver.read_text().splitlines()[0] if driver.exists() else "the driver does not say its version"
-        self.note("GPU", f"{text}; the connector of vLLM serves engines on CPUs only")
+        self.note("GPU", f"{text}; kvlarder.hf serves it, and the connector of vLLM serves engines on CPUs only")
 
 
 def main():

@@ -42,14 +42,18 @@ def file_hash(path, full=True):
         return f"{size}:sampled:{hasher.hexdigest()}"
 
 
+def cache_folder():
+    """Returns the folder of what this user's processes remember."""
+    return os.environ.get("LARDER_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "larder"
+    )
+
+
 def _remembered(path, full):
     """As file_hash, but a file that has not changed since is not read again (~/.cache/larder/weights.json)."""
     stat = os.stat(path)
     key = f"{os.path.realpath(path)}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{full}"
-    cache = os.environ.get("LARDER_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "larder"
-    )
-    file = pathlib.Path(cache, "weights.json")
+    file = pathlib.Path(cache_folder(), "weights.json")
     try:
         known = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

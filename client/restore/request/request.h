@@ -97,7 +97,8 @@ struct Load {
 enum class LoadFailure : uint8_t {
   kUnspecified = 0,
   kGone = 1,       // missing or damaged; a block becomes a hole
-  kTransient = 2,  // the load may be tried again
+  kTransient = 2,  // the load may be tried again; too many in a row, and the block becomes a hole
+  kWithdrawn = 3,  // the driver itself ended the load, which may be tried again
 };
 
 // What the driver does with bytes that have arrived.

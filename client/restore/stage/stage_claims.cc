@@ -248,12 +248,13 @@ bool StageClaims::Landed(uint16_t rank, uint32_t block, StageLayers layers) {
   return true;
 }
 
-bool StageClaims::Failed(uint16_t rank, uint32_t block, StageLayers layers, bool gone) {
+bool StageClaims::Failed(uint16_t rank, uint32_t block, StageLayers layers, LoadFailure why) {
   Unask(rank, block, layers);
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
     StageLane& of = lanes_[lane];
     if (of.rank != rank || !of.Has(block)) continue;
-    if (gone || ++failures_[block] >= kFailuresMax) {
+    if (why == LoadFailure::kTransient) ++failures_[block];
+    if (why == LoadFailure::kGone || failures_[block] >= kFailuresMax) {
       for (uint32_t b = block; b < shape_.blocks; ++b) --of.count[b + 1];
       ranks_[rank].channel_of_block[block] = ChannelId::kNowhere;
       MakeHole(block);

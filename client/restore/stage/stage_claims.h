@@ -147,7 +147,7 @@ class StageClaims {
   bool Landed(uint16_t rank, uint32_t block, StageLayers layers);
   // Records that a load of these layers failed.  Returns true if the block became a hole, because
   // it is gone or has failed too often in a row.
-  [[nodiscard]] bool Failed(uint16_t rank, uint32_t block, StageLayers layers, bool gone);
+  [[nodiscard]] bool Failed(uint16_t rank, uint32_t block, StageLayers layers, LoadFailure why);
   // Records that no block of this region behind block `next` is unclaimed on this StageLane.
   void PassTo(size_t region, size_t lane, int64_t next) { regions_[region].next[lane] = next; }
 

@@ -209,12 +209,12 @@ bool StageState::Landed(uint16_t rank, uint32_t block, StageLayers layers) {
   return useful;
 }
 
-void StageState::Failed(uint16_t rank, uint32_t block, StageLayers layers, bool gone) {
+void StageState::Failed(uint16_t rank, uint32_t block, StageLayers layers, LoadFailure why) {
   for (size_t lane = 0; lane < claims_.lanes().size(); ++lane) {
     const StageLane& of = claims_.lanes()[lane];
     if (of.rank == rank && of.Has(block)) sweep_.OnFailed(lane, layers);
   }
-  if (claims_.Failed(rank, block, layers, gone)) sweep_.OnHole(claims_);
+  if (claims_.Failed(rank, block, layers, why)) sweep_.OnHole(claims_);
 }
 
 StageLayers StageState::Missing() const {

@@ -73,7 +73,7 @@ class StageState {
   // Records that these layers have arrived.  Returns false if the bytes are of no use, because the
   // engine has computed these layers.
   bool Landed(uint16_t rank, uint32_t block, StageLayers layers);
-  void Failed(uint16_t rank, uint32_t block, StageLayers layers, bool gone);
+  void Failed(uint16_t rank, uint32_t block, StageLayers layers, LoadFailure why);
   void AskBoundary(const StagePiece& piece) { claims_.AskBoundary(shape().ChunkOf(piece.block)); }
   bool BoundaryIsHere(uint32_t chunk) { return claims_.BoundaryIsHere(chunk); }
   void BoundaryFailed(uint32_t chunk, bool gone) { claims_.BoundaryFailed(chunk, gone); }

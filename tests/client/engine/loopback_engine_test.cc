@@ -1,10 +1,11 @@
+#include "client/engine/linked_store.h"
 #include "client/engine/loopback_store.h"
 #include "tests/contract/engine_cache_contract.h"
 
 namespace larder {
 namespace {
 
-class LoopbackWorld final : public EngineWorld {
+class LoopbackWorld : public EngineWorld {
  public:
   [[nodiscard]] std::unique_ptr<PageStore> MakeStore(EnginePages& pages) override {
     auto store =
@@ -18,6 +19,17 @@ class LoopbackWorld final : public EngineWorld {
 
  private:
   const std::shared_ptr<LoopbackBlocks> blocks_ = std::make_shared<LoopbackBlocks>();
+};
+
+class LinkedWorld final : public LoopbackWorld {
+ public:
+  [[nodiscard]] std::unique_ptr<PageStore> MakeStore(EnginePages& pages) override {
+    return std::make_unique<LinkedStore>(LoopbackWorld::MakeStore(pages), link_,
+                                         EnginePages::Payload().table.PayloadBytes());
+  }
+
+ private:
+  const std::shared_ptr<TokenBucket> link_ = std::make_shared<TokenBucket>(1e9);
 };
 
 // A daemon that does not answer costs a lookup its patience, and no more.
@@ -38,10 +50,11 @@ TEST(EngineCachePatience, ALookupWithoutAnAnswerIsAMiss) {
   cache.EndLookup(asked);
 }
 
-INSTANTIATE_TEST_SUITE_P(Loopback, EngineCacheContract,
-                         ::testing::Values(EngineRoad{
-                             "memory", [] { return std::make_unique<LoopbackWorld>(); }}),
-                         [](const auto& road) { return road.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Loopback, EngineCacheContract,
+    ::testing::Values(EngineRoad{"memory", [] { return std::make_unique<LoopbackWorld>(); }},
+                      EngineRoad{"link", [] { return std::make_unique<LinkedWorld>(); }}),
+    [](const auto& road) { return road.param.name; });
 
 }  // namespace
 }  // namespace larder

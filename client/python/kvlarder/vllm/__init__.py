@@ -12,4 +12,8 @@ def __getattr__(name):
         from kvlarder.vllm.connector import LarderConnector
 
         return LarderConnector
+    if name == "LarderScheduler":
+        from kvlarder.vllm.scheduler_class import LarderScheduler
+
+        return LarderScheduler
     raise AttributeError(f"module 'kvlarder.vllm' has no attribute '{name}'")

@@ -1,4 +1,5 @@
-"""What the connector uses of vLLM, and whether the installed version has it.  The only module that imports vLLM."""
+"""What the connector uses of vLLM, and whether the installed version has it.  Beside it only connector.py and
+scheduler_class.py import vLLM."""
 
 import inspect
 
@@ -81,6 +82,14 @@ def check(base=KVConnectorBase_V1):
             f"kvlarder.vllm does not fit vLLM {vllm.__version__}: its KVConnectorBase_V1 {'; '.join(found)}. "
             f"It was tested with {versions.described()}"
         )
+
+
+def restores(vllm_config):
+    """Returns whether vLLM was started with LarderScheduler."""
+    chosen = vllm_config.scheduler_config.scheduler_cls
+    if isinstance(chosen, str):
+        return chosen == "kvlarder.vllm.LarderScheduler"
+    return chosen is not None and chosen.__module__ == "kvlarder.vllm.scheduler_class"
 
 
 def packing_of(vllm_config, kv_caches):

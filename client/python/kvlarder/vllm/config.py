@@ -43,6 +43,9 @@ class Config:
     storers: int = option(1, least=1, most=16, doc="threads that store")
     copy_threads: int = option(1, least=1, most=16, doc="threads that copy one large batch")
     step_blocks: int = option(16, least=1, most=512, doc="blocks that a thread moves before it looks around")
+    emulated_link_mb_per_s: float = option(
+        0.0, least=0.0, most=1e6, doc="for measurements: a slow link that all loads of a worker pass; 0 is none"
+    )
     drain_ms: int = option(250, least=0, most=10_000, doc="how long resetting the prefix cache waits for stores, before it gives them up")
     stats_interval_s: float = option(1.0, least=0.1, most=60.0, doc="between two reports of counters")
 

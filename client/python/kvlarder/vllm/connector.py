@@ -3,6 +3,7 @@
 It decides nothing itself: calls go to SchedulerSide or WorkerSide.
 """
 
+import dataclasses
 import time
 
 from kvlarder.vllm import api, engine_facts, metadata, names, pages, scheduler, stats, worker
@@ -156,17 +157,23 @@ class LarderConnector(api.KVConnectorBase_V1):
         self._scheduler.reset(clean=self._was_emptied)
         return True
 
+    @property
+    def scheduler_side(self):
+        """None until the workers have told where their KV lies."""
+        return self._scheduler
+
     # ---- workers
 
     def register_kv_caches(self, kv_caches):
         described = pages.describe(kv_caches, self._facts, *api.packing_of(self._vllm_config, kv_caches))
         rank = self._vllm_config.parallel_config.rank
         self._tensors = kv_caches  # their memory must live as long as the worker
-        self._worker = worker.WorkerSide(self._config, self._facts, rank, described, self._collector, api.logger)
+        restores = self._loads and api.restores(self._vllm_config)
+        self._worker = worker.WorkerSide(self._config, self._facts, rank, described, self._collector, api.logger, restores)
 
     def get_handshake_metadata(self):
         hello = self._worker.hello()
-        return Hello(hello.rank, hello.layout, hello.layers, hello.block_bytes, hello.fence)
+        return Hello(*dataclasses.astuple(hello))
 
     def bind_connector_metadata(self, connector_metadata):
         super().bind_connector_metadata(connector_metadata)

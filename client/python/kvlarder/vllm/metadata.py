@@ -34,6 +34,7 @@ class Ended(typing.NamedTuple):
     blocks: int
     good: int  # loaded, stored, or stored before
     seconds: float
+    rank: int
 
 
 @dataclasses.dataclass
@@ -65,3 +66,4 @@ class Hello:
     layers: int
     block_bytes: int
     fence: tuple  # SharedFence.address
+    boards: tuple | None = None  # SharedBoards.address

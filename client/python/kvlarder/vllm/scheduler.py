@@ -7,6 +7,9 @@ A request:
       |  \\--patience over, nothing stored--> missed --scheduled--> running --preempted--> asked again
       |                                        (failed stays: what could not be loaded once is computed)
       +-- passed: neither looked up nor stored
+With LarderScheduler also, where that is sooner than loading alone:
+    found --pays--> chosen --scheduled--> restoring --all is there, or computed from now on--> running
+                                              \\--reset while a worker writes a page--> ending --written--> running
 
 Invariants (check_invariants):
   * Blocks that a job reads or writes are pinned in vLLM's BlockPool from the call that plans the job until all of its
@@ -21,11 +24,12 @@ import collections
 import time
 
 import kvlarder
-from kvlarder.vllm import metadata, worker
+from kvlarder.vllm import metadata, restores, worker
 
 DISK = kvlarder.Tier.DISK.value
 LOAD_MOST_S = 60.0  # the longest time that a request waits for a load
 STORE_BLOCKS_MAX = 64  # in one job
+TRIES_MAX = 3
 FREES_SOON_S = 0.1
 READS_MOST_S = 1.0  # copying one part of a store takes milliseconds
 
@@ -35,7 +39,7 @@ class Request:
 
     __slots__ = (
         "vllm", "state", "content", "chain", "lookup", "asked_at", "found_blocks", "first_block", "load", "sources",
-        "saved", "stale", "adapter",
+        "saved", "stale", "adapter", "until_block", "tries",
     )  # fmt: skip
 
     def __init__(self, vllm):
@@ -46,6 +50,8 @@ class Request:
         self.asked_at = None  # when vLLM first asked for it
         self.found_blocks = None  # None: not known
         self.first_block = 0  # of the load that vLLM was offered
+        self.until_block = 0  # the end of what is restored, if it is chosen or restoring
+        self.tries = 0  # to admit it for a restore when the step had no room for a block
         self.load = 0  # job
         self.sources = (0, 0)  # tokens of the load that were in host memory, and on disk
         self.saved = None  # blocks before this one need not be stored; None: not scheduled yet
@@ -90,7 +96,8 @@ class SchedulerSide:
             raise ValueError(f"the ranks lay out their KV differently: {sorted({hello.layout for hello in hellos})}")
         self._config, self._facts, self._contents = config, facts, contents
         self._collector, self._log, self._clock = collector, log, clock
-        self._block = facts.block_tokens
+        self._block, self._hellos = facts.block_tokens, hellos
+        self._restores = None  # restores.Restores, with LarderScheduler
         self._requests, self._jobs = {}, {}
         self._last_job = 0
         self._writers = sum(facts.writes(rank) for rank in range(facts.ranks))
@@ -139,7 +146,7 @@ class SchedulerSide:
         request = self._requests.get(vllm.request_id)
         if request is None or request.state in ("passed", "loading"):
             return 0, False
-        if request.state == "running" or request.stale:  # it was preempted, or the cache was reset
+        if request.state in ("running", "ending") or request.stale:  # it was preempted, or the cache was reset
             self._begin_again(request)
         if request.state == "failed" or not self._config.load:
             return 0, False
@@ -161,6 +168,9 @@ class SchedulerSide:
         blocks = min(request.found_blocks, wanted) - first
         if blocks <= 0:
             return 0, False
+        if self._restores is not None and self._is_restored(request, first, first + blocks):
+            request.state, request.until_block = "chosen", first + blocks
+            return 0, False
         if self._loading >= self._config.loads_max:
             return None, False  # loads have deadlines, so that its turn comes
         request.first_block = first
@@ -171,6 +181,8 @@ class SchedulerSide:
         request = self._requests.get(vllm.request_id)
         if request is None or request.state == "loading":
             return
+        if external_tokens == 0 and request.state == "chosen":
+            return  # build_step begins it
         if external_tokens == 0:
             self._end_lookup(request)
             if request.state not in ("passed", "failed"):
@@ -217,6 +229,10 @@ class SchedulerSide:
         self._prefill.step(sum(tokens for _, tokens in scheduled.values() if tokens > 1), now)
         self._say_state()
         self._keep_promises()
+        for request_id, (done, tokens) in scheduled.items():
+            request = self._requests.get(request_id)
+            if request is not None and request.state == "chosen":
+                self._begin_restore(request, done + tokens, block_ids_of)
         if self._config.store and not self._state and not self._mixed:
             for request_id, (done, tokens) in scheduled.items():
                 request = self._requests.get(request_id)
@@ -230,6 +246,7 @@ class SchedulerSide:
             job = self._jobs.get(ended.job)
             if job is None:
                 continue
+            self._measure(job, ended)
             job.good = min(job.good, ended.good)
             job.ranks -= 1
             if job.ranks == 0:
@@ -242,22 +259,101 @@ class SchedulerSide:
             return
         if request.state == "loading":
             self._step.cancels.append(request.load)
-        else:
-            self._end_lookup(request)
+            return
+        self._end_restore(request, freed=True)
+        self._end_lookup(request)
 
     @property
     def has_work(self):
         """Whether vLLM must keep stepping although it has no requests: reports come with steps."""
-        return bool(self._jobs) or bool(self._step.cancels)
+        return bool(self._jobs) or bool(self._step.cancels) or self._restores_end
 
     @property
     def frees_blocks_soon(self):
         """Whether stores under way alone hold blocks, so that vLLM should wait a moment instead of preempting."""
         since = self._clock() - FREES_SOON_S
-        return any(
+        return self._restores_end or any(
             not job.load and job.begun > since and any(self._pool.blocks[page].ref_cnt == 1 for page in job.pages)
             for job in self._jobs.values()
         )
+
+    # ---- with LarderScheduler
+
+    def enable_restores(self, chunk_tokens, profile=None):
+        """From now on, prefixes are computed and loaded at once where that pays.  chunk_tokens: that a step computes of one
+        request at most.  Returns why that is not possible, or ''."""
+        if not self._config.load:
+            return "this engine loads nothing"
+        if chunk_tokens < self._block:
+            return f"a step computes {chunk_tokens} tokens of a request, less than a block of {self._block}"
+        boards = [hello.boards and worker.SharedBoards.opened(hello.boards) for hello in self._hellos]
+        if not all(boards):
+            return "the memory of a worker cannot be seen"
+        try:
+            self._restores = restores.Restores(
+                self._facts, self._hellos, boards, self._pool, chunk_tokens, self._collector, self._log, profile
+            )
+        except (RuntimeError, ValueError) as error:
+            return str(error)
+        return ""
+
+    def begin_step(self, tokens, decode_tokens):
+        """Before vLLM schedules a step, which computes `tokens` at most, decode_tokens of which it decodes.  Returns
+        requests of vLLM with the tokens that their blocks have now, which may be more than it has computed."""
+        restored, granted = self._restores.next_step(tokens, decode_tokens)
+        for request_id, _ in restored:
+            self._end_lookup(self._requests[request_id])
+            self._requests[request_id].state = "running"
+        for request in self._requests.values():
+            if request.state == "ending" and not self._restores.pins(request.vllm.request_id):
+                request.state = "running"
+        here = [(request_id, blocks * self._block) for request_id, blocks in restored] + granted
+        return [(self._requests[request_id].vllm, tokens) for request_id, tokens in here]
+
+    def tokens_of_step(self, vllm, computed, tokens):
+        """Returns how many of the tokens that vLLM wants to compute of a request, from `computed` on, it computes in this
+        step."""
+        request = self._requests.get(vllm.request_id)
+        if request is None:
+            return tokens
+        if request.state == "restoring":
+            return self._restores.granted_tokens(vllm.request_id, computed, tokens)
+        if request.state == "ending":
+            return 0  # a worker is writing one of its pages
+        if request.state != "chosen":
+            return tokens
+        whole = self._restores.first_tokens(computed, tokens, request.until_block)
+        request.tries += whole == 0
+        return whole
+
+    def held_tokens(self, vllm):
+        """Returns for how many tokens a request needs blocks, with those that are not computed in this step; 0 if only for
+        those that are."""
+        request = self._requests.get(vllm.request_id)
+        return request.until_block * self._block if request is not None and request.state == "chosen" else 0
+
+    def is_restoring(self, vllm):
+        request = self._requests.get(vllm.request_id)
+        return request is not None and request.state in ("restoring", "ending")
+
+    def step_scheduled(self, scheduled):
+        """scheduled: {request id: tokens of this step}."""
+        for request_id in self._restores.step_scheduled(scheduled):
+            self._end_restore(self._requests[request_id])
+
+    def step_ended(self, prompts, decode_tokens, seconds):
+        """prompts: (begin, end) of the tokens of prompts that the step computed."""
+        self._restores.observe_step(prompts, decode_tokens, seconds)
+
+    def preempted(self, vllm):
+        """vLLM frees the blocks of a running request now."""
+        if (request := self._requests.get(vllm.request_id)) is not None:
+            self._end_restore(request, freed=True)
+
+    @property
+    def restores(self):
+        """For tests and measurements: Restores, or None."""
+        return self._restores
 
     # ---- resets
 
@@ -274,6 +370,7 @@ class SchedulerSide:
         self._contents.reset()
         for request in self._requests.values():
             if request.state != "loading":
+                self._end_restore(request)
                 self._end_lookup(request)
             request.stale = True
 
@@ -292,6 +389,8 @@ class SchedulerSide:
         daemon does not answer, are given up, and it waits until they read no blocks any more.  It does nothing where it
         cannot see what a worker reads (see `opened`).
         """
+        if self._restores_end:
+            self._eventually(self._restores_have_ended, self._config.drain_ms / 1e3)
         stores = [number for number, job in self._jobs.items() if not job.load and job.pages]
         if not stores or None in self._fences or not self._stores_alone_hold_blocks(stores):
             return
@@ -310,6 +409,14 @@ class SchedulerSide:
         held = sum(self._pool.blocks[page].ref_cnt == count for page, count in pins.items())
         return self._pool.get_num_free_blocks() + held == len(self._pool.blocks) - 1  # block 0 is never used
 
+    @property
+    def _restores_end(self):
+        return self._restores is not None and self._restores.ending
+
+    def _restores_have_ended(self):
+        self._restores.take_news()
+        return not self._restores.ending
+
     def _eventually(self, true, seconds):
         """Waits for something, at most so long.  Returns whether it has happened."""
         until = self._clock() + seconds
@@ -325,6 +432,8 @@ class SchedulerSide:
         return self._collector.take(self._cache.stats)
 
     def close(self):
+        if self._restores is not None:
+            self._restores.close()
         self._cache.close()
         self._contents.close()
 
@@ -335,7 +444,7 @@ class SchedulerSide:
         assert self._pinned == sum(len(job.pages) for job in self._jobs.values() if not job.load)
         for request in self._requests.values():
             assert (request.state == "loading") == (request in loads), request.state
-            assert request.lookup == 0 or request.state in ("asked", "found", "loading"), request.state
+            assert request.lookup == 0 or request.state in ("asked", "found", "chosen", "loading", "restoring"), request.state
         held = [request.lookup for request in self._requests.values() if request.lookup]
         assert len(held) == len(set(held))
 
@@ -372,6 +481,9 @@ class SchedulerSide:
         for job in self._jobs.values():
             if job.load:
                 self._cache.poll_lookup(job.request.lookup)
+        for request in self._requests.values() if self._restores is not None and self._restores.pinned else ():
+            if request.state == "restoring":
+                self._cache.poll_lookup(request.lookup)
 
     def _ask(self, request):
         """Begins the lookup of a request.  Returns False if that is not possible yet."""
@@ -417,6 +529,45 @@ class SchedulerSide:
         if request.stale:  # vLLM computes every block again, so the connector may store them under the new generation
             request.content = request.chain = request.adapter = None
             request.stale = False
+
+    def _begin_restore(self, request, computed, block_ids_of):
+        """computed: tokens, with those of this step."""
+        have, until = computed // self._block, request.until_block
+        name = request.vllm.request_id
+        found = self._cache.poll_lookup(request.lookup)
+        pages = list(block_ids_of(name)[:until])
+        if have < until == len(pages) and found is not None and found.tokens >= until * self._block:
+            tiers = self._cache.lookup_tiers(request.lookup)[:until]
+            if self._restores.begin(name, request.chain.digests(0, until), pages, tiers, have, found.promise):
+                request.state, request.saved = "restoring", until
+                return
+        self._end_lookup(request)
+        request.state = "running"
+
+    def _end_restore(self, request, freed=False):
+        """freed: vLLM frees its blocks, which stay pinned for as long as a worker writes to them."""
+        if request.state == "restoring":
+            free = self._restores.end(request.vllm.request_id)
+            self._end_lookup(request)
+            request.state = "running" if free or freed else "ending"
+        elif request.state == "chosen":
+            request.state = "found"
+
+    def _is_restored(self, request, first, last):
+        """Returns whether blocks of a request are to be computed and loaded at once.  Not with adapters: vLLM counts on it
+        that a running request takes part in each step."""
+        if request.vllm.lora_request is not None or request.tries >= TRIES_MAX:
+            return False
+        return self._restores.pays(self._cache.lookup_tiers(request.lookup)[:last], first)
+
+    def _measure(self, job, ended):
+        """A load of blocks that lay in one tier tells how fast that is."""
+        if self._restores is None or not job.load or ended.good < ended.blocks:
+            return
+        host, disk = job.request.sources
+        if (host == 0) != (disk == 0):
+            tier = kvlarder.Tier.DISK if disk else kvlarder.Tier.HOST
+            self._restores.observe_load(ended.rank, tier, ended.blocks * self._hellos[0].block_bytes, ended.seconds)
 
     def _plan(self, job):
         self._last_job += 1

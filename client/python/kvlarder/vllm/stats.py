@@ -20,6 +20,12 @@ COUNTERS = {
     "bytes_loaded": "Bytes loaded",
     "bytes_stored": "Bytes stored",
     "requests_passed": "Requests that are neither looked up nor stored (multimodal, embeddings, unknown adapters)",
+    "restores": "Prefixes that were computed from the head and loaded from the tail at once",
+    "restored_tokens_computed": "Tokens of restores that were computed",
+    "restored_tokens_loaded": "Tokens of restores that were loaded, which hit_tokens do not count",
+    "claims_loaded": "Blocks loaded by restores, of all ranks",
+    "claims_failed": "Tries of restores to load a block that was missing, damaged or revoked, of all ranks",
+    "claims_cancelled": "Loads of restores that were withdrawn or late, of all ranks",
     "resets": "Times that the cache was reset",
     "sessions": "Sessions with a daemon, of all processes",
     "attach_failures": "Tries to reach a daemon that failed",
@@ -28,6 +34,7 @@ COUNTERS = {
 TIMES = {
     "load_seconds": "Time that a load took on one rank",
     "store_seconds": "Time that a store took on one rank",
+    "restore_seconds": "Time from the beginning of a restore until its whole prefix was there",
     "lookup_seconds": "Time from asking for a prefix until its answer was used",
 }
 TIME_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)

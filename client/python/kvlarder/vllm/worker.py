@@ -32,18 +32,17 @@ def variants_of(facts, layout, layers):
     ]
 
 
-class SharedFence:
-    """The memory of a kvlarder.PageFence that a worker shares with its scheduler.  It is gone with the worker, however
-    that ends."""
+class SharedMemory:
+    """Memory, all 0 at first, that a worker shares with its scheduler.  It is gone with the worker, however that ends."""
 
-    NONCE = slice(64, 80)  # tells it from that of a worker of equal numbers in another container
+    NONCE_BYTES = 16  # behind the memory: they tell it from that of a worker of equal numbers in another container
 
-    def __init__(self):
-        self._fd = os.memfd_create("larder-page-fence", os.MFD_CLOEXEC)
-        os.ftruncate(self._fd, mmap.PAGESIZE)
-        self.memory = mmap.mmap(self._fd, mmap.PAGESIZE)
-        self.memory[self.NONCE] = os.urandom(16)
-        self.address = f"/proc/{os.getpid()}/fd/{self._fd}", self.memory[self.NONCE]
+    def __init__(self, name, size):
+        self._fd = os.memfd_create(f"larder-{name}", os.MFD_CLOEXEC)
+        os.ftruncate(self._fd, size + self.NONCE_BYTES)
+        self.memory = mmap.mmap(self._fd, size + self.NONCE_BYTES)
+        self.memory[size:] = os.urandom(self.NONCE_BYTES)
+        self.address = f"/proc/{os.getpid()}/fd/{self._fd}", size, self.memory[size:]
 
     def close(self):
         if self._fd is not None:
@@ -52,19 +51,51 @@ class SharedFence:
 
     @classmethod
     def opened(cls, address):
-        """Returns the fence of another process, or None if this user may not open it, or it is not on this machine."""
-        path, nonce = address
+        """Returns the memory of another process, or None if this user may not open it, or it is not on this machine."""
+        path, size, nonce = address
         try:
             with open(path, "r+b") as file:
-                memory = mmap.mmap(file.fileno(), mmap.PAGESIZE)
-            return kvlarder.PageFence(memory) if memory[cls.NONCE] == nonce else None
+                memory = mmap.mmap(file.fileno(), size + cls.NONCE_BYTES)
+            return memory if memory[size:] == nonce else None
         except (OSError, ValueError):
             return None
 
 
+class SharedFence(SharedMemory):
+    """The memory of a kvlarder.PageFence."""
+
+    def __init__(self):
+        super().__init__("page-fence", mmap.PAGESIZE)
+
+    @classmethod
+    def opened(cls, address):
+        memory = super().opened(address)
+        return None if memory is None else kvlarder.PageFence(memory)
+
+
+class SharedBoards(SharedMemory):
+    """The boards of a kvlarder.RestoreDriver that one worker serves: for HOST, and for DISK."""
+
+    BOARDS = 2
+
+    def __init__(self):
+        super().__init__("claim-boards", self.BOARDS * kvlarder.CLAIM_BOARD_BYTES)
+
+    @classmethod
+    def opened(cls, address):
+        memory = super().opened(address)
+        return None if memory is None else cls.boards_of(memory)
+
+    @classmethod
+    def boards_of(cls, memory):
+        size = kvlarder.CLAIM_BOARD_BYTES
+        return [memoryview(memory)[i * size : (i + 1) * size] for i in range(cls.BOARDS)]
+
+
 class WorkerSide:
-    def __init__(self, config, facts, rank, pages, collector, log):
-        """pages: what pages.describe returned; log: has info() and warning()."""
+    def __init__(self, config, facts, rank, pages, collector, log, restores=False):
+        """pages: what pages.describe returned; log: has info() and warning(); restores: vLLM's scheduler is
+        LarderScheduler."""
         self._config, self._facts, self._log = config, facts, log
         self._collector, self._pages, self._rank = collector, pages, rank
         self._fence = SharedFence()
@@ -89,12 +120,17 @@ class WorkerSide:
             step_blocks=config.step_blocks,
             copy_threads=config.copy_threads,
             page_fence=self._fence.memory,
+            link_bytes_per_s=config.emulated_link_mb_per_s * 1e6,
         )
+        self._boards = SharedBoards() if restores else None
+        if restores:
+            self._cache.serve_claims(SharedBoards.boards_of(self._boards.memory), threads=config.loaders)
 
     def hello(self):
         return metadata.Hello(
-            self._rank, self._pages.name, self._pages.layout.layers, self._pages.block_bytes, self._fence.address
-        )
+            self._rank, self._pages.name, self._pages.layout.layers, self._pages.block_bytes, self._fence.address,
+            None if self._boards is None else self._boards.address,
+        )  # fmt: skip
 
     def begin_step(self, step):
         """Before the forward: begins the loads of a step, and ends those that are not wanted any more."""
@@ -130,7 +166,7 @@ class WorkerSide:
         for result in self._cache.poll():
             job = self._jobs.pop(result.job)
             good = result.status.count(OK) + (0 if result.load else result.status.count(DUPLICATE))
-            self._ended.append(metadata.Ended(job, len(result.status), good, result.moved_s))
+            self._ended.append(metadata.Ended(job, len(result.status), good, result.moved_s, self._rank))
             if result.load:
                 request, pages = self._requests.pop(result.job)
                 loaded.add(request)
@@ -151,11 +187,17 @@ class WorkerSide:
         return metadata.Report(ended)
 
     def take_counts(self):
-        return self._collector.take(self._cache.stats)
+        return self._collector.take(self._totals)
 
     def close(self):
         self._cache.close()
         self._fence.close()
+        if self._boards is not None:
+            self._boards.close()
+
+    def _totals(self):
+        totals = self._cache.stats()
+        return {**totals, "bytes_loaded": totals["claims_loaded"] * self._pages.block_bytes}
 
     def _measure(self, result, good):
         if result.load or good:
