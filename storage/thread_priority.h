@@ -11,7 +11,7 @@ namespace larder {
 enum class ThreadPriority : int8_t {
   kUrgent = -10,    // the thread accepts connections: new clients wait for it during a flood
   kOrdinary = 0,    // a thread that an urgent one starts is urgent too, unless it takes this
-  kYielding = 5,    // one request waits for the thread, and must not slow the others
+  kYielding = 2,    // one request waits for the thread, and must not slow the others
   kBackground = 10  // the thread must not slow readers and writers
 };
 
