@@ -55,9 +55,10 @@ class PrefixStore:
         self._layers = config.num_hidden_layers
         self._heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         self._head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self._device = model.device
-        if len(set((getattr(model, "hf_device_map", None) or {"": 0}).values())) > 1:
-            raise ValueError("a model that is spread over several devices is not served: load it on one")
+        devices = {parameter.device for parameter in model.parameters()}
+        if len(devices) != 1 or next(iter(devices)).type == "meta":
+            raise ValueError(f"a model whose weights are on {sorted(map(str, devices))} is not served: load it on one device")
+        self._device = next(iter(devices))
         name = name or weights.model_name(model.config._name_or_path) or "unnamed"
         self._content = kvlarder.ContentSpec(name, revision or _revision(model), salt=salt)
         layout = f"hf/1/{self._heads}x{self._head_dim}"
@@ -68,24 +69,27 @@ class PrefixStore:
         self._socket_dir, self._tenant, self._link_bytes_per_s = socket_dir, tenant, link_bytes_per_s
         numbers = sum(parameter.numel() for parameter in model.parameters())
         flops = FLOPS.get((self._device.type, self._dtype.itemsize), 5e11)
-        self._least = kvlarder.ComputeCost(FIXED_S, 2 * numbers / flops)
+        guess = kvlarder.ComputeCost(FIXED_S, 2 * numbers / flops)
+        # Mixtures of experts compute a part of their weights for a token.
+        self._least = kvlarder.ComputeCost(FIXED_S, guess.linear_s / 32)
         self._profile = kvlarder.Profile(
-            model=name, layers=self._layers, compute=self._least, doubt=0.3,
+            model=name, layers=self._layers, compute=guess, doubt=0.3,
             channels=[kvlarder.ChannelCost("pool", link_bytes_per_s or 2e9), kvlarder.ChannelCost("disk", link_bytes_per_s or 1e9)],
         )  # fmt: skip
-        self._direct = False  # the session's device reads and writes the memory of the caches itself
+        self._wish = "auto" if self._device.type == "cuda" else "host"
+        self._direct = self._device.type == "cpu"  # the session's device reads and writes the memory of the caches itself
+        if self._device.type not in ("cpu", "cuda"):
+            LOG.warning("caches on %s are copied through host memory", self._device)
         self._attach(5.0)
 
     def _attach(self, connect_deadline_s):
         client = kvlarder.connect(self._socket_dir, tenant=self._tenant, connect_deadline_s=connect_deadline_s)
-        gpu = self._device.type == "cuda"
-        number = 0 if self._device.index is None else self._device.index
-        # Once a session has moved bytes of the GPU, each later one must: pages of the GPU mean nothing to the host.
-        wish = "host" if not gpu else "cuda" if self._direct else "auto"
-        session = client.attach(self._engine_id, device=wish, device_number=number)
-        self._direct = self._device.type == "cpu" or session.device == "cuda"
-        if gpu and not self._direct:
-            LOG.warning("caches on %s are copied through host memory: %s", self._device, session.device_reason)
+        session = client.attach(self._engine_id, device=self._wish, device_number=self._device.index or 0)
+        if self._wish == "auto":  # later sessions have the same device, because pages of one mean nothing to the other
+            self._wish = session.device
+            self._direct = session.device == "cuda"
+            if not self._direct:
+                LOG.warning("caches on %s are copied through host memory: %s", self._device, session.device_reason)
         variant = session.register([self._content], [self._spec])[0]
         self._session, self._variant, self._restorer = session, variant, None
         self._make_restorer()
@@ -104,6 +108,8 @@ class PrefixStore:
             return
         # A cost that was measured too high, as in the first step on a cold GPU, would never be measured again.
         cost, least = learnt.compute, self._least
+        if cost.fixed_s <= least.fixed_s and cost.linear_s <= least.linear_s:
+            return
         self._profile = kvlarder.Profile(
             model=learnt.model, layers=learnt.layers, channels=learnt.channels, doubt=0.3,
             compute=kvlarder.ComputeCost(
@@ -170,9 +176,13 @@ class PrefixStore:
         chain = self._chain(tokens[: blocks * self._block])
         pages = self._pages(keys, values)
         self._synchronize()
-        status = self._served(
-            lambda: self._session.get_pages(self._variant, pages, chain.digests(0, blocks), range(blocks), deadline_s=60.0)
-        )
+        try:
+            status = self._served(lambda: self._with_room(
+                lambda: self._session.get_pages(self._variant, pages, chain.digests(0, blocks), range(blocks), deadline_s=60.0)
+            ))  # fmt: skip
+        except (TimeoutError, RuntimeError) as error:
+            LOG.warning("a cache is not restored: %s", error)
+            status = b""
         known = self._block * _leading(status, (OK,))
         for i, (k, v) in enumerate(zip(keys, values)):
             if static:
@@ -209,8 +219,7 @@ class PrefixStore:
             for begin in range(0, blocks * self._block, chunk_tokens):
                 compute(begin, min(begin + chunk_tokens, blocks * self._block))
             return cache, None
-        # Blocks land beside the cache: the bytes of one that is damaged must not meet an attention that goes on.
-        keys, values = zip(*(self._memory(None, blocks) for _ in range(self._layers)))
+        keys = values = ()
 
         def place(begin, end):
             for i, (k, v) in enumerate(zip(keys, values)):
@@ -223,8 +232,10 @@ class PrefixStore:
                 else:
                     cache.update(k, v, i)
 
-        self._synchronize()
         with promise:
+            # Blocks land beside the cache: the bytes of one that is damaged must not meet an attention that goes on.
+            keys, values = zip(*(self._memory(None, blocks) for _ in range(self._layers)))
+            self._synchronize()
             found = promise.blocks[0]
             channels = [CHANNELS.get(tier, 0) for tier in found.tiers] if found.first_block == 0 else []
             what = self._restorer.restore(
@@ -310,7 +321,17 @@ class PrefixStore:
         """Waits until torch has done what it queued.  The session knows nothing of torch's streams, and torch may give
         new tensors memory that queued work still uses."""
         if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
+            torch.cuda.synchronize(self._device)
+
+    def _with_room(self, call):
+        """Makes a call, and once more if the GPU had no memory for it that torch does not use."""
+        try:
+            return call()
+        except RuntimeError as error:
+            if self._device.type != "cuda" or getattr(error, "code", "") != "RESOURCE_EXHAUSTED":
+                raise
+            torch.cuda.empty_cache()
+            return call()
 
     def _initialize(self, layer):
         if not layer.is_initialized:

@@ -16,7 +16,6 @@ from larderd import Larderd
 
 BLOCKS, BLOCK_TOKENS, LAYERS, HEADS, ROW = 24, 64, 3, 2, 256
 CAPACITY = (BLOCKS + 2) * BLOCK_TOKENS  # tokens of a head, as in a static cache
-CONTENT = kvlarder.ContentSpec("m", "1")
 SPEC = kvlarder.VariantSpec(dtype="bf16", layout="test/1/heads", block_tokens=BLOCK_TOKENS, layers=LAYERS)
 TOKENS = range(BLOCKS * BLOCK_TOKENS)
 
@@ -54,11 +53,13 @@ class GpuPages(unittest.TestCase):
             head_stride=head, block_tokens=BLOCK_TOKENS, order="head_token",
         )  # fmt: skip
 
-    def attach(self, device, **options):
+    def attach(self, device, salt=b"", **options):
+        content = kvlarder.ContentSpec("m", "1", salt=salt)
         session = self.client.attach("gpu_pages_test", device=device, **options)
         self.addCleanup(session.close)
-        variant = session.register([CONTENT], [SPEC])[0]
-        chain = kvlarder.TokenChain(session.seed(CONTENT), block_tokens=BLOCK_TOKENS)
+        variant = session.register([content], [SPEC])[0]
+        self.seed = session.seed(content)
+        chain = kvlarder.TokenChain(self.seed, block_tokens=BLOCK_TOKENS)
         chain.extend(0, TOKENS)
         return session, variant, chain
 
@@ -66,16 +67,16 @@ class GpuPages(unittest.TestCase):
         self.memory.bytes[:] = numpy.random.default_rng(5).integers(0, 256, self.memory.bytes.shape, numpy.uint8)
         status = session.put_pages(
             variant, self.pages, parent=chain.parent(0), digests=chain.digests(0, BLOCKS), tokens=chain.tokens(0, BLOCKS),
-            page_numbers=range(BLOCKS),
+            page_numbers=range(BLOCKS), content=self.seed,
         )  # fmt: skip
         self.assertEqual(status, bytes([BlockStatus.OK.value]) * BLOCKS)
         return self.memory.bytes[:, :, :, : BLOCKS * BLOCK_TOKENS].copy()
 
     def test_stored_and_read_back(self):
         for mode in ("mapped", "staged", "stream"):
-            session, variant, chain = self.attach("cuda", write_mode=mode)
+            session, variant, chain = self.attach("cuda", salt=mode.encode(), write_mode=mode)
             self.assertEqual((session.device, session.device_reason), ("cuda", ""))
-            right = self.put(session, variant, chain) if mode == "mapped" else right
+            right = self.put(session, variant, chain)
             for _ in range(2):  # the second time with the cache of the first
                 self.memory.bytes[:] = 0
                 status = session.get_pages(variant, self.pages, chain.digests(0, BLOCKS), range(BLOCKS))
@@ -86,8 +87,8 @@ class GpuPages(unittest.TestCase):
 
     def test_restored_while_the_head_is_computed(self):
         session, variant, chain = self.attach("cuda")
+        self.assertEqual(session.device, "cuda")
         right = self.put(session, variant, chain)
-        self.memory.bytes[:] = 0
         now, placed = self.memory.bytes, []
 
         def compute(begin, end):
@@ -96,15 +97,17 @@ class GpuPages(unittest.TestCase):
         profile = kvlarder.Profile(
             model="m", layers=LAYERS, compute=kvlarder.ComputeCost(0.001, 1e-6), channels=[kvlarder.ChannelCost("pool", 1e9)]
         )
-        restorer = kvlarder.Restorer(session, variant, profile)
-        restored = restorer.restore(
-            pages=self.pages, digests=chain.digests(0, BLOCKS), page_numbers=range(BLOCKS), channels=[1] * BLOCKS,
-            compute=compute, place=lambda begin, end: placed.append(end - begin), chunk_tokens=BLOCK_TOKENS,
-        )  # fmt: skip
-        self.assertEqual(restored.computed_tokens + restored.loaded_tokens, len(TOKENS))
-        self.assertEqual(sum(placed), restored.loaded_tokens)
-        self.assertGreater(restored.loaded_tokens, 0)
-        self.assertTrue((now[:, :, :, : len(TOKENS)] == right).all())
+        for computes in (True, False):
+            now[:], placed[:] = 0, []
+            restorer = kvlarder.Restorer(session, variant, profile, computes=computes)
+            restored = restorer.restore(
+                pages=self.pages, digests=chain.digests(0, BLOCKS), page_numbers=range(BLOCKS), channels=[1] * BLOCKS,
+                compute=compute, place=lambda begin, end: placed.append(end - begin), chunk_tokens=BLOCK_TOKENS,
+            )  # fmt: skip
+            self.assertEqual(restored.computed_tokens + restored.loaded_tokens, len(TOKENS))
+            self.assertEqual(sum(placed), restored.loaded_tokens)
+            self.assertTrue((now[:, :, :, : len(TOKENS)] == right).all())
+        self.assertEqual(restored.computed_tokens, 0)
 
     def test_the_host_when_there_is_no_such_gpu(self):
         with self.assertRaises(ConnectionError):
