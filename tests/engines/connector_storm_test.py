@@ -367,7 +367,7 @@ class Restores(World):
         with unittest.mock.patch.multiple(restores.Restores, begin=without_pins, end=goes_on):
             engine = self.engine(blocks=40, running_max=8, local=False)
             with self.assertRaises(AssertionError) as raised:
-                for _ in range(10):
+                for _ in range(60):
                     self.storm(engine, 200, abort=0.3)
                     self.stored_is_right(engine)
         print(f"noticed: {type(raised.exception).__name__} {str(raised.exception)[:90]}")
