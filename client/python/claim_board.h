@@ -11,16 +11,12 @@ namespace larder::python {
 struct PyClaimBoard {
   explicit PyClaimBoard(nb::handle memory)
       : buffer(memory, /*writable=*/true), board(Checked(buffer.bytes())) {}
-
- private:
   // Raises ValueError if the memory does not fit.
   static std::span<std::byte> Checked(std::span<std::byte> bytes) {
     if (bytes.size() < ClaimBoard::kBytes || reinterpret_cast<uintptr_t>(bytes.data()) % 64 != 0)
       Raise(absl::InvalidArgumentError("a board needs CLAIM_BOARD_BYTES, aligned to 64"));
     return bytes;
   }
-
- public:
   const Buffer buffer;
   ClaimBoard board;
 };

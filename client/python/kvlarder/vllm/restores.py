@@ -167,6 +167,11 @@ class Restores:
         return self._driver.learnt()
 
     @property
+    def under_way(self):
+        """The requests whose restores are under way."""
+        return self._numbers.keys()
+
+    @property
     def pinned(self):
         """How many restores have pinned pages."""
         return len(self._restores)

@@ -98,6 +98,7 @@ class SchedulerSide:
         self._collector, self._log, self._clock = collector, log, clock
         self._block, self._hellos = facts.block_tokens, hellos
         self._restores = None  # restores.Restores, with LarderScheduler
+        self._ending = []  # requests in this state, and those that were
         self._requests, self._jobs = {}, {}
         self._last_job = 0
         self._writers = sum(facts.writes(rank) for rank in range(facts.ranks))
@@ -304,8 +305,11 @@ class SchedulerSide:
         for request_id, _ in restored:
             self._end_lookup(self._requests[request_id])
             self._requests[request_id].state = "running"
-        for request in self._requests.values():
-            if request.state == "ending" and not self._restores.pins(request.vllm.request_id):
+        ending, self._ending = self._ending, []
+        for request in ending:
+            if self._restores.pins(request.vllm.request_id):
+                self._ending.append(request)
+            elif request.state == "ending":
                 request.state = "running"
         here = [(request_id, blocks * self._block) for request_id, blocks in restored] + granted
         return [(self._requests[request_id].vllm, tokens) for request_id, tokens in here]
@@ -481,9 +485,8 @@ class SchedulerSide:
         for job in self._jobs.values():
             if job.load:
                 self._cache.poll_lookup(job.request.lookup)
-        for request in self._requests.values() if self._restores is not None and self._restores.pinned else ():
-            if request.state == "restoring":
-                self._cache.poll_lookup(request.lookup)
+        for request_id in () if self._restores is None else self._restores.under_way:
+            self._cache.poll_lookup(self._requests[request_id].lookup)
 
     def _ask(self, request):
         """Begins the lookup of a request.  Returns False if that is not possible yet."""
@@ -550,6 +553,8 @@ class SchedulerSide:
             free = self._restores.end(request.vllm.request_id)
             self._end_lookup(request)
             request.state = "running" if free or freed else "ending"
+            if request.state == "ending":
+                self._ending.append(request)
         elif request.state == "chosen":
             request.state = "found"
 

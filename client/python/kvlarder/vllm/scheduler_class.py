@@ -1,8 +1,9 @@
 """LarderScheduler, vLLM's own scheduler for --scheduler-cls: it restores long prefixes sooner than loading alone would.
 
-vLLM computes the head of such a prefix in its own steps while workers load its tail, until both meet; then
-num_computed_tokens jumps to the end of the prefix.  SchedulerSide decides; this class makes vLLM compute what was
-granted, and hold the blocks of the whole prefix.  Without such restores it changes nothing.
+vLLM computes the head of such a prefix in its own steps while workers load its tail, until both meet.  Where blocks that
+come next were loaded, and at the end of the prefix, num_computed_tokens jumps over them.  SchedulerSide decides; this
+class makes vLLM compute what was granted, and hold the blocks of the whole prefix.  It schedules other requests as vLLM
+does.
 """
 
 import collections
