@@ -7,17 +7,13 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <deque>
-#include <functional>
-#include <optional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "cuda/gather_scatter.h"
+#include "cuda/host_work.h"
 #include "cuda/paged_plan.h"
 #include "cuda/pin_registry.h"
-#include "storage/memory/copy_kernels.h"
-#include "storage/mutex.h"
 #include "storage/status_macros.h"
 
 namespace larder {
@@ -25,16 +21,6 @@ namespace {
 
 std::byte* At(uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 uint64_t AddressOf(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
-
-// The caller calls StoreFence() before it tells another thread that the copy is complete.
-void CopyNow(const DeviceCopy& copy) {
-  // Shorter copies use memcpy, which leaves their bytes in the caches.
-  constexpr uint64_t kKernelBytes = 4 << 10;
-  if (copy.bytes >= kKernelBytes)
-    ChooseKernel().Copy({At(copy.to), copy.bytes}, {At(copy.from), copy.bytes});
-  else if (copy.bytes != 0)
-    std::memcpy(At(copy.to), At(copy.from), copy.bytes);
-}
 
 ByteCount MemoryOfHost() {
   return ByteCount(static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * kPageBytes);
@@ -131,32 +117,18 @@ class HostPinned : public PinnedMemory {
 
 class HostEvent : public DeviceEvent {
  public:
-  struct State {
-    void Fire() {
-      MutexLock lock(mu);
-      fired = true;
-      changed.NotifyAll();
-    }
-    Mutex mu;
-    bool fired LARDER_GUARDED_BY(mu) = false;
-    CondVar changed;
-  };
-  [[nodiscard]] absl::StatusOr<bool> Done() const override {
-    MutexLock lock(state_->mu);
-    return state_->fired;
-  }
+  // The event comes after all work that was added before the call.
+  explicit HostEvent(std::shared_ptr<HostWork> work)
+      : work_(std::move(work)), count_(work_->added()) {}
+  [[nodiscard]] absl::StatusOr<bool> Done() const override { return work_->Done(count_); }
   [[nodiscard]] absl::Status Wait(std::chrono::steady_clock::time_point deadline) const override {
-    MutexLock lock(state_->mu);
-    while (!state_->fired)
-      if (!state_->changed.WaitUntil(state_->mu, deadline) && !state_->fired)
-        return absl::DeadlineExceededError(
-            "the work before this event was not done by the deadline");
-    return absl::OkStatus();
+    if (work_->Wait(count_, deadline)) return absl::OkStatus();
+    return absl::DeadlineExceededError("the work before this event was not done by the deadline");
   }
-  [[nodiscard]] const std::shared_ptr<State>& state() const { return state_; }
 
  private:
-  const std::shared_ptr<State> state_ = std::make_shared<State>();
+  const std::shared_ptr<HostWork> work_;
+  const uint64_t count_;  // items of work_ that come before the event
 };
 
 // What a device and its queues share.
@@ -166,33 +138,24 @@ struct HostShared {
       imports{0};
 };
 
-// A thread that does the queue's work, one item after the other.
 class HostQueue : public DeviceQueue {
  public:
-  explicit HostQueue(HostShared* shared) : shared_(shared), thread_([this] { Run(); }) {}
+  explicit HostQueue(HostShared* shared)
+      : shared_(shared), thread_([work = work_] { work->Run(); }) {}
   ~HostQueue() override {
-    {
-      MutexLock lock(mu_);
-      ending_ = true;
-      changed_.NotifyAll();
-    }
+    work_->End();
     thread_.join();
   }
 
   [[nodiscard]] absl::Status CopyBatch(CopyDirection direction,
                                        std::span<const DeviceCopy> copies) override {
+    LARDER_RETURN_IF_ERROR(CheckPinned(direction, copies));
     uint64_t bytes = 0;
-    for (const DeviceCopy& copy : copies) {
-      LARDER_RETURN_IF_ERROR(CheckPinned(direction, copy));
-      bytes += copy.bytes;
-    }
+    for (const DeviceCopy& copy : copies) bytes += copy.bytes;
     shared_->copies += copies.size();
     ++shared_->copy_calls;
     (direction == CopyDirection::kWithin ? shared_->within : shared_->direct) += bytes;
-    Add([batch = std::vector(copies.begin(), copies.end())] {
-      for (const DeviceCopy& copy : batch) CopyNow(copy);
-      StoreFence();
-    });
+    work_->Add(copies);
     return absl::OkStatus();
   }
   [[nodiscard]] absl::Status Gather(const PagedPlan& plan, const PagedMove& move) override {
@@ -202,31 +165,31 @@ class HostQueue : public DeviceQueue {
     return Move(plan, move, MoveDirection::kScatter);
   }
   [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() override {
-    auto event = std::make_unique<HostEvent>();
-    Add([state = event->state()] { state->Fire(); });
-    return event;
+    return std::make_unique<HostEvent>(work_);
   }
   [[nodiscard]] absl::Status WaitFor(const DeviceEvent& event) override {
-    Add([state = static_cast<const HostEvent&>(event).state()] {
-      MutexLock lock(state->mu);
-      while (!state->fired) state->changed.Wait(state->mu);
+    work_->Add([before = static_cast<const HostEvent&>(event)] {
+      (void)before.Wait(std::chrono::steady_clock::time_point::max());
     });
     return absl::OkStatus();
   }
   [[nodiscard]] absl::Status Wait() override {
-    MutexLock lock(mu_);
-    while (!work_.empty() || busy_) changed_.Wait(mu_);
-    return absl::OkStatus();
+    return HostEvent(work_).Wait(std::chrono::steady_clock::time_point::max());
   }
 
  private:
-  using Work = std::function<void()>;
-
-  [[nodiscard]] absl::Status CheckPinned(CopyDirection direction, const DeviceCopy& copy) const {
-    if (direction == CopyDirection::kWithin || copy.bytes == 0) return absl::OkStatus();
+  [[nodiscard]] absl::Status CheckPinned(CopyDirection direction,
+                                         std::span<const DeviceCopy> copies) const {
+    if (direction == CopyDirection::kWithin) return absl::OkStatus();
     const bool to_device = direction == CopyDirection::kToDevice;
     std::vector<PinRegistry::Part> parts;
-    return shared_->pins.Split(to_device ? copy.from : copy.to, copy.bytes, !to_device, &parts);
+    for (const DeviceCopy& copy : copies) {
+      parts.clear();
+      if (copy.bytes != 0)
+        LARDER_RETURN_IF_ERROR(
+            shared_->pins.Split(to_device ? copy.from : copy.to, copy.bytes, !to_device, &parts));
+    }
+    return absl::OkStatus();
   }
   absl::Status Move(const PagedPlan& plan, const PagedMove& move, MoveDirection direction) {
     LARDER_RETURN_IF_ERROR(plan.Check(move.layers, move.blocks));
@@ -238,45 +201,15 @@ class HostQueue : public DeviceQueue {
         FillMoveTables(plan, move.layers, move.blocks, tables, AddressOf(tables.data()));
     ++shared_->launches;
     shared_->moved += plan.BytesPerBlock(move.layers).value() * move.blocks.size();
-    Add([args, direction, access = plan.access_bytes(), tables = std::move(tables)] {
+    work_->Add([args, direction, access = plan.access_bytes(), tables = std::move(tables)] {
       MoveOnHost(args, direction, access);
     });
     return absl::OkStatus();
   }
 
-  void Add(Work work) {
-    MutexLock lock(mu_);
-    work_.push_back(std::move(work));
-    changed_.NotifyAll();
-  }
-  // Takes and does work until the destructor has begun and no work is left.
-  void Run() {
-    for (;;) {
-      std::optional<Work> work = Next();
-      if (!work) return;
-      (*work)();
-      MutexLock lock(mu_);
-      busy_ = false;
-      changed_.NotifyAll();
-    }
-  }
-  std::optional<Work> Next() {
-    MutexLock lock(mu_);
-    while (work_.empty() && !ending_) changed_.Wait(mu_);
-    if (work_.empty()) return std::nullopt;
-    Work work = std::move(work_.front());
-    work_.pop_front();
-    busy_ = true;
-    return work;
-  }
-
   HostShared* const shared_;
-  Mutex mu_;
-  std::deque<Work> work_ LARDER_GUARDED_BY(mu_);
-  bool busy_ LARDER_GUARDED_BY(mu_) = false;
-  bool ending_ LARDER_GUARDED_BY(mu_) = false;
-  CondVar changed_;
-  std::thread thread_;  // last: the thread uses the members above
+  const std::shared_ptr<HostWork> work_ = std::make_shared<HostWork>();
+  std::thread thread_;
 };
 
 class HostDevice : public Device {

@@ -13,6 +13,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -271,6 +272,41 @@ TEST_P(DeviceContract, WorkInOneQueueIsDoneInOrder) {
   }
   ASSERT_TRUE(queue_->Wait().ok());
   EXPECT_EQ(Download(b, kBytes), bytes);
+}
+
+// Threads that wait may do some of the work (the host device).  Each batch moves the chunks of one
+// half of the memory to the other half, one place further.
+TEST_P(DeviceContract, WorkIsDoneInOrderWhileThreadsWait) {
+  constexpr size_t kChunks = 24, kChunk = 96 << 10, kHalf = kChunks * kChunk, kBatches = 200;
+  const auto memory = Allocate(2 * kHalf);
+  const Bytes bytes = RandomBytes(kHalf, 6);
+  Upload(bytes, memory->address());
+  std::vector<std::unique_ptr<DeviceEvent>> events;
+  {
+    std::vector<std::jthread> waiting;
+    for (size_t batch = 0; batch < kBatches; ++batch) {
+      const uint64_t from = memory->address() + batch % 2 * kHalf;
+      const uint64_t to = memory->address() + (batch + 1) % 2 * kHalf;
+      std::vector<DeviceCopy> copies;
+      for (size_t i = 0; i < kChunks; ++i)
+        copies.push_back({to + (i + 1) % kChunks * kChunk, from + i * kChunk, kChunk});
+      ASSERT_TRUE(queue_->CopyBatch(CopyDirection::kWithin, copies).ok());
+      if (batch % 20 != 0) continue;
+      auto event = queue_->Record();
+      ASSERT_TRUE(event.ok());
+      events.push_back(*std::move(event));
+      waiting.emplace_back([&event = *events.back()] {
+        EXPECT_TRUE(event.Wait(SoonEnough()).ok());
+        EXPECT_TRUE(event.Done().value());
+      });
+    }
+    ASSERT_TRUE(queue_->Wait().ok());
+  }
+  const Bytes moved = Download(memory->address(), kHalf);
+  for (size_t i = 0; i < kChunks; ++i)
+    EXPECT_EQ(0, std::memcmp(moved.data() + (i + kBatches) % kChunks * kChunk,
+                             bytes.data() + i * kChunk, kChunk))
+        << "chunk " << i;
 }
 
 TEST_P(DeviceContract, QueuesAreOrderedByEvents) {
