@@ -6,7 +6,6 @@ connector_storm_test.py LARDERD
 """
 
 import os
-import pathlib
 import random
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from kvlarder.vllm import restores  # noqa: E402
 from kvlarder.vllm.config import Config  # noqa: E402
 from kvlarder.vllm.scheduler import SchedulerSide  # noqa: E402
 from kvlarder.vllm.worker import WorkerSide  # noqa: E402
-from larderd import Larderd  # noqa: E402
+from larderd import Larderd, damage  # noqa: E402
 from simulated_vllm import BLOCK, Engine, Request, WrongBytes  # noqa: E402
 
 SCALE = float(os.environ.get("LARDER_TEST_SCALE", "0.1"))
@@ -380,20 +379,6 @@ BAD_DISKS = (
     "data.read=error/4", "data.read=sleep:300ms/4", "data.write=full/2", "data.write=error/3,data.sync=sleep:300ms/2",
     "catalog.commit=full/2", "data.read=short/2",
 )  # fmt: skip
-
-
-def damage(folder, rolls):
-    """Changes bytes of some data files.  Returns how many."""
-    changed = 0
-    for path in pathlib.Path(folder).glob("shard-*/*"):
-        used = os.stat(path).st_blocks * 512
-        if path.is_file() and path.name != "FORMAT" and used and rolls.random() < 0.5:
-            with open(path, "r+b") as file:
-                for _ in range(20):
-                    file.seek(rolls.randrange(min(used, 1 << 20)))
-                    file.write(b"\x5a")
-                    changed += 1
-    return changed
 
 
 def lost_blocks(lost=0.1):

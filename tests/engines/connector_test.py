@@ -35,6 +35,11 @@ class Options(unittest.TestCase):
     def test_defaults(self):
         self.assertEqual(Config.of({}), Config())
         self.assertEqual(Config.of({"load_patience": 2}).load_patience, 2.0)
+        self.assertEqual(Config.of({"emulated_link_mb_per_s": 3}).link_bytes_per_s(5), 3e6)
+        links = Config.of({"emulated_link_mb_per_s": [1, 2.5]})
+        self.assertEqual([links.link_bytes_per_s(rank) for rank in (0, 1)], [1e6, 2.5e6])
+        with self.assertRaisesRegex(ValueError, "2 values, none for rank 2"):
+            links.link_bytes_per_s(2)
 
     def test_what_is_wrong_is_refused_with_what_is_right(self):
         for extra, text in (
@@ -63,7 +68,8 @@ def option_rows():
             values = f"{limits['least']} to {limits['most']}"
         else:
             values = "true, false" if isinstance(default, bool) else "text"
-        yield f"| `{field.name}` | {shown} | {values} | {limits['doc']} |"
+        by_rank = ", or a list of them, by rank" if limits["by_rank"] else ""
+        yield f"| `{field.name}` | {shown} | {values}{by_rank} | {limits['doc']} |"
 
 
 def metric_rows():

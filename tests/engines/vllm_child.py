@@ -61,8 +61,9 @@ class VllmChild:
         return self._call("generate", prompts=prompts)
 
     def serve(self, prompts, clients, abort=0.0, reset=0.0, seed=0):
-        """All of them, `clients` at once.  Returns {answers and first_s (seconds to the first token) by number, seconds,
-        aborted, errors, resets, bad_resets, firsts: for each first token its time and how many tokens were cached}."""
+        """All of them, `clients` at once.  Returns {answers, first_s (seconds to the first token) and first_logprob by
+        number, seconds, aborted, errors, resets, bad_resets, firsts: for each first token its time and how many tokens were
+        cached}."""
         return self._call("serve", prompts=prompts, clients=clients, abort=abort, reset=reset, seed=seed)
 
     def metrics(self):
@@ -85,6 +86,12 @@ class VllmChild:
     def costs(self):
         """With these: returns what was learnt, {fixed_s, linear_s, quadratic_s, rates: bytes/s by channel}."""
         return self._call("costs")
+
+    def watch_free_pages(self):
+        """With these: from now on `serve` fills pages that nobody holds, and returns how many of them were written to
+        ("written"), how many restores were under way when ("restoring": time and number of each change), and how many of
+        them were aborted and preempted ("aborted_restores", "preempted_restores")."""
+        return self._call("watch_free_pages")
 
     def version(self):
         return self._call("version")
@@ -113,6 +120,56 @@ class VllmChild:
         self.close()
 
 
+class FreePages:
+    """Finds writes to pages that nobody holds, in the child: they are filled with a number that no model writes, and lose
+    it when vLLM allocates them.  Its own prefix cache must be off."""
+
+    FILL = 12_345.0
+
+    def __init__(self, core, restores):
+        self.pool, self.restores = core.scheduler.kv_cache_manager.block_pool, restores
+        self.caches = core.model_executor.driver_worker.worker.model_runner.kv_caches
+        self.filled = set()
+        allocate, preempt = self.pool.get_new_blocks, core.scheduler._preempt_request
+
+        def get_new_blocks(count):
+            blocks = allocate(count)
+            self.filled.difference_update(block.block_id for block in blocks)
+            return blocks
+
+        def preempt_request(request, *more, **named):
+            self.counts["preempted_restores"] += request.request_id in self.restores.under_way
+            preempt(request, *more, **named)
+
+        self.pool.get_new_blocks, core.scheduler._preempt_request = get_new_blocks, preempt_request
+
+    def begin(self):
+        self.counts = {"written": 0, "aborted_restores": 0, "preempted_restores": 0}
+        self.restoring = [(time.time(), 0)]
+        self.fill()
+
+    def fill(self):
+        for block in self.pool.blocks:
+            if block.ref_cnt == 0 and not block.is_null and block.block_id not in self.filled:
+                for cache in self.caches:
+                    cache[block.block_id] = self.FILL
+                self.filled.add(block.block_id)
+
+    def step_ended(self):
+        written = {page for page in self.filled if any((cache[page] != self.FILL).any() for cache in self.caches)}
+        self.counts["written"] += len(written)
+        self.filled -= written
+        self.fill()
+        if len(self.restores.under_way) != self.restoring[-1][1]:
+            self.restoring.append((time.time(), len(self.restores.under_way)))
+
+    def aborts(self, name):
+        self.counts["aborted_restores"] += any(request.startswith(name) for request in self.restores.under_way)
+
+    def result(self):
+        return {**self.counts, "restoring": self.restoring}
+
+
 class Engine:
     """In the child."""
 
@@ -132,6 +189,7 @@ class Engine:
         self.llm = LLM(model, **settings)
         self.engine = self.llm.llm_engine
         self.number = 0
+        self.watch = None
 
     def _add(self, prompt):
         from vllm import SamplingParams
@@ -173,17 +231,24 @@ class Engine:
     def serve(self, prompts, clients, abort, reset, seed):
         rolls, begun = random.Random(seed), time.perf_counter()
         waiting, running, answers, aborted, firsts, errors = list(enumerate(prompts)), {}, {}, 0, {}, []
-        since, resets, bad_resets, timeline = {}, 0, [], []
+        since, resets, bad_resets, timeline, logprobs = {}, 0, [], [], {}
+        if self.watch:
+            self.watch.begin()
         while waiting or running:
             while waiting and len(running) < clients:
                 number, prompt = waiting.pop(0)
                 name = self._add(prompt)
                 running[name], since[name] = number, time.perf_counter()
-            for output in self.engine.step():
+            outputs = self.engine.step()
+            if self.watch:
+                self.watch.step_ended()
+            for output in outputs:
                 number = running.get(output.request_id)
                 if number is None:
                     continue
                 if number not in firsts:
+                    token = output.outputs[0]
+                    logprobs[number] = token.logprobs[0][token.token_ids[0]].logprob
                     firsts[number] = time.perf_counter() - since[output.request_id]
                     timeline.append((time.time(), output.num_cached_tokens or 0))
                 if output.finished:
@@ -193,6 +258,8 @@ class Engine:
                     answers[number] = list(output.outputs[0].token_ids)
             if running and rolls.random() < abort:
                 name = rolls.choice(list(running))
+                if self.watch:
+                    self.watch.aborts(name)
                 self.engine.abort_request([name])
                 del running[name]
                 aborted += 1
@@ -205,7 +272,8 @@ class Engine:
                         bad_resets.append(str(error))
         return {
             "answers": answers, "seconds": time.perf_counter() - begun, "aborted": aborted, "errors": errors,
-            "first_s": firsts, "resets": resets, "bad_resets": bad_resets, "firsts": timeline,
+            "first_s": firsts, "resets": resets, "bad_resets": bad_resets, "firsts": timeline, "first_logprob": logprobs,
+            **(self.watch.result() if self.watch else {}),
         }  # fmt: skip
 
     def metrics(self):
@@ -237,6 +305,10 @@ class Engine:
             **{name: getattr(learnt.compute, name) for name in ("fixed_s", "linear_s", "quadratic_s")},
             "rates": [channel.bytes_per_s for channel in learnt.channels],
         }
+
+    def watch_free_pages(self):
+        self.watch = FreePages(self.engine.engine_core.engine_core, self.side.restores)
+        return True
 
     @staticmethod
     def memory():

@@ -7,6 +7,7 @@ vllm_test.py LARDERD PYTHON MODELS   PYTHON: of deploy/fetch-vllm.sh; MODELS: fo
 import os
 import pathlib
 import random
+import statistics
 import sys
 import tempfile
 import threading
@@ -18,7 +19,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "pyth
 import kvlarder  # noqa: E402
 from kvlarder.vllm import stats, versions  # noqa: E402
 from kvlarder.vllm.config import Config  # noqa: E402
-from larderd import Larderd  # noqa: E402
+from larderd import Larderd, damage  # noqa: E402
 from vllm_child import CHUNK, VllmChild  # noqa: E402
 
 SCALE = float(os.environ.get("LARDER_TEST_SCALE", "0.1"))
@@ -81,6 +82,10 @@ class VllmTest(unittest.TestCase):
                 return
             last = now
             time.sleep(1.5)
+
+    def nothing_held(self, vllm):
+        self.settled(vllm)
+        self.assertTrue(vllm.reset(running=False, connector=False), "blocks of vLLM are still held")
 
     def equal(self, what, answers, expected, cached=None):
         for number, (answer, right) in enumerate(zip(answers, expected, strict=True)):
@@ -169,7 +174,7 @@ class Answers(VllmTest):
         self.fail("all five times something was late")
 
 
-class Restores(VllmTest):
+class RestoringTest(VllmTest):
     """LarderScheduler: prefixes are computed from the head and loaded from the tail at once, over an emulated link."""
 
     def restoring(self, link_mb_per_s, **engine):
@@ -182,6 +187,8 @@ class Restores(VllmTest):
         vllm.generate([{"tokens": [1, 2, 3], "n": 1}])
         return {name.removeprefix("vllm:larder_")[:-2]: value for name, value in vllm.metrics().items() if "larder" in name}
 
+
+class Restores(RestoringTest):
     def test_both_ends_meet(self):
         """Float32, because results in bf16 depend on where steps end."""
         first = self.vllm(dtype="float32")
@@ -206,6 +213,149 @@ class Restores(VllmTest):
             self.assertGreater(counts["restored_tokens_loaded"], 0)
             vllm.close()
 
+    def test_ranks(self):
+        """The link of one rank is half as fast as that of the other."""
+        prompts = [{"tokens": [(n * 7 + i * i) % 500 for i in range(3_000)], "n": 16} for n in range(2)]
+        first = self.vllm(model="tiny", dtype="float32", tensor_parallel_size=2)
+        cold = first.generate(prompts)
+        self.settled(first)
+        counts = self.counts(first)
+        first.close()
+        blocks = len(prompts[0]["tokens"]) // BLOCK
+        rate = counts["bytes_stored"] / counts["blocks_stored"] * blocks / cold[0]["first_s"] / 1e6
+        vllm = self.restoring([rate, rate / 2], model="tiny", dtype="float32", tensor_parallel_size=2)
+        for _ in range(4):
+            for answer, right in zip(vllm.generate(prompts), cold):
+                self.assertEqual(answer["tokens"], right["tokens"])
+                self.assertAlmostEqual(answer["first_logprob"], right["first_logprob"], delta=1e-3)
+        counts = self.counts(vllm)
+        print("links of 1 and 1/2:", {name: value for name, value in counts.items() if "restore" in name and value})
+        self.assertGreater(counts["restored_tokens_computed"], 0)
+        self.assertGreater(counts["restored_tokens_loaded"], 0)
+
+
+class RestoreStorms(RestoringTest):
+    """What disturbs restores at random moments.  In float32 an answer does not depend on how its prefix was restored."""
+
+    SHORTEST, LONGEST = 140, 1_900
+    TEXTS = 6
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.client, cls.prompts = kvlarder.connect(cls.daemon.socket_dir), None
+
+    def setUp(self):
+        """Stores some texts once, and makes prompts that begin like them."""
+        cls = type(self)
+        if cls.prompts is not None:
+            return
+        texts = [[self.rolls.randrange(500) for _ in range(self.LONGEST)] for _ in range(self.TEXTS)]
+        writer = self.vllm(model="tiny", dtype="float32")
+        cold = writer.generate([{"tokens": text, "n": 1} for text in texts])
+        self.settled(writer)
+        counts = self.counts(writer)
+        writer.close()
+        seconds = statistics.median(one["first_s"] for one in cold)
+        cls.computed_bytes_per_s = counts["bytes_stored"] / counts["blocks_stored"] * self.LONGEST / BLOCK / seconds
+        cls.prompts = [
+            {"tokens": text[: self.rolls.randrange(self.SHORTEST, self.LONGEST)] + [number], "n": 4}
+            for number, text in enumerate(texts * 4)
+        ]
+
+    def stormy(self, prompts, slower=1.0, **engine):
+        """An engine whose link takes `slower` times as long for a prefix as computing it, and whose pages are watched.
+        Returns (engine, what it computes of the prompts)."""
+        vllm = self.restoring(
+            self.computed_bytes_per_s / slower / 1e6, model="tiny", dtype="float32", max_model_len=2_048, **{"num_gpu_blocks_override": 40, **engine},
+            env={"VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
+        )  # fmt: skip
+        vllm.generate([{"tokens": [1, 2, 3], "n": 1}])
+        vllm.watch_free_pages()
+        vllm.restore_by("computed")
+        right = vllm.serve(prompts, clients=1)
+        vllm.restore_by("both")
+        return vllm, right
+
+    def check(self, prompts, result, right):
+        self.assertEqual((result["errors"], result["written"], result["bad_resets"]), ([], 0, []))
+        self.assertEqual(len(result["answers"]) + result["aborted"], len(prompts))
+        for number, answer in result["answers"].items():
+            self.assertEqual(answer, right["answers"][number])
+            self.assertAlmostEqual(result["first_logprob"][number], right["first_logprob"][number], delta=2e-5)
+
+    def test_preemption_and_aborts(self):
+        """The device has room for 2 of 8 requests.  Answers may need more blocks, and resets preempt all requests."""
+        ended = {"aborted_restores": 0, "preempted_restores": 0}
+        talks = [{"tokens": [self.rolls.randrange(500) for _ in range(self.rolls.randrange(100, 127))], "n": 40} for _ in self.prompts]
+        prompts = [prompt for pair in zip(talks, self.prompts) for prompt in pair]
+        vllm, right = self.stormy(prompts, max_num_seqs=8, num_gpu_blocks_override=22)
+        rounds = 0
+        while sum(ended.values()) < scaled(300) or 0 in ended.values():
+            result = vllm.serve(prompts, clients=8, abort=0.1, reset=0.1, seed=SEED + rounds)
+            self.check(prompts, result, right)
+            ended = {name: count + result[name] for name, count in ended.items()}
+            rounds += 1
+            self.assertLess(rounds, 400, f"too few: {ended}")
+        print(f"{rounds} rounds of {len(prompts)} requests, {ended}, {self.counts(vllm)['restores']:.0f} restores", flush=True)
+        self.nothing_held(vllm)
+
+    def test_a_daemon_that_comes_and_goes(self):
+        vllm, right = self.stormy(self.prompts, extra=USUAL)
+        events, changed, ended = [], 0, threading.Event()  # events: times of stops, kills and damages
+
+        def weather():
+            nonlocal changed
+            while not ended.wait(self.rolls.uniform(0.05, 1.0)):
+                what = self.rolls.choice(("stop", "kill", "damage"))
+                events.append(time.time())
+                if what == "stop":
+                    self.daemon.stop()
+                    ended.wait(self.rolls.uniform(0.01, 1.5))
+                    self.daemon.go_on()
+                elif what == "kill":
+                    self.daemon.kill()
+                    ended.wait(self.rolls.uniform(0, 0.3))
+                    self.daemon.start()
+                else:
+                    changed += damage(self.disk, self.rolls, reach=64 << 20)
+                    try:
+                        self.client.clear(kvlarder.SelectionScope.ALL, tiers=[kvlarder.Tier.HOST])
+                    except (ConnectionError, TimeoutError):
+                        pass  # the daemon was killed just before
+
+        thread = threading.Thread(target=weather)
+        thread.start()
+        late, restoring, rounds = [], [], 0
+        try:
+            while len(events) < scaled(200, least=15):
+                result = vllm.serve(self.prompts, clients=1)
+                self.check(self.prompts, result, right)
+                late += [first - 1.1 * right["first_s"][number] for number, first in result["first_s"].items()]
+                restoring += result["restoring"]
+                rounds += 1
+        finally:
+            ended.set()
+            thread.join()
+        during = sum(max((when, count) for when, count in restoring if when <= at)[1] > 0 for at in events if at > restoring[0][0])
+        print(f"{len(events)} stops, kills and damages ({changed} bytes), {during} of them during a restore; {rounds} rounds of "
+              f"{len(self.prompts)} requests, {self.counts(vllm)['restores']:.0f} restores; first tokens later than 1.1 x computing "
+              f"+ 1 s: {sum(wait > 1 for wait in late)}, the latest + {max(late):.2f} s", flush=True)  # fmt: skip
+        self.nothing_held(vllm)
+
+    def test_a_link_that_stalls(self):
+        """Nothing arrives in time, and requests end meanwhile."""
+        vllm, right = self.stormy(self.prompts, slower=1_000, extra=USUAL)
+        late, aborted = [], 0
+        for number in range(scaled(20, least=2)):
+            result = vllm.serve(self.prompts, clients=1, abort=0.1, seed=SEED + number)
+            self.check(self.prompts, result, right)
+            aborted += result["aborted_restores"]
+            late += [first - 1.1 * right["first_s"][number] for number, first in result["first_s"].items()]
+        print(f"a link that stalls: {aborted} restores aborted; first tokens later than 1.1 x computing + 1 s: "
+              f"{sum(wait > 1 for wait in late)}, the latest + {max(late):.2f} s", flush=True)  # fmt: skip
+        self.nothing_held(vllm)
+
 
 class Storms(VllmTest):
     def prompts(self, count, vocabulary=500, longest=700):
@@ -228,10 +378,6 @@ class Storms(VllmTest):
             print(what, round(result["seconds"], 1), "s,", result["aborted"], "aborted,", result["resets"], "reset,",
                   {n: v for n, v in metrics.items() if "preempt" in n or "larder" in n and v}, flush=True)  # fmt: skip
         self.nothing_held(vllm)
-
-    def nothing_held(self, vllm):
-        self.settled(vllm)
-        self.assertTrue(vllm.reset(running=False, connector=False), "blocks of vLLM are still held")
 
     def test_a_daemon_that_is_absent_and_comes_and_goes(self):
         prompts = self.prompts(60)

@@ -7,9 +7,11 @@ calls_test.py LARDERD
 import array
 import asyncio
 import contextlib
+import hashlib
 import io
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -20,7 +22,7 @@ import unittest
 import kvlarder
 import kvlarder.aio
 import numpy
-from kvlarder import BlockSelection, BlockStatus, SelectionScope, Tier
+from kvlarder import BlockSelection, BlockStatus, SelectionScope, Tier, hash_keys
 from kvlarder.__main__ import Doctor
 from larderd import Larderd
 
@@ -504,6 +506,43 @@ class Pages(OnDaemon):
                 thread.join(20)
             self.assertEqual(failures, [])
             self.assertEqual(ends, ["the session is closed"] * 4)
+
+
+class HashKeys(OnDaemon):
+    """Blocks that are named by keys instead of tokens."""
+
+    def test_stored_and_found_by_keys(self):
+        content, spec = hash_keys.content_of("m", lora="l"), kvlarder.VariantSpec(dtype="u8", layout="k/1", block_tokens=32, layers=1)
+        (variant,) = self.session.register([content], [spec])
+        names = hash_keys.HashKeys(self.session.seed(content), block_tokens=32)
+        chained = names.chain([bytes([number]) * 32 for number in range(3)])
+        alone = [names.name(key) for key in (b"k", b"k\0", b"k\0\0\0", bytes(60))]
+        self.assertEqual(chained[0], names.name(bytes(32)))
+        self.assertNotEqual(chained[1][0], names.name(b"\1" * 32)[0])  # it has a parent
+        self.assertEqual(len({digest for digest, _, _ in chained + alone}), 7)
+        blocks = [kvlarder.PutBlock(*name, [name[0] * 256], content=self.session.seed(content)) for name in chained + alone]
+        self.assertEqual(self.session.put(variant, blocks), [OK] * 7)
+        for name in chained + alone:
+            found = bytearray(4096)
+            self.assertEqual(self.session.get(variant, [kvlarder.GetBlock(name[0], [found])]), [OK])
+            self.assertEqual(found, name[0] * 256)
+
+    def test_the_name_that_the_docs_give(self):
+        """docs/format.md, "Hash keys", by hand."""
+        seed, key = bytes(range(16)), bytes(range(1, 7))
+        numbers = struct.pack("<16I", 6, 0x04030201, 0x0605, *[0] * 13)
+        self.assertEqual(
+            hash_keys.HashKeys(seed, 16).name(key),
+            (hashlib.sha256(b"larder/chain/v1\0" + seed + numbers).digest()[:16], seed, list(struct.unpack("<16I", numbers))),
+        )
+
+    def test_what_is_no_key(self):
+        for key in (b"", bytes(61)):
+            with self.assertRaisesRegex(ValueError, "1 to 60"):
+                hash_keys.HashKeys(bytes(16), 16).name(key)
+        for tokens in (0, -16, 24):
+            with self.assertRaisesRegex(ValueError, "multiple of 16"):
+                hash_keys.HashKeys(bytes(16), tokens)
 
 
 class InPlace(OnDaemon):

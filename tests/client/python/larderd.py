@@ -1,6 +1,7 @@
 """larderd as a child process, with its own folder."""
 
 import os
+import pathlib
 import signal
 import subprocess
 import tempfile
@@ -61,3 +62,17 @@ class Larderd:
 
     def __exit__(self, *_):
         self.end()
+
+
+def damage(folder, rolls, reach=1 << 20):
+    """Changes bytes among the first `reach` of some data files of a disk tier.  Returns how many."""
+    changed = 0
+    for path in pathlib.Path(folder).glob("shard-*/*"):
+        used = os.stat(path).st_blocks * 512
+        if path.is_file() and path.name != "FORMAT" and used and rolls.random() < 0.5:
+            with open(path, "r+b") as file:
+                for _ in range(20):
+                    file.seek(rolls.randrange(min(used, reach)))
+                    file.write(b"\x5a")
+                    changed += 1
+    return changed

@@ -7,9 +7,10 @@ import dataclasses
 import difflib
 
 
-def option(default, *, least=None, most=None, one_of=None, doc=""):
+def option(default, *, least=None, most=None, one_of=None, by_rank=False, doc=""):
+    """by_rank: the value may be a list, with one value for each rank."""
     return dataclasses.field(
-        default=default, metadata={"least": least, "most": most, "one_of": one_of, "doc": doc}
+        default=default, metadata={"least": least, "most": most, "one_of": one_of, "by_rank": by_rank, "doc": doc}
     )
 
 
@@ -44,7 +45,7 @@ class Config:
     copy_threads: int = option(1, least=1, most=16, doc="threads that copy one large batch")
     step_blocks: int = option(16, least=1, most=512, doc="blocks that a thread moves before it looks around")
     emulated_link_mb_per_s: float = option(
-        0.0, least=0.0, most=1e6, doc="for measurements: a slow link that all loads of a worker pass; 0 is none"
+        0.0, least=0.0, most=1e6, by_rank=True, doc="for measurements: a slow link that all loads of a worker pass; 0 is none"
     )
     drain_ms: int = option(250, least=0, most=10_000, doc="how long resetting the prefix cache waits for stores, before it gives them up")
     stats_interval_s: float = option(1.0, least=0.1, most=60.0, doc="between two reports of counters")
@@ -59,8 +60,18 @@ class Config:
                 close = difflib.get_close_matches(key, fields, n=1, cutoff=0.5)
                 hint = f"did you mean '{close[0]}'?" if close else "options are " + ", ".join(sorted(fields))
                 raise ValueError(f"kv_connector_extra_config has no option '{key}': {hint}")
-            values[key] = _checked(key, value, fields[key])
+            if fields[key].metadata["by_rank"] and isinstance(value, list) and value:
+                values[key] = tuple(_checked(key, one, fields[key]) for one in value)
+            else:
+                values[key] = _checked(key, value, fields[key])
         return Config(**values)
+
+    def link_bytes_per_s(self, rank):
+        """Of the emulated link of a rank; 0 is none.  Raises ValueError if the option has no value for it."""
+        links = self.emulated_link_mb_per_s
+        if isinstance(links, tuple) and rank >= len(links):
+            raise ValueError(f"kv_connector_extra_config: emulated_link_mb_per_s has {len(links)} values, none for rank {rank}")
+        return 1e6 * (links[rank] if isinstance(links, tuple) else links)
 
     def with_roles(self, load, store):
         return dataclasses.replace(self, load=load, store=store)

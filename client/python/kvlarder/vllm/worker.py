@@ -120,7 +120,7 @@ class WorkerSide:
             step_blocks=config.step_blocks,
             copy_threads=config.copy_threads,
             page_fence=self._fence.memory,
-            link_bytes_per_s=config.emulated_link_mb_per_s * 1e6,
+            link_bytes_per_s=config.link_bytes_per_s(rank),
         )
         self._boards = SharedBoards() if restores else None
         if restores:
