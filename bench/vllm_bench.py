@@ -36,7 +36,9 @@ class Bench:
         self.texts = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
 
     def vllm(self, larder, **engine):
-        connector = {"socket_dir": self.daemon.socket_dir} if larder else None
+        """larder: whether vLLM uses Larder, or options with which it does."""
+        more = larder if isinstance(larder, dict) else {}
+        connector = {"socket_dir": self.daemon.socket_dir, **more} if larder else None
         model = os.path.join(self.arguments.models, "smol")
         log = os.path.join(self.folder.name, f"{time.monotonic_ns()}.log")
         return VllmChild(self.arguments.python, model, connector, log, **engine)

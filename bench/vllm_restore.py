@@ -1,83 +1,103 @@
 #!/usr/bin/env python3
 """Times restores of vLLM's LarderScheduler: computed only, loaded only, and both at once, over an emulated link.
 
-vllm_restore.py LARDERD PYTHON MODELS [--tokens N ...] [--ratios R ...] [--rounds N] [--tier pool|disk] [--json FILE]
+vllm_restore.py LARDERD PYTHON MODELS [--only cells|together|nothing_stored] [--tokens N ...] [--ratios R ...]
+                [--rounds N] [--tier pool|disk] [--json FILE]
 PYTHON: of deploy/fetch-vllm.sh; MODELS: folder that tests/engines/hf_model.py wrote.
 
 The link of one engine is so fast that loading the prompt takes R times as long as computing it.  In one process the three
-take turns.  `best meet` is what costs of the same run give: the shortest time in which a head of whole blocks is computed
-while the tail is loaded, and then the rest of the prompt is computed.  It fails if an answer has other tokens.
+take turns.  It fails if an answer has other tokens.
+cells            one request alone, of each length and ratio.  `best meet` is what costs of the same run give: the shortest
+                 time in which a head of whole blocks is computed while the tail is loaded, and then the rest is computed
+together         four requests at once at the crossing (ratio 1), alone and beside two that decode
+nothing_stored   prompts that nobody stored, 8 clients: LarderScheduler / vLLM's own scheduler, both with the connector
 """
 
 import argparse
 import json
 import os
 import pathlib
+import random
 import statistics
 import sys
-import tempfile
-import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests" / "engines"), str(ROOT / "tests" / "client" / "python")]
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests" / "engines"), str(ROOT / "tests" / "client" / "python")]
 
 import kvlarder  # noqa: E402
-from larderd import Larderd  # noqa: E402
-from vllm_child import CHUNK, VllmChild  # noqa: E402
+import vllm_bench  # noqa: E402
+from vllm_child import CHUNK  # noqa: E402
 
-BLOCK = 128
+BLOCK = vllm_bench.BLOCK
 WAYS = ("computed", "loaded", "both")
 WARM = 3  # restores in which the engine learns what computing and loading cost
+SCHEDULER = "kvlarder.vllm.LarderScheduler"
+IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # for VllmChild.restore_by
+TOGETHER = 4
 
 
-class Bench:
+def percentile(values, part):
+    return sorted(values)[int(len(values) * part)]
+
+
+def whole_steps(tokens):
+    """Lengthens a prompt so that its rest, behind the last whole block, is computed in one step, restored or not."""
+    return tokens - (tokens - 1) % CHUNK + 20
+
+
+class Bench(vllm_bench.Bench):
     def __init__(self, arguments):
-        self.arguments = arguments
-        self.folder = tempfile.TemporaryDirectory()
-        self.disk = os.path.join(self.folder.name, "disk")
-        os.mkdir(self.disk)
-        self.daemon = Larderd(arguments.larderd, "--pool", "2GiB", "--disk", self.disk)
-        self.daemon.await_pool()
-        text = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
-        with self.vllm(env={}) as plain:
-            ids = plain.tokens_of(text)
-            plain.generate([{"tokens": ids[:600], "n": 1}])
-            # The rest of a prompt is computed in one step, restored or not.
-            self.prompts, at = {}, 1_000
-            for n in arguments.tokens:
-                self.prompts[n] = ids[at : at + n - (n - 1) % CHUNK + 20]
-                at += n
-            self.cold_s, self.tokens = {}, {}
-            for n, prompt in self.prompts.items():
-                cold = [plain.generate([{"tokens": prompt, "n": 8}])[0] for _ in range(3)]
-                self.cold_s[n], self.tokens[n] = statistics.median(one["first_s"] for one in cold[1:]), cold[0]["tokens"]
-        with self.vllm(connector={}, env={}) as stores:
-            for prompt in self.prompts.values():
-                stores.generate([{"tokens": prompt, "n": 1}])
-            blocks, until = sum(len(prompt) // BLOCK for prompt in self.prompts.values()), time.monotonic() + 60
-            while stores.metrics().get("vllm:larder_blocks_stored{}", 0) < blocks:
-                stores.generate([{"tokens": [1], "n": 1}])
-                if time.monotonic() > until:
-                    sys.exit("the prompts are never stored")
-                time.sleep(0.3)
-            metrics = stores.metrics()
-            self.block_bytes = metrics["vllm:larder_bytes_stored{}"] / metrics["vllm:larder_blocks_stored{}"]
+        super().__init__(arguments)
         self.client = kvlarder.connect(self.daemon.socket_dir)
-        time.sleep(5)  # the daemon writes blocks to its disk behind their stores
+        with self.vllm(False) as plain:
+            self.ids = plain.tokens_of(self.texts)
 
-    def vllm(self, connector=None, env=None, **engine):
-        connector = None if connector is None else {"socket_dir": self.daemon.socket_dir, "load_timeout_ms": 60_000, **connector}
-        log = os.path.join(self.folder.name, f"{time.monotonic_ns()}.log")
-        return VllmChild(self.arguments.python, os.path.join(self.arguments.models, "smol"), connector, log, env=env, **engine)
+    def prepare(self, prompts):
+        """Stores the prompts.  Returns (seconds to the first token, tokens of the answer) of each, computed."""
+        computed = []
+        with self.vllm(False) as plain:
+            self.first(plain, self.ids[:600], None)
+            for prompt in prompts:
+                cold = [plain.generate([{"tokens": prompt, "n": 8}])[0] for _ in range(2)]
+                computed.append((cold[1]["first_s"], cold[0]["tokens"]))
+        with self.vllm(True) as stores:
+            for prompt in prompts:
+                before = self.count(stores, "blocks_stored")
+                self.first(stores, prompt, None)
+                self.stored(stores, before, (len(prompt) - 1) // BLOCK)
+            self.block_bytes = self.count(stores, "bytes_stored") / self.count(stores, "blocks_stored")
+        self.durable()
+        return computed
 
-    def cell(self, n, ratio):
+    def restoring(self, link_bytes_per_s, **engine):
+        connector = {"emulated_link_mb_per_s": link_bytes_per_s / 1e6, "store": False, "load_timeout_ms": 60_000}
+        env = {**IN_PROCESS, "LARDER_CACHE": self.folder.name}
+        return self.vllm(connector, scheduler_cls=SCHEDULER, env=env, **engine)
+
+    def cells(self):
+        prompts, at = [], 1_000
+        for tokens in self.arguments.tokens:
+            prompts.append(self.ids[at : at + whole_steps(tokens)])
+            at += tokens
+        cells = []
+        for tokens, prompt, computed in zip(self.arguments.tokens, prompts, self.prepare(prompts)):
+            for ratio in self.arguments.ratios:
+                cell = self.cell(tokens, prompt, computed, ratio)
+                cells.append(cell)
+                print(
+                    f"{tokens} tokens from the {self.arguments.tier}, link {cell['link_mb_per_s']:.2f} MB/s: computed "
+                    f"{cell['computed_s']:.2f} s, loaded {cell['loaded_s']:.2f} s, both {cell['both_s']:.2f} s = "
+                    f"{cell['both / better']:.3f} of the better, {cell['both / best meet']:.3f} of the best meet", flush=True,
+                )  # fmt: skip
+        if self.arguments.json:
+            pathlib.Path(self.arguments.json).write_text(json.dumps(cells, indent=1), encoding="utf-8")
+
+    def cell(self, n, prompt, computed, ratio):
         """Returns the figures of one length and one link."""
-        prompt = self.prompts[n]
+        cold_s, tokens = computed
         blocks = (len(prompt) - 1) // BLOCK
-        rate = blocks * self.block_bytes / (self.cold_s[n] * ratio)
-        connector = {"emulated_link_mb_per_s": rate / 1e6, "store": False}
-        engine = {"scheduler_cls": "kvlarder.vllm.LarderScheduler", "connector": connector}
-        with self.vllm(env={"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "LARDER_CACHE": self.folder.name}, **engine) as vllm:
+        rate = blocks * self.block_bytes / (cold_s * ratio)
+        with self.restoring(rate) as vllm:
             vllm.generate([{"tokens": prompt[:20], "n": 1}])
             times = {way: [] for way in WAYS}
             for round_ in range(-WARM, self.arguments.rounds):
@@ -86,8 +106,8 @@ class Bench:
                     if self.arguments.tier == "disk":
                         self.client.clear(kvlarder.SelectionScope.ALL, tiers=[kvlarder.Tier.HOST])
                     answer = vllm.generate([{"tokens": prompt, "n": 8}])[0]
-                    if answer["tokens"] != self.tokens[n]:
-                        sys.exit(f"{n} tokens, {ratio}: other tokens when {way}: {answer['tokens']}, not {self.tokens[n]}")
+                    if answer["tokens"] != tokens:
+                        sys.exit(f"{n} tokens, {ratio}: other tokens when {way}: {answer['tokens']}, not {tokens}")
                     if round_ >= 0:
                         times[way].append(answer["first_s"])
             costs = vllm.costs()
@@ -108,19 +128,56 @@ class Bench:
             max(compute(0, meet * BLOCK), (blocks - meet) * self.block_bytes / rate) for meet in range(blocks + 1)
         )
 
-    def run(self):
-        cells = []
-        for n in self.arguments.tokens:
-            for ratio in self.arguments.ratios:
-                cell = self.cell(n, ratio)
-                cells.append(cell)
-                print(
-                    f"{n} tokens from the {self.arguments.tier}, link {cell['link_mb_per_s']:.2f} MB/s: computed {cell['computed_s']:.2f} s, "
-                    f"loaded {cell['loaded_s']:.2f} s, both {cell['both_s']:.2f} s = {cell['both / better']:.3f} of the better, "
-                    f"{cell['both / best meet']:.3f} of the best meet", flush=True,
-                )  # fmt: skip
-        if self.arguments.json:
-            pathlib.Path(self.arguments.json).write_text(json.dumps(cells, indent=1), encoding="utf-8")
+    def together(self):
+        """Several restores at once, and beside requests that decode."""
+        length = whole_steps(self.arguments.tokens[0])
+        prompts = [self.ids[at : at + length] for at in range(1_000, 1_000 + TOGETHER * length, length)]
+        computed = self.prepare(prompts)
+        restored = [{"tokens": prompt, "n": 8} for prompt in prompts]
+        talks = [{"tokens": self.ids[at : at + 40], "n": 300} for at in (100, 200)]
+        rate = (length - 1) // BLOCK * self.block_bytes / statistics.median(seconds for seconds, _ in computed)
+        with self.restoring(rate, max_num_seqs=8) as vllm:
+            vllm.generate([{"tokens": prompts[0][:20], "n": 1}])
+            means, gaps, others = {way: [] for way in WAYS}, {way: [] for way in WAYS}, 0
+            for round_ in range(-1, self.arguments.rounds):
+                for way in WAYS:
+                    vllm.restore_by(way)
+                    alone = vllm.serve(restored, clients=TOGETHER)
+                    beside = vllm.serve(talks + restored, clients=TOGETHER + len(talks))
+                    others += sum(alone["answers"][str(number)] != right for number, (_, right) in enumerate(computed))
+                    if round_ >= 0:
+                        means[way].append(statistics.mean(alone["first_s"].values()))
+                        gaps[way] += beside["gaps_s"]["0"] + beside["gaps_s"]["1"]
+        m = {way: statistics.median(values) for way, values in means.items()}
+        p99 = {way: percentile(values, 0.99) for way, values in gaps.items()}
+        print(
+            f"{TOGETHER} of {length} tokens at once: mean time to first token computed {m['computed']:.2f} s, loaded "
+            f"{m['loaded']:.2f} s, both {m['both']:.2f} s = {m['both'] / min(m['computed'], m['loaded']):.3f} of the better; "
+            f"with two decoding, p99 between tokens: computed {p99['computed']:.3f} s, loaded {p99['loaded']:.3f} s, both "
+            f"{p99['both']:.3f} s = {p99['both'] / p99['computed']:.3f} of computing; {others} other answers (bf16 in other batches)",
+            flush=True,
+        )  # fmt: skip
+
+    def nothing_stored(self):
+        rolls, ratios, slower = random.Random(1), [], []
+        stock, ours = self.vllm({"store": False}, max_num_seqs=8), self.vllm({"store": False}, max_num_seqs=8, scheduler_cls=SCHEDULER)
+        with stock, ours:
+            for round_ in range(-1, self.arguments.rounds):
+                prompts = []
+                for _ in range(16):
+                    at = rolls.randrange(len(self.ids) - 400)
+                    prompts.append({"tokens": self.ids[at : at + 300], "n": 32})
+                found = {}
+                for vllm in (stock, ours) if round_ % 2 else (ours, stock):
+                    result = vllm.serve(prompts, clients=8)
+                    found[vllm] = result["seconds"], percentile(sum(result["gaps_s"].values(), []), 0.99)
+                if round_ >= 0:
+                    ratios.append(found[stock][0] / found[ours][0])
+                    slower.append(found[ours][1] / found[stock][1])
+        print(
+            f"nothing stored, {len(ratios)} rounds: throughput {statistics.median(ratios):.3f} and p99 between tokens "
+            f"{statistics.median(slower):.3f} of those with vLLM's own scheduler", flush=True,
+        )  # fmt: skip
 
 
 def main():
@@ -132,11 +189,14 @@ def main():
     parser.add_argument("--ratios", type=float, nargs="+", default=[0.4, 0.6, 0.8, 1.0, 1.4, 2.0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tier", choices=("pool", "disk"), default="pool")
+    parser.add_argument("--only", choices=("cells", "together", "nothing_stored"))
     parser.add_argument("--json")
     arguments = parser.parse_args()
     bench = Bench(arguments)
     try:
-        bench.run()
+        for name in ("cells", "together", "nothing_stored"):
+            if arguments.only in (None, name):
+                getattr(bench, name)()
     finally:
         bench.daemon.end()
 

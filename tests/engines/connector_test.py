@@ -428,12 +428,12 @@ class Questions(unittest.TestCase):
     def prompt(number):
         return [number + i * 7 for i in range(20 * BLOCK + 5)]
 
-    def ask(self, label, rounds, known, before_round=lambda: None):
+    def ask(self, label, rounds, known, before_round=lambda: None, engine=None):
         """64 requests wait; each step asks about all of them.
 
-        known: whether all are stored, or None if they are and need not be found.
+        known: whether all are stored, or None if they are and need not be found; engine: another one.
         """
-        side, calls, steps, known_after = self.engine.side, [], [], []
+        side, calls, steps, known_after = (engine or self.engine).side, [], [], []
         for round_ in range(rounds):
             before_round()
             offset = 10_000 + 64 * round_ if known is False else 0
@@ -443,6 +443,8 @@ class Questions(unittest.TestCase):
             open_ = list(requests)
             for step in range(400):
                 begun = time.perf_counter()
+                if side.restores is not None:
+                    side.begin_step(256, 0)
                 for request in list(open_):
                     at = time.perf_counter()
                     tokens, _ = side.matched_tokens(request, 0)
@@ -518,6 +520,19 @@ class Questions(unittest.TestCase):
         self.ask("hits on disk", rounds, None, only_on_disk)
         stats = self.engine.side._cache.stats()
         print(f"lookups that hit: {stats['lookup_hits']}, impatient: {stats['lookups_impatient']}")
+
+    def test_steps_of_a_scheduler_that_restores(self):
+        """The same hits with the stock scheduler and with LarderScheduler, in turn."""
+        channels = [kvlarder.ChannelCost(f"{tier}0", 2e6) for tier in ("host", "disk")]
+        profile = kvlarder.Profile(layers=1, compute=kvlarder.ComputeCost(0.002, 1e-5), channels=channels)
+        restoring = Engine(
+            Config.of({"socket_dir": self.daemon.socket_dir, "emulated_link_mb_per_s": 2.0}), blocks=200, local=False, restores=profile
+        )
+        self.addCleanup(restoring.close)
+        self.until(lambda: restoring.serves)
+        rounds = max(2, int(50 * SCALE))
+        for label, engine in (("stock", self.engine), ("restoring", restoring)) * 3:
+            self.ask(label, rounds, None, engine=engine)
 
     def test_a_thousand_questions_change_nothing(self):
         request = Request("again", self.prompt(3), 1)

@@ -62,8 +62,8 @@ class VllmChild:
 
     def serve(self, prompts, clients, abort=0.0, reset=0.0, seed=0):
         """All of them, `clients` at once.  Returns {answers, first_s (seconds to the first token) and first_logprob by
-        number, seconds, aborted, errors, resets, bad_resets, firsts: for each first token its time and how many tokens were
-        cached}."""
+        number, gaps_s by number (seconds between its later tokens), seconds, aborted, errors, resets, bad_resets, firsts: for
+        each first token its time and how many tokens were cached}."""
         return self._call("serve", prompts=prompts, clients=clients, abort=abort, reset=reset, seed=seed)
 
     def metrics(self):
@@ -232,6 +232,7 @@ class Engine:
         rolls, begun = random.Random(seed), time.perf_counter()
         waiting, running, answers, aborted, firsts, errors = list(enumerate(prompts)), {}, {}, 0, {}, []
         since, resets, bad_resets, timeline, logprobs = {}, 0, [], [], {}
+        last, gaps = {}, {number: [] for number in range(len(prompts))}
         if self.watch:
             self.watch.begin()
         while waiting or running:
@@ -246,6 +247,10 @@ class Engine:
                 number = running.get(output.request_id)
                 if number is None:
                     continue
+                now = time.perf_counter()
+                if number in firsts:
+                    gaps[number].append(now - last[number])
+                last[number] = now
                 if number not in firsts:
                     token = output.outputs[0]
                     logprobs[number] = token.logprobs[0][token.token_ids[0]].logprob
@@ -273,6 +278,7 @@ class Engine:
         return {
             "answers": answers, "seconds": time.perf_counter() - begun, "aborted": aborted, "errors": errors,
             "first_s": firsts, "resets": resets, "bad_resets": bad_resets, "firsts": timeline, "first_logprob": logprobs,
+            "gaps_s": gaps,
             **(self.watch.result() if self.watch else {}),
         }  # fmt: skip
 
