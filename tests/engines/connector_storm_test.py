@@ -262,6 +262,55 @@ class Storm(World):
         self.assertGreater(self.stored_is_right(engine), 0)
 
 
+class LazyStores(World):
+    """Blocks are stored when vLLM is about to reuse them."""
+
+    def engine(self, policy="lazy", **more):
+        return super().engine(extra={"store_policy": policy, **more.pop("extra", {})}, **more)
+
+    def test_preemption_aborts_and_resets(self):
+        engine = self.engine(blocks=40, running_max=8, late_reports=0.3)
+        self.storm(engine, scaled(2_000), abort=0.05, reset=0.01)
+        self.assertTrue(engine.reset_prefix_cache())
+        self.storm(engine, 50)
+        self.assertGreater(self.stored_is_right(engine), 0)
+
+    def test_ranks_and_late_reports(self):
+        engine = self.engine(blocks=60, running_max=6, ranks=2, shards=2, late_reports=0.3)
+        self.storm(engine, scaled(2_000), abort=0.05)
+        self.assertGreater(self.stored_is_right(engine), 0)
+
+    def test_a_daemon_that_comes_and_goes(self):
+        engine = self.engine(blocks=60, running_max=6)
+        self.weather(engine, scaled(100))
+        self.assertGreater(self.stored_is_right(engine), 0)
+
+    def test_a_working_set_of_three_times_the_device(self):
+        """60 texts of 30 blocks are computed once and then asked for again, twice; the device has 600 blocks.  What is still
+        on the device is not stored, and as much is found as if all had been stored at once."""
+        rolls, found = random.Random(7), {}
+        texts = [[rolls.randrange(1000) for _ in range(30 * BLOCK)] for _ in range(60)]
+        for policy in ("eager", "lazy"):
+            engine = self.engine(policy, blocks=601, running_max=2, engine_id=policy, step_s=0.002, extra={"patience_ms": 5_000})
+            stored, lost = [], 0
+            for turn in range(3):
+                for number, text in enumerate(texts):
+                    engine.add(Request(f"{policy}{turn}-{number}", [*text, turn], 4, policy))
+                    if number % 2:
+                        self.finish(engine)
+                counts = engine.totals()
+                stored.append(counts.get("blocks_stored", 0) + sum(stored[-1:]))
+                lost += counts.get("blocks_reused_unstored", 0)
+            found[policy] = stored, engine.hits + engine.loaded
+            print(f"{policy}: blocks stored after each turn {stored}, lost {lost}; hit tokens: {engine.hits} of vLLM, "
+                  f"{engine.loaded} loaded; {engine.stalled} allocations failed")  # fmt: skip
+            self.assertEqual(engine.stalled, 0)
+            self.nothing_held(engine)
+        (eager, eager_hits), (lazy, lazy_hits) = found["eager"], found["lazy"]
+        self.assertLessEqual(lazy[0] / eager[0], 0.7)
+        self.assertGreaterEqual(lazy_hits / eager_hits, 0.95)
+
+
 class Restores(World):
     """An engine that computes and loads at once, over a link on which both take about as long."""
 

@@ -38,12 +38,26 @@ class Block:
         self.block_id, self.ref_cnt, self.prefix = number, 0, None  # prefix: tokens that it holds for others
 
 
+class FreeQueue(list):
+    """Free blocks, those first that are reused first, with the face of vLLM's linked queue."""
+
+    @property
+    def fake_free_list_head(self):
+        head = types.SimpleNamespace(next_free_block=None)
+        for block, after in zip([head, *self], [*self, None]):
+            block.next_free_block = after
+        return head
+
+    def prepend_n(self, blocks):
+        self[:0] = blocks
+
+
 class BlockPool:
     """As vLLM's: it never hands out block 0, and reuses blocks whose ref_cnt is 0, the oldest first."""
 
     def __init__(self, blocks):
         self.blocks = [Block(number) for number in range(blocks)]
-        self.free = self.blocks[1:]
+        self.free = self.free_block_queue = FreeQueue(self.blocks[1:])
         self.cached = {}
 
     def get_num_free_blocks(self):
@@ -62,10 +76,10 @@ class BlockPool:
             if block.ref_cnt == 0:
                 self.free.insert(0 if block.prefix is None else len(self.free), block)
 
-    def new(self, count):
-        if count > len(self.free):
-            return None
-        taken, self.free = self.free[:count], self.free[count:]
+    def get_new_blocks(self, count):
+        assert count <= len(self.free)
+        taken = self.free[:count]
+        del self.free[:count]
         for block in taken:
             self.forget(block)
             block.ref_cnt = 1
@@ -103,7 +117,7 @@ class Request:
         self.mm_features, self.prompt_embeds, self.pooling_params = [], None, None
         self.skip_reading_prefix_cache = self.resumable = False
         self.blocks, self.computed, self.status = [], 0, "waiting"
-        self.loaded_tokens = self.preemptions = 0
+        self.loaded_tokens = self.preemptions = self.local_tokens = 0
         self.began_step = None
 
     @property
@@ -172,10 +186,10 @@ class Rank:
         )
 
 
-def facts(blocks=64, ranks=1, shards=1, engine_id="engine", block_tokens=BLOCK, dtype="bf16"):
+def facts(blocks=64, ranks=1, shards=1, engine_id="engine", block_tokens=BLOCK, dtype="bf16", prefix_caching=True):
     return engine_facts.EngineFacts(
         block_tokens=block_tokens, blocks=blocks, dtype=dtype, ranks=ranks, shards=shards,
-        engine_id=engine_id, model="m",
+        engine_id=engine_id, model="m", prefix_caching=prefix_caching,
     )  # fmt: skip
 
 
@@ -187,7 +201,9 @@ class Engine:
         """restores: a kvlarder.Profile, with which the scheduler restores as LarderScheduler does; step_s: how long the
         model takes for a step at least."""
         self.clock = clock or time.monotonic
-        self.config, self.facts = config, facts(blocks, ranks, shards, engine_id, dtype=dtype)
+        self.config, self.facts = config, facts(
+            blocks, ranks, shards, engine_id, dtype=dtype, prefix_caching=local
+        )
         self.random = random.Random(seed)
         self.log = Log()
         self.pool, self.local = BlockPool(blocks), local
@@ -211,6 +227,8 @@ class Engine:
         self.weights = 0
         self.was_emptied = False
         self.steps = self.loaded = self.recomputed = self.preempted = self.restored = 0
+        self.stalled = 0  # allocations that failed while stores held blocks
+        self.hits = 0  # tokens that vLLM's own cache had
         self.call_times = []
 
     # ---- what a user does
@@ -292,9 +310,10 @@ class Engine:
         needed = -(-tokens // BLOCK) - len(request.blocks)
         if needed <= 0:
             return True
-        new = self.pool.new(needed)
-        if new is None:
+        if needed > self.pool.get_num_free_blocks():
+            self.stalled += self.side.frees_blocks_soon
             return False
+        new = self.pool.get_new_blocks(needed)
         request.blocks += new
         for block in new:  # whoever still moves such a block moves garbage
             for rank in self.ranks:
@@ -345,6 +364,7 @@ class Engine:
                         break
                     hit.append(block)
             tokens_hit = len(hit) * BLOCK
+            request.local_tokens = tokens_hit
             external, asynchronous = self._ask(request, tokens_hit)
             if external is None:
                 return False
@@ -361,6 +381,7 @@ class Engine:
         if external:
             needed += sum(self._remaining(other) for other in self.requests.values() if self._in_flight(other))
         if needed > len([block for block in self.pool.free if block not in hit]):
+            self.stalled += self.side.frees_blocks_soon
             return False
         if request.computed == 0:
             # Blocks of a load that failed from the beginning are still the request's.
@@ -381,6 +402,7 @@ class Engine:
         self.waiting.remove(request)
         self.running.append(request)
         request.status = "running"
+        self.hits += request.local_tokens
         for index in range(request.computed // BLOCK):
             self._check_page(request, index)
         if request.preemptions:

@@ -528,6 +528,31 @@ class Talk:
 FEW_PREPARED = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "4", "LRU_CACHE_CAPACITY": "4"}
 
 
+class LazyStores(VllmTest):
+    def test_what_leaves_the_device_is_found(self):
+        """The device has room for 2 of 6 texts.  In float32 an answer does not depend on what of it was found where."""
+        prompts = [{"tokens": [self.rolls.randrange(500) for _ in range(1_800)], "n": 8} for _ in range(6)]
+        vllm = self.vllm(
+            model="tiny", extra={"store_policy": "lazy"}, dtype="float32", enable_prefix_caching=True, num_gpu_blocks_override=36,
+            max_model_len=2_048,
+        )  # fmt: skip
+        cold = vllm.generate(prompts)
+        self.settled(vllm)
+        blocks, stored = 6 * (1_800 // BLOCK), vllm.metrics()["vllm:larder_blocks_stored{}"]
+        for _ in range(2):
+            again = vllm.generate(prompts)
+            for answer, right in zip(again, cold):
+                self.assertEqual(answer["tokens"], right["tokens"])
+                self.assertAlmostEqual(answer["first_logprob"], right["first_logprob"], delta=2e-5)
+        metrics = vllm.metrics()
+        lost = metrics.get("vllm:larder_blocks_reused_unstored{}", 0)
+        print(f"stored {stored} of {blocks} blocks when all were computed; found {[answer['cached'] for answer in again]} tokens; "
+              f"{lost} lost", flush=True)  # fmt: skip
+        self.assertLess(stored, blocks - 10)
+        self.assertGreater(sum(answer["cached"] for answer in again), 3 * 1_700)
+        self.assertTrue(vllm.reset(running=False, connector=False), "blocks of vLLM are still held")
+
+
 class Soak(VllmTest):
     def test_two_engines_talk_for_long(self):
         """Two engines x 8 clients.  In float32 an answer does not depend on which requests share a step."""

@@ -27,7 +27,10 @@ class Config:
     load: bool = option(True, doc="loads what is stored")
     store: bool = option(True, doc="stores what was computed")
     store_decode: bool = option(True, doc="stores blocks of generated tokens, too")
-    heal: bool = option(True, doc="stores blocks that vLLM still has and the daemon has not")
+    store_policy: str = option(
+        "eager", one_of=("eager", "lazy"), doc="when blocks are stored: once they are computed, or before vLLM reuses them"
+    )
+    heal: bool = option(True, doc="with eager stores: stores blocks that vLLM still has and the daemon has not")
     patience_ms: int = option(200, least=0, most=5_000, doc="how long a request waits for an answer of the daemon")
     load_timeout_ms: int = option(600, least=50, most=60_000, doc="how long a load may take at least")
     load_patience: float = option(0.5, least=0.0, most=10.0, doc="and in addition, in times of computing the same")

@@ -28,6 +28,7 @@ class EngineFacts:
     shards: int  # distinct parts of the KV; fewer than ranks if heads are replicated
     engine_id: str
     model: str
+    prefix_caching: bool  # of the engine itself: blocks that no request holds can be found until they are reused
 
     def shard_of(self, rank):
         return rank * self.shards // self.ranks
@@ -129,4 +130,5 @@ def facts_of(vllm_config, kv_cache_config, config):
         shards=shards,
         engine_id=config.engine_id or f"vllm-{derived[:16]}",
         model=name,
+        prefix_caching=bool(cache.enable_prefix_caching),
     )

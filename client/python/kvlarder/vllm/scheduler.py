@@ -24,9 +24,9 @@ import collections
 import time
 
 import kvlarder
-from kvlarder.vllm import metadata, restores, worker
+from kvlarder.vllm import lazy_stores, metadata, restores, worker
 
-DISK = kvlarder.Tier.DISK.value
+HOST, DISK = kvlarder.Tier.HOST.value, kvlarder.Tier.DISK.value
 LOAD_MOST_S = 60.0  # the longest time that a request waits for a load
 STORE_BLOCKS_MAX = 64  # in one job
 TRIES_MAX = 3
@@ -38,7 +38,7 @@ class Request:
     """What is known of one request of vLLM."""
 
     __slots__ = (
-        "vllm", "state", "content", "chain", "lookup", "asked_at", "found_blocks", "first_block", "load", "sources",
+        "vllm", "state", "content", "chain", "lookup", "asked_from", "asked_at", "found_blocks", "first_block", "load", "sources",
         "saved", "stale", "adapter", "until_block", "tries",
     )  # fmt: skip
 
@@ -47,6 +47,7 @@ class Request:
         self.state = "asked"
         self.content = self.chain = None  # None: not known yet, because of an adapter or the tenant
         self.lookup = 0  # job of the cache; 0: none
+        self.asked_from = 0  # the token from which on the lookup asks
         self.asked_at = None  # when vLLM first asked for it
         self.found_blocks = None  # None: not known
         self.first_block = 0  # of the load that vLLM was offered
@@ -62,10 +63,11 @@ class Request:
 class Job:
     """Blocks that all ranks load, or that those store which write."""
 
-    __slots__ = ("load", "request", "pages", "ranks", "good", "blocks", "begun")
+    __slots__ = ("load", "request", "pages", "ranks", "good", "blocks", "begun", "step")
 
-    def __init__(self, load, request, pages, ranks, begun):
-        self.load, self.request, self.pages, self.ranks, self.begun = load, request, pages, ranks, begun
+    def __init__(self, load, request, pages, ranks, begun, step=None):
+        """request: None for stores; step: of lazy stores, when it was ordered."""
+        self.load, self.request, self.pages, self.ranks, self.begun, self.step = load, request, pages, ranks, begun, step
         self.blocks, self.good = len(pages), len(pages)
 
 
@@ -107,6 +109,7 @@ class SchedulerSide:
             self._log.warning("a worker's memory cannot be seen: vLLM's prefix cache cannot be reset while blocks are stored")
         self._stores_ordered = 0
         self._pool = None
+        self._lazy = None  # LazyStores, with store_policy "lazy"
         self._step = metadata.Step()
         self._pinned = 0  # blocks of stores
         self._loading = self._asking = 0
@@ -129,6 +132,12 @@ class SchedulerSide:
 
     def bind_block_pool(self, pool):
         self._pool = pool
+        if self._config.store and self._config.store_policy == "lazy":
+            why = "" if self._facts.prefix_caching else "its prefix caching is off"
+            if why := why or ("" if lazy_stores.fits(pool) else "its block pool is not known"):
+                self._log.warning("store_policy 'lazy' does not fit this vLLM, blocks are stored once computed: %s", why)
+            else:
+                self._lazy = lazy_stores.LazyStores(pool, self._collector)
 
     def on_new_request(self, vllm):
         request = Request(vllm)
@@ -136,7 +145,7 @@ class SchedulerSide:
         if _passes(vllm):
             request.state = "passed"
             self._collector.add("requests_passed")
-        elif self._name(request) and self._asking < self._config.prefetch_max:
+        elif self._name(request) and self._asking < self._config.prefetch_max and self._lazy is None:
             self._ask(request)
 
     def matched_tokens(self, vllm, computed):
@@ -160,7 +169,9 @@ class SchedulerSide:
         first = computed // self._block
         if wanted <= first:
             return 0, False
-        if request.lookup == 0 and not self._ask(request):
+        if self._lazy is not None and request.lookup and first * self._block < request.asked_from:
+            self._end_lookup(request)  # vLLM has lost blocks since it asked
+        if request.lookup == 0 and not self._ask(request, first):
             return (0, False) if request.state == "passed" else self._not_yet(request, now)
         found = self._cache.poll_lookup(request.lookup)
         if found is None:
@@ -234,11 +245,15 @@ class SchedulerSide:
             request = self._requests.get(request_id)
             if request is not None and request.state == "chosen":
                 self._begin_restore(request, done + tokens, block_ids_of)
+        if self._lazy is not None:
+            self._lazy.begin_step()
         if self._config.store and not self._state and not self._mixed:
             for request_id, (done, tokens) in scheduled.items():
                 request = self._requests.get(request_id)
                 if request is not None and request.state in ("running", "failed") and not request.stale:
                     self._plan_store(request, done, tokens, request_id in resumed, block_ids_of)
+            if self._lazy is not None:
+                self._order_due()
         step, self._step = self._step, metadata.Step()
         return step
 
@@ -372,6 +387,8 @@ class SchedulerSide:
         if self._mixed:
             self._log.warning("vLLM's own cache could not be emptied: nothing is stored in Larder until it is")
         self._contents.reset()
+        if self._lazy is not None:
+            self._lazy.forget()
         for request in self._requests.values():
             if request.state != "loading":
                 self._end_restore(request)
@@ -488,12 +505,14 @@ class SchedulerSide:
         for request_id in () if self._restores is None else self._restores.under_way:
             self._cache.poll_lookup(self._requests[request_id].lookup)
 
-    def _ask(self, request):
-        """Begins the lookup of a request.  Returns False if that is not possible yet."""
+    def _ask(self, request, first=0):
+        """Begins the lookup of a request.  Returns False if that is not possible yet.  first: a block, from which on it asks
+        with lazy stores, because what vLLM has then need not be stored."""
         if not self._name(request):
             return False
         if self._config.load and (request.vllm.num_tokens - 1) // self._block > 0:
-            request.lookup = self._cache.begin_lookup(request.chain)
+            request.asked_from = 0 if self._lazy is None else first * self._block
+            request.lookup = self._cache.begin_lookup(request.chain, request.asked_from)
             self._asking += 1
             request.state = "asked"
         return request.lookup != 0
@@ -540,7 +559,7 @@ class SchedulerSide:
         found = self._cache.poll_lookup(request.lookup)
         pages = list(block_ids_of(name)[:until])
         if have < until == len(pages) and found is not None and found.tokens >= until * self._block:
-            tiers = self._cache.lookup_tiers(request.lookup)[:until]
+            tiers = self._tiers(request, until)
             if self._restores.begin(name, request.chain.digests(0, until), pages, tiers, have, found.promise):
                 request.state, request.saved = "restoring", until
                 return
@@ -563,7 +582,12 @@ class SchedulerSide:
         that a running request takes part in each step."""
         if request.vllm.lora_request is not None or request.tries >= TRIES_MAX:
             return False
-        return self._restores.pays(self._cache.lookup_tiers(request.lookup)[:last], first)
+        return self._restores.pays(self._tiers(request, last), first)
+
+    def _tiers(self, request, last):
+        """Returns where each block of what was found is stored; blocks that were not asked for are vLLM's."""
+        first = request.asked_from // self._block
+        return bytes([HOST]) * first + self._cache.lookup_tiers(request.lookup)[first:last]
 
     def _measure(self, job, ended):
         """A load of blocks that lay in one tier tells how fast that is."""
@@ -584,12 +608,17 @@ class SchedulerSide:
         pages, job.pages = job.pages, []
         if not job.load:
             self._pinned -= len(pages)
-        self._pool.free_blocks(self._pool.blocks[page] for page in reversed(pages))
+        if job.step is not None:
+            self._lazy.release(list(reversed(pages)))
+        else:
+            self._pool.free_blocks(self._pool.blocks[page] for page in reversed(pages))
 
     def _end_job(self, number):
         job = self._jobs.pop(number)
         self._unpin(job)
         if not job.load:
+            if job.step is not None:
+                self._lazy.ended(job.step)
             return
         self._loading -= 1
         request = job.request
@@ -604,35 +633,68 @@ class SchedulerSide:
             return
         if request.saved is None or resumed:
             request.saved = done // self._block
-            if self._config.heal and request.found_blocks is not None:
+            if self._config.heal and request.found_blocks is not None and self._lazy is None:
                 request.saved = min(request.saved, request.found_blocks)
         known = vllm.num_tokens if self._config.store_decode else vllm.num_prompt_tokens
         last = min(done + tokens, known, kvlarder.LOOKUP_TOKENS_MAX) // self._block
         if last <= request.saved:
             return
-        room = max(0, max(1, int(self._config.store_pin_fraction * self._facts.blocks)) - self._pinned)
         first, request.saved = request.saved, last
+        self._extend(request, last)
+        if self._lazy is None:
+            self._store_now(request, first, last, block_ids_of(vllm.request_id))
+        else:
+            self._store_later(request, first, last, block_ids_of(vllm.request_id))
+
+    def _store_now(self, request, first, last, pages):
+        room = self._store_room
         if last - first > room:
             self._collector.add("blocks_dropped", last - first - room)
             last = first + room
-        self._extend(request, last)
-        most = min(STORE_BLOCKS_MAX, self._config.store_queue_blocks)  # more than the queue has would be dropped whole
-        for begin in range(first, last, most):
-            self._order_store(request, begin, min(begin + most, last), block_ids_of)
+        for begin in range(first, last, self._store_most):
+            end, chain = min(begin + self._store_most, last), request.chain
+            self._order_store(
+                request.content, chain.parent(begin), chain.digests(begin, end), chain.tokens(begin, end), pages[begin:end]
+            )
 
-    def _order_store(self, request, first, last, block_ids_of):
-        pages = block_ids_of(request.vllm.request_id)[first:last]
-        job = self._plan(Job(False, request, pages, self._writers, self._clock()))
+    def _store_later(self, request, first, last, pages):
+        for block in range(first, last):
+            entry = lazy_stores.Entry(
+                request.content, request.chain.parent(block), request.chain.digests(block, block + 1),
+                request.chain.tokens(block, block + 1),
+            )  # fmt: skip
+            self._lazy.keep(pages[block], entry)
+
+    def _order_due(self):
+        for run in self._lazy.due(self._store_room):
+            parent = run.parent
+            for begin in range(0, len(run.pages), self._store_most):
+                end = min(begin + self._store_most, len(run.pages))
+                digests, tokens = run.digests[16 * begin : 16 * end], run.tokens[4 * self._block * begin : 4 * self._block * end]
+                self._order_store(run.content, parent, digests, tokens, run.pages[begin:end], self._lazy.step)
+                parent = digests[-16:]
+
+    @property
+    def _store_room(self):
+        """How many more blocks stores may pin."""
+        return max(0, max(1, int(self._config.store_pin_fraction * self._facts.blocks)) - self._pinned)
+
+    @property
+    def _store_most(self):
+        """Blocks of one job: more than the queue has would be dropped whole."""
+        return min(STORE_BLOCKS_MAX, self._config.store_queue_blocks)
+
+    def _order_store(self, content, parent, digests, tokens, pages, step=None):
+        job = self._plan(Job(False, None, pages, self._writers, self._clock(), step))
         self._pinned += len(pages)
         self._stores_ordered += 1
-        content = request.content
         self._step.stores.append(
             metadata.Store(
                 job=job,
                 content=(content.model, content.revision, content.salt, content.lora),
-                parent=request.chain.parent(first),
-                digests=request.chain.digests(first, last),
-                tokens=request.chain.tokens(first, last),
+                parent=parent,
+                digests=digests,
+                tokens=tokens,
                 pages=array.array("I", pages).tobytes(),
                 deadline_s=self._config.store_timeout_ms / 1e3,
                 order=self._stores_ordered,

@@ -17,6 +17,7 @@ COUNTERS = {
     "blocks_store_failed": "Blocks that could not be stored, of all ranks",
     "blocks_given_up": "Blocks that were not stored because vLLM's cache was reset, of all ranks",
     "blocks_dropped": "Blocks that were not stored because a queue was full",
+    "blocks_reused_unstored": "Blocks that vLLM reused before they were stored, with store_policy lazy",
     "bytes_loaded": "Bytes loaded",
     "bytes_stored": "Bytes stored",
     "requests_passed": "Requests that are neither looked up nor stored (multimodal, embeddings, unknown adapters)",
