@@ -266,7 +266,7 @@ def engine_of(**more):
     group = types.SimpleNamespace(kv_cache_spec=spec, layer_names=["a", "b"])
     cache = types.SimpleNamespace(kv_cache_groups=[group], num_blocks=64)
     vllm = types.SimpleNamespace(
-        cache_config=types.SimpleNamespace(block_size=128, cache_dtype="auto"),
+        cache_config=types.SimpleNamespace(block_size=128, cache_dtype="auto", enable_prefix_caching=True),
         model_config=model_config(),
         parallel_config=types.SimpleNamespace(
             tensor_parallel_size=1, pipeline_parallel_size=1, decode_context_parallel_size=1,
