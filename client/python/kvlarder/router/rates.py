@@ -1,0 +1,90 @@
+"""How fast servers compute prompts, learnt from when their answers begin.
+
+A server computes prompts one after the other, so the tokens that it computed between two answers' beginnings, divided
+by the time between them, are its rate, whatever else it did meanwhile (decoding makes it slower, and that counts).
+Medians of the last samples are used: an answer that is late for another reason changes nothing.  A server that has told
+too little, for example because it has just started or was not used for a while, is taken for one like the others.
+Thread-safety: the objects of this file are for one thread.
+"""
+
+import collections
+import statistics
+import time
+
+SAMPLES, SAMPLES_LEAST = 15, 3
+AGE_MOST_S = 600.0  # of a sample: otherwise a server that was slow once would never be tried again
+TOKENS_LEAST = 512  # of one sample of the rate; fewer tell more about the length of a step than about the rate
+TOKENS_FEW = 64  # an answer that computes at most so many tells the time that every answer takes
+RATE_LEAST, RATE_MOST = 10.0, 1e7
+FIXED_MOST_S = 10.0
+
+
+class Samples:
+    """The last samples of one quantity."""
+
+    def __init__(self, clock):
+        self._clock, self._samples = clock, collections.deque(maxlen=SAMPLES)  # of (when, value)
+        self._median = None
+
+    def add(self, value):
+        self._samples.append((self._clock(), value))
+        self._calculate()
+
+    @property
+    def median(self):
+        """The median, or None if there are too few."""
+        oldest = self._clock() - AGE_MOST_S
+        while self._samples and self._samples[0][0] < oldest:
+            self._samples.popleft()
+            self._calculate()
+        return self._median
+
+    def _calculate(self):
+        enough = len(self._samples) >= SAMPLES_LEAST
+        self._median = statistics.median(value for _, value in self._samples) if enough else None
+
+
+class Prefill:
+    """The rate of one server."""
+
+    def __init__(self, guess, peers, clock=time.monotonic):
+        """guess: tokens per second, while no server has told its own; peers: of all servers, a list that this joins."""
+        self._guess, self._peers = guess, peers
+        self._rates, self._fixed = Samples(clock), Samples(clock)
+        self._tokens, self._seconds = 0, 0.0
+        peers.append(self)
+
+    @property
+    def rate(self):
+        """Tokens per second."""
+        return self._known(lambda one: one._rates, self._guess)
+
+    @property
+    def fixed_s(self):
+        """The time that every answer takes, however few tokens are computed."""
+        return self._known(lambda one: one._fixed, 0.0)
+
+    def _known(self, samples, guess):
+        if (own := samples(self).median) is not None:
+            return own
+        others = [found for peer in self._peers if (found := samples(peer).median) is not None]
+        return statistics.median(others) if others else guess
+
+    def seconds(self, tokens):
+        """Returns how long the server computes before the first token of a prompt of which it computes so many."""
+        return self.fixed_s + tokens / self.rate
+
+    def observe(self, tokens, seconds):
+        """The server has computed so many tokens of one prompt, alone, in so many seconds, without loading."""
+        if tokens <= TOKENS_FEW:
+            self._fixed.add(min(max(seconds, 0.0), FIXED_MOST_S))
+            return
+        self._tokens += tokens
+        self._seconds += max(seconds - self.fixed_s, 0.0)
+        if self._tokens >= TOKENS_LEAST:
+            self._rates.add(min(max(self._tokens / max(self._seconds, 1e-6), RATE_LEAST), RATE_MOST))
+            self.forget()
+
+    def forget(self):
+        """What was seen since the last sample says nothing: it is not known what the server did meanwhile."""
+        self._tokens, self._seconds = 0, 0.0
