@@ -3,7 +3,7 @@
 questions take on a real daemon.
 
 connector_test.py LARDERD           runs the tests
-connector_test.py LARDERD --write   writes the tables of docs/engines/vllm.md
+connector_test.py LARDERD --write   writes the tables of docs/engines/vllm.md and vllm-tier.md
 """
 
 import dataclasses
@@ -25,6 +25,8 @@ import numpy  # noqa: E402
 from kvlarder import weights  # noqa: E402
 from kvlarder.vllm import engine_facts, names, pages, stats, versions, worker  # noqa: E402
 from kvlarder.vllm.config import Config  # noqa: E402
+from kvlarder.vllm_tier import stats as tier_stats  # noqa: E402
+from kvlarder.vllm_tier.config import TierOptions  # noqa: E402
 from larderd import Larderd  # noqa: E402
 from simulated_vllm import BLOCK, Engine, Lora, Request, Tensor, facts  # noqa: E402
 
@@ -57,9 +59,9 @@ class Options(unittest.TestCase):
                 Config.of(extra)
 
 
-def option_rows():
+def option_rows(options):
     yield from ("| option | default | values | meaning |", "|---|---|---|---|")
-    for field in dataclasses.fields(Config):
+    for field in dataclasses.fields(options):
         limits, default = field.metadata, field.default
         shown = "empty" if default == "" else f"`{str(default).lower()}`"
         if limits["one_of"] is not None:
@@ -80,30 +82,41 @@ def metric_rows():
         yield f"| `{stats.metric_name(name)}` | histogram, seconds | {text} |"
 
 
+def tier_metric_rows():
+    yield from ("| metric | labels | meaning |", "|---|---|---|")
+    for name, (text, labels) in tier_stats.COUNTERS.items():
+        yield f"| `{tier_stats.metric_name(name)}_total` | {', '.join(labels) or '-'} | {text} |"
+
+
 def version_rows():
     yield from ("| vLLM | Python | where |", "|---|---|---|")
     for package, version, python, where in versions.TESTED:
         yield f"| {package} {version} | {python} | {where} |"
 
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "engines" / "vllm.md"
+ENGINES = pathlib.Path(__file__).resolve().parents[2] / "docs" / "engines"
+PAGES = {
+    ENGINES / "vllm.md": {"versions": version_rows, "options": lambda: option_rows(Config), "metrics": metric_rows},
+    ENGINES / "vllm-tier.md": {"options": lambda: option_rows(TierOptions), "metrics": tier_metric_rows},
+}
 
 
-def page_with_tables(text):
-    for name, rows in (("versions", version_rows()), ("options", option_rows()), ("metrics", metric_rows())):
+def with_tables(text, tables):
+    for name, rows in tables.items():
         begin, end = f"<!-- {name}: made by tests/engines/connector_test.py --write -->\n", f"<!-- {name} end -->"
         before, rest = text.split(begin)
-        text = before + begin + "\n".join(rows) + "\n" + end + rest.split(end)[1]
+        text = before + begin + "\n".join(rows()) + "\n" + end + rest.split(end)[1]
     return text
 
 
 class Docs(unittest.TestCase):
     def test_the_tables_are_up_to_date(self):
-        text = PAGE.read_text(encoding="utf-8")
-        self.assertEqual(text, page_with_tables(text), "run connector_test.py LARDERD --write")
+        for page, tables in PAGES.items():
+            text = page.read_text(encoding="utf-8")
+            self.assertEqual(text, with_tables(text, tables), "run connector_test.py LARDERD --write")
 
     def test_the_pinned_version_is_the_tested_one(self):
-        pinned = (PAGE.parents[2] / "deploy" / "vllm-requirements.txt").read_text(encoding="utf-8")
+        pinned = (ENGINES.parents[1] / "deploy" / "vllm-requirements.txt").read_text(encoding="utf-8")
         package, version = versions.TESTED[0][:2]
         self.assertIn(f"\n{package}=={version}\n", pinned)
 
@@ -624,6 +637,7 @@ class Questions(unittest.TestCase):
 
 if __name__ == "__main__":
     if "--write" in sys.argv:
-        PAGE.write_text(page_with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        for page, tables in PAGES.items():
+            page.write_text(with_tables(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
         sys.exit()
     unittest.main(argv=sys.argv[:1] + sys.argv[2:])

@@ -8,12 +8,10 @@ import dataclasses
 import os
 import urllib.parse
 
+from kvlarder.options import option
+
 POLICIES = ("kv", "round_robin")
 API_KEY = "LARDER_ROUTER_API_KEY"  # in the environment, because a command line is seen by everybody
-
-
-def option(default, *, least=None, most=None, doc=""):
-    return dataclasses.field(default=default, metadata={"least": least, "most": most, "doc": doc})
 
 
 @dataclasses.dataclass(frozen=True)

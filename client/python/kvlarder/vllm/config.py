@@ -4,14 +4,9 @@ Thread-safety: a Config is a value that never changes.
 """
 
 import dataclasses
-import difflib
 
-
-def option(default, *, least=None, most=None, one_of=None, by_rank=False, doc=""):
-    """by_rank: the value may be a list, with one value for each rank."""
-    return dataclasses.field(
-        default=default, metadata={"least": least, "most": most, "one_of": one_of, "by_rank": by_rank, "doc": doc}
-    )
+from kvlarder import options
+from kvlarder.options import option
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,18 +51,7 @@ class Config:
     @staticmethod
     def of(extra):
         """Returns the options of a mapping.  Raises ValueError, which names the key and what would be right."""
-        fields = {field.name: field for field in dataclasses.fields(Config)}
-        values = {}
-        for key, value in (extra or {}).items():
-            if key not in fields:
-                close = difflib.get_close_matches(key, fields, n=1, cutoff=0.5)
-                hint = f"did you mean '{close[0]}'?" if close else "options are " + ", ".join(sorted(fields))
-                raise ValueError(f"kv_connector_extra_config has no option '{key}': {hint}")
-            if fields[key].metadata["by_rank"] and isinstance(value, list) and value:
-                values[key] = tuple(_checked(key, one, fields[key]) for one in value)
-            else:
-                values[key] = _checked(key, value, fields[key])
-        return Config(**values)
+        return options.read(Config, extra, "kv_connector_extra_config")
 
     def link_bytes_per_s(self, rank):
         """Of the emulated link of a rank; 0 is none.  Raises ValueError if the option has no value for it."""
@@ -78,19 +62,3 @@ class Config:
 
     def with_roles(self, load, store):
         return dataclasses.replace(self, load=load, store=store)
-
-
-def _checked(key, value, field):
-    kind, limits = field.type if isinstance(field.type, type) else type(field.default), field.metadata
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if type(value) is not kind:
-        shown = {"bool": "true or false", "str": "a string", "int": "a whole number", "float": "a number"}
-        raise ValueError(f"kv_connector_extra_config: {key} must be {shown[kind.__name__]}, not {value!r}")
-    if limits["one_of"] is not None and value not in limits["one_of"]:
-        raise ValueError(f"kv_connector_extra_config: {key} must be one of {', '.join(limits['one_of'])}, not '{value}'")
-    if limits["least"] is not None and not limits["least"] <= value <= limits["most"]:
-        raise ValueError(
-            f"kv_connector_extra_config: {key} must be {limits['least']} to {limits['most']}, not {value}"
-        )
-    return value

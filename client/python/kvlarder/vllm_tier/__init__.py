@@ -1,0 +1,1 @@
+"""Larder as a tier of vLLM's own offloading: kvlarder.vllm.LarderTier.  Importing this package imports no vLLM."""

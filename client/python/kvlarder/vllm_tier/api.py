@@ -1,0 +1,60 @@
+"""What LarderTier uses of vLLM's offloading, and whether the installed version has it.  Beside it only tier.py imports that."""
+
+import inspect
+
+from kvlarder.vllm import versions
+
+try:
+    import vllm
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats  # noqa: F401
+    from vllm.logger import init_logger
+    from vllm.v1.kv_offload.base import (  # noqa: F401
+        Locality,
+        LookupResult,
+        OffloadingCounterMetadata,
+        RequestOffloadingContext,
+    )
+    from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager  # noqa: F401
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"LarderTier needs a vLLM that it was tested with, {versions.described()} ({error})") from error
+
+logger = init_logger("vllm.larder")
+
+# Methods that the tier overrides, with their parameters.
+EXPECTED = {
+    "build_metric_definitions": ("extra_config",),
+    "drain_jobs": (),
+    "get_finished_jobs": (),
+    "get_stats": (),
+    "lookup": ("key", "req_context"),
+    "on_new_request": ("req_context",),
+    "on_request_finished": ("req_context",),
+    "on_schedule_end": ("context",),
+    "shutdown": (),
+    "submit_load": ("job_metadata",),
+    "submit_store": ("job_metadata",),
+}
+
+
+def problems(base=SecondaryTierManager):
+    """Yields what of the tier's base class is not as expected."""
+    for name, parameters in EXPECTED.items():
+        method = getattr(base, name, None)
+        found = () if method is None else tuple(inspect.signature(method).parameters)
+        found = found[1:] if found[:1] == ("self",) else found
+        if method is None:
+            yield f"has no {name}"
+        elif found != parameters:
+            yield f"{name} takes ({', '.join(found)}), not ({', '.join(parameters)})"
+    for name in sorted(base.__abstractmethods__ - set(EXPECTED)):
+        yield f"requires {name}, which is not known"
+
+
+def check(base=SecondaryTierManager):
+    """Raises ImportError if the installed vLLM is not one that the tier fits."""
+    if found := list(problems(base)):
+        raise ImportError(
+            f"LarderTier does not fit vLLM {vllm.__version__}: its SecondaryTierManager {'; '.join(found)}. "
+            f"It was tested with {versions.described()}"
+        )
