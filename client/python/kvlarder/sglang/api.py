@@ -1,0 +1,80 @@
+"""What the storage uses of SGLang, and whether the installed version has it.  Beside it only storage.py imports SGLang."""
+
+import inspect
+import logging
+
+from kvlarder.sglang import versions
+
+try:
+    from sglang.srt.mem_cache.hicache_storage import (  # noqa: F401
+        HiCacheStorage,
+        PoolName,
+        PoolTransferResult,
+    )
+    from sglang.version import __version__ as VERSION
+except ImportError as error:
+    raise ImportError(f"kvlarder.sglang needs an SGLang that it was tested with, {versions.described()} ({error})") from error
+
+logger = logging.getLogger("sglang.larder")
+
+# Methods that the storage overrides, with their parameters.
+EXPECTED = {
+    "batch_exists": ("keys", "extra_info"),
+    "batch_exists_v2": ("keys", "pool_transfers", "extra_info"),
+    "batch_get": ("keys", "target_locations", "target_sizes"),
+    "batch_get_v1": ("keys", "host_indices", "extra_info"),
+    "batch_get_v2": ("transfers", "extra_info"),
+    "batch_set": ("keys", "values", "target_locations", "target_sizes"),
+    "batch_set_v1": ("keys", "host_indices", "extra_info"),
+    "batch_set_v2": ("transfers", "extra_info"),
+    "clear": (),
+    "exists": ("key",),
+    "get": ("key", "target_location", "target_sizes"),
+    "get_stats": (),
+    "on_host_pools_registered": (),
+    "register_mem_host_pool_v2": ("host_pool", "host_pool_name"),
+    "register_mem_pool_host": ("mem_pool_host",),
+    "set": ("key", "value", "target_location", "target_sizes"),
+}
+
+
+def problems(base=HiCacheStorage):
+    """Yields what of the storage's base class is not as expected."""
+    for name, parameters in EXPECTED.items():
+        method = inspect.getattr_static(base, name, None)
+        if method is None:
+            yield f"has no {name}"
+            continue
+        found = tuple(inspect.signature(method).parameters)[1:]
+        if found != parameters:
+            yield f"{name} takes ({', '.join(found)}), not ({', '.join(parameters)})"
+    for name in sorted(getattr(base, "__abstractmethods__", ())):
+        if name not in EXPECTED:
+            yield f"requires {name}, which is not known"
+
+
+def check(base=HiCacheStorage):
+    """Raises ImportError if the installed SGLang is not one that the storage fits."""
+    found = list(problems(base))
+    if found:
+        raise ImportError(
+            f"kvlarder.sglang does not fit SGLang {VERSION}: its HiCacheStorage {'; '.join(found)}. "
+            f"It was tested with {versions.described()}"
+        )
+
+
+def server_args():
+    """Returns the arguments that SGLang was started with, or None if this process has not published them."""
+    from sglang.srt.runtime_context import get_server_args
+
+    try:
+        return get_server_args()
+    except ValueError:
+        return None
+
+
+def storage_metrics(prefetch_pages, backup_pages, prefetch_gb_per_s, backup_gb_per_s):
+    """Returns what SGLang's metrics take: four lists, with an entry for each call that moved pages."""
+    from sglang.srt.observability.metrics_collector import StorageMetrics
+
+    return StorageMetrics(prefetch_pages, backup_pages, prefetch_gb_per_s, backup_gb_per_s)
