@@ -454,7 +454,7 @@ void BindCache(nb::module_& module) {
             uint32_t loaders, uint32_t storers, size_t load_blocks, size_t store_blocks,
             size_t step_blocks, uint32_t copy_threads, double lookup_patience_s,
             double promise_life_s, nb::object page_fence, std::shared_ptr<LoopbackBlocks> loopback,
-            double link_bytes_per_s) {
+            double link_bytes_per_s, std::vector<ContentSpec> contents) {
            PyEngineCache::Options options;
            SessionKeeper::Options& keeper = options.store.keeper;
            keeper.client.socket_dir = socket_dir;
@@ -464,6 +464,7 @@ void BindCache(nb::module_& module) {
            keeper.session.rank = rank;
            keeper.session.copy_threads = copy_threads;
            keeper.variants = std::move(variants);
+           keeper.contents = std::move(contents);
            options.store.promise_life = Milliseconds(promise_life_s, "promise_life_s", 600);
            options.cache.loaders = loaders;
            options.cache.storers = storers;
@@ -484,10 +485,12 @@ void BindCache(nb::module_& module) {
          "loaders"_a = 1, "storers"_a = 1, "load_blocks"_a = 65'536, "store_blocks"_a = 8'192,
          "step_blocks"_a = 64, "copy_threads"_a = 1, "lookup_patience_s"_a = 0.2,
          "promise_life_s"_a = 60.0, "page_fence"_a = nb::none(), "loopback"_a = nb::none(),
-         "link_bytes_per_s"_a = 0.0,
+         "link_bytes_per_s"_a = 0.0, "contents"_a = std::vector<ContentSpec>(),
          "page_fence: the memory of a PageFence, if one is wanted.  loopback: for tests of an "
          "adapter, LoopbackBlocks to use instead of a daemon; it needs pages.  "
-         "link_bytes_per_s, if not 0, emulates a slow link for all loads together.")
+         "link_bytes_per_s, if not 0, emulates a slow link for all loads together.  contents: "
+         "registered with each session, so that Client.lookup finds what is stored of them before "
+         "this engine stores a block; others are registered with their first block.")
       .def_prop_ro(
           "state",
           [](const PyEngineCache& self) {

@@ -117,6 +117,18 @@ class Questions(OnDaemon):
         self.assertEqual((engine.engine_id, engine.attached, engine.blocks), ("calls_test", True, BLOCKS))
         self.assertEqual((len(engine.sessions), engine.contents[0].model), (1, "m"))
 
+    def test_an_engine_that_has_stored_nothing_yet(self):
+        """It is found by the contents that it was made with."""
+        self.put()
+        for engine_id, contents in (("silent", []), ("told", [CONTENT])):
+            cache = kvlarder.EngineCache(
+                engine_id=engine_id, variants=[SPEC], socket_dir=self.daemon.socket_dir, loaders=0, storers=0, contents=contents
+            )
+            self.addCleanup(cache.close)
+            self.eventually(lambda cache=cache: cache.state == "")
+        hits = self.client.lookup(CONTENT, tokens=tokens_of()).instances
+        self.assertEqual(sorted(hit.engine_id for hit in hits), ["calls_test", "told"])
+
     def test_pins_keep_and_end(self):
         self.put()
         named = BlockSelection(digests=self.digests[:4])

@@ -126,6 +126,7 @@ class SchedulerSide:
             promise_life_s=config.promise_life_s,
             loaders=0,
             storers=0,
+            contents=[contents.of(None)],  # so that routers find what is stored, also after a restart
         )
 
     # ---- requests that wait
