@@ -6,9 +6,10 @@ vllm_restore.py LARDERD PYTHON MODELS [--only cells|together|nothing_stored] [--
 PYTHON: of deploy/fetch-vllm.sh; MODELS: folder that tests/engines/hf_model.py wrote.
 
 The link of one engine is so fast that loading the prompt takes R times as long as computing it.  In one process the three
-take turns.  It fails if an answer has other tokens.
+take turns.
 cells            one request alone, of each length and ratio.  `best meet` is what costs of the same run give: the shortest
-                 time in which a head of whole blocks is computed while the tail is loaded, and then the rest is computed
+                 time in which a head of whole blocks is computed while the tail is loaded, and then the rest is computed.
+                 It fails if an answer has other tokens, or a prompt was not loaded or restored
 together         four requests at once at the crossing (ratio 1), alone and beside two that decode
 nothing_stored   prompts that nobody stored, 8 clients: LarderScheduler / vLLM's own scheduler, both with the connector
 """
@@ -20,6 +21,7 @@ import pathlib
 import random
 import statistics
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests" / "engines"), str(ROOT / "tests" / "client" / "python")]
@@ -42,7 +44,7 @@ def percentile(values, part):
 
 def whole_steps(tokens):
     """Lengthens a prompt so that its rest, behind the last whole block, is computed in one step, restored or not."""
-    return tokens - (tokens - 1) % CHUNK + 20
+    return tokens - (tokens - 1) % CHUNK + CHUNK + 20
 
 
 class Bench(vllm_bench.Bench):
@@ -70,7 +72,7 @@ class Bench(vllm_bench.Bench):
         return computed
 
     def restoring(self, link_bytes_per_s, **engine):
-        connector = {"emulated_link_mb_per_s": link_bytes_per_s / 1e6, "store": False, "load_timeout_ms": 60_000}
+        connector = {"emulated_link_mb_per_s": link_bytes_per_s / 1e6, "store": False, "load_timeout_ms": 60_000, "patience_ms": 5_000}
         env = {**IN_PROCESS, "LARDER_CACHE": self.folder.name}
         return self.vllm(connector, scheduler_cls=SCHEDULER, env=env, **engine)
 
@@ -85,7 +87,7 @@ class Bench(vllm_bench.Bench):
                 cell = self.cell(tokens, prompt, computed, ratio)
                 cells.append(cell)
                 print(
-                    f"{tokens} tokens from the {self.arguments.tier}, link {cell['link_mb_per_s']:.2f} MB/s: computed "
+                    f"{cell['tokens']} tokens from the {self.arguments.tier}, link {cell['link_mb_per_s']:.2f} MB/s: computed "
                     f"{cell['computed_s']:.2f} s, loaded {cell['loaded_s']:.2f} s, both {cell['both_s']:.2f} s = "
                     f"{cell['both / better']:.3f} of the better, {cell['both / best meet']:.3f} of the best meet", flush=True,
                 )  # fmt: skip
@@ -108,13 +110,19 @@ class Bench(vllm_bench.Bench):
                     answer = vllm.generate([{"tokens": prompt, "n": 8}])[0]
                     if answer["tokens"] != tokens:
                         sys.exit(f"{n} tokens, {ratio}: other tokens when {way}: {answer['tokens']}, not {tokens}")
+                    if way == "loaded" and answer["cached"] != blocks * BLOCK:
+                        sys.exit(f"{n} tokens, {ratio}: {answer['cached']} of {blocks * BLOCK} tokens were loaded")
                     if round_ >= 0:
                         times[way].append(answer["first_s"])
             costs = vllm.costs()
+            time.sleep(1.1)  # counters come once a second
+            vllm.generate([{"tokens": prompt[:20], "n": 1}])
+            if (restores := self.count(vllm, "restores")) != WARM + self.arguments.rounds:
+                sys.exit(f"{n} tokens, {ratio}: {restores} of {WARM + self.arguments.rounds} prompts were restored")
         m = {way: statistics.median(values) for way, values in times.items()}
         best = self.best_meet(costs, blocks, len(prompt))
         return {
-            "tokens": n, "ratio": ratio, "link_mb_per_s": rate / 1e6, **{f"{way}_s": m[way] for way in WAYS}, "best_meet_s": best,
+            "tokens": len(prompt), "ratio": ratio, "link_mb_per_s": rate / 1e6, **{f"{way}_s": m[way] for way in WAYS}, "best_meet_s": best,
             "both / better": m["both"] / min(m["computed"], m["loaded"]), "both / best meet": m["both"] / best,
         }  # fmt: skip
 

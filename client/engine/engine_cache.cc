@@ -321,7 +321,7 @@ PageStore::Moved EngineCache::Step(const Job& job, size_t first, size_t count,
   std::vector<PagedPut> puts;
   for (size_t i = first; i < first + count; ++i) {
     puts.push_back({.digest = store.digests[i],
-                    .parent = i == 0 ? store.parent : store.digests[i - 1],
+                    .parent = i == 0 || !store.chained ? store.parent : store.digests[i - 1],
                     .tokens = part(store.tokens, i),
                     .pages = part(store.pages, i),
                     .first_slot = slot(store.first_slots, i)});

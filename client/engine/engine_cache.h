@@ -56,7 +56,8 @@ struct LoadJob {
   std::shared_ptr<const DeviceEvent> ready = nullptr;
 };
 
-// Consecutive blocks of a chain, to store.
+// Blocks to store: consecutive ones of a chain, or, if `chained` is false, blocks whose parent is
+// `parent` each.
 struct StoreJob {
   std::shared_ptr<const ContentSpec> content = nullptr;  // never null
   Digest parent = {};  // of the first block: the seed, or the digest of the block before
@@ -66,6 +67,7 @@ struct StoreJob {
   std::chrono::milliseconds deadline{10'000};
   std::shared_ptr<const DeviceEvent> ready = nullptr;  // the pages are not read before it
   uint64_t order = 0;  // its number in Options::fence; 0 cannot be voided
+  bool chained = true;
 };
 
 struct JobResult {

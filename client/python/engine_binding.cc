@@ -312,14 +312,15 @@ JobId BeginLoad(const PyEngineCache& self, nb::handle digests, nb::handle pages,
 
 JobId BeginStore(const PyEngineCache& self, const ContentSpec& content, const Digest& parent,
                  nb::handle digests, nb::handle tokens, nb::handle pages, double deadline_s,
-                 uint64_t order) {
+                 uint64_t order, bool chained) {
   StoreJob job{.content = std::make_shared<const ContentSpec>(content),
                .parent = parent,
                .digests = DigestsOf(digests),
                .tokens = NumbersOf(tokens),
                .pages = NumbersOf(pages),
                .deadline = Milliseconds(deadline_s, "deadline_s", 600),
-               .order = order};
+               .order = order,
+               .chained = chained};
   return Unlocked(self, [&](EngineCache& cache) { return cache.BeginStore(std::move(job)); });
 }
 
@@ -370,8 +371,9 @@ void BindCalls(nb::class_<PyEngineCache>& cls) {
            "Loads blocks (16 bytes each) into pages (numbers).  Returns a job, which poll returns "
            "when it has ended, at the latest soon after the deadline.")
       .def("begin_store", &BeginStore, nb::kw_only(), "content"_a, "parent"_a, "digests"_a,
-           "tokens"_a, "pages"_a, "deadline_s"_a = 10.0, "order"_a = 0,
-           "Stores consecutive blocks of a chain.  The pages must not change before the job has "
+           "tokens"_a, "pages"_a, "deadline_s"_a = 10.0, "order"_a = 0, "chained"_a = true,
+           "Stores consecutive blocks of a chain, or, if not chained, blocks that all have this "
+           "parent.  The pages must not change before the job has "
            "ended.  A store that does not fit into the queue ends at once, with FULL.  order: its "
            "number in the PageFence; 0 cannot be voided.")
       .def(

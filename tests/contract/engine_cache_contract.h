@@ -247,6 +247,25 @@ TEST_P(EngineCacheContract, WhatWasStoredIsFoundAndLoaded) {
   EXPECT_EQ(stats.lookups_open, 0u);
 }
 
+// One job stores the first blocks of many chains, which all have the seed as their parent.
+TEST_P(EngineCacheContract, BlocksOfManyChainsAreOneJob) {
+  StoreJob job{.content = content_, .parent = cache_->Seed(*content_).value(), .chained = false};
+  std::vector<TokenChain> chains;
+  for (uint32_t i = 0; i < 10; ++i) {
+    const StoreJob one = StoresOf(chains.emplace_back(ChainOf(400 + i, 1)), 400 + i, i);
+    job.digests.push_back(one.digests.front());
+    job.tokens.insert(job.tokens.end(), one.tokens.begin(), one.tokens.end());
+    job.pages.push_back(i);
+  }
+  EXPECT_EQ(Await(cache_->BeginStore(job)).status, std::vector(10, BlockStatus::kOk));
+  for (uint32_t i = 0; i < 10; ++i) {
+    EXPECT_EQ(Find(chains[i]).tokens, TokenCount(kBlockTokens));
+    EXPECT_EQ(Await(cache_->BeginLoad(LoadsOf(chains[i], 0, 1, 40))).status.front(),
+              BlockStatus::kOk);
+    EXPECT_TRUE(IsRight(40, 400 + i, 0)) << i;
+  }
+}
+
 // A content is registered when it is first used, whichever it is.
 TEST_P(EngineCacheContract, EveryContentIsItsOwn) {
   std::vector<uint32_t> tokens(2 * kBlockTokens, 5);

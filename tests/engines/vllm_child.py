@@ -134,7 +134,9 @@ class FreePages:
 
         def get_new_blocks(count):
             blocks = allocate(count)
-            self.filled.difference_update(block.block_id for block in blocks)
+            taken = self.filled.intersection(block.block_id for block in blocks)
+            self.counts["written"] += len(self.written_of(taken))
+            self.filled -= taken
             return blocks
 
         def preempt_request(request, *more, **named):
@@ -155,8 +157,11 @@ class FreePages:
                     cache[block.block_id] = self.FILL
                 self.filled.add(block.block_id)
 
+    def written_of(self, pages):
+        return {page for page in pages if any((cache[page] != self.FILL).any() for cache in self.caches)}
+
     def step_ended(self):
-        written = {page for page in self.filled if any((cache[page] != self.FILL).any() for cache in self.caches)}
+        written = self.written_of(self.filled)
         self.counts["written"] += len(written)
         self.filled -= written
         self.fill()
@@ -273,7 +278,7 @@ class Engine:
                     self.llm.reset_prefix_cache(rolls.random() < 0.5, False)
                     resets += 1
                 except Exception as error:  # vLLM refuses while requests load
-                    if "waiting for remote KV transfer" not in str(error):
+                    if not self.loading():
                         bad_resets.append(str(error))
         return {
             "answers": answers, "seconds": time.perf_counter() - begun, "aborted": aborted, "errors": errors,
@@ -281,6 +286,13 @@ class Engine:
             "gaps_s": gaps,
             **(self.watch.result() if self.watch else {}),
         }  # fmt: skip
+
+    def loading(self):
+        """Whether a request waits for a load.  Where the scheduler is in another process, that is not known: then True."""
+        core = getattr(self.engine.engine_core, "engine_core", None)
+        if not hasattr(core, "scheduler"):
+            return True
+        return any(one.status.name == "WAITING_FOR_REMOTE_KVS" for one in core.scheduler.requests.values())
 
     def metrics(self):
         found = {}

@@ -337,11 +337,20 @@ class RestoreStorms(RestoringTest):
         finally:
             ended.set()
             thread.join()
+        self.await_restore(vllm)
         during = sum(max((when, count) for when, count in restoring if when <= at)[1] > 0 for at in events if at > restoring[0][0])
         print(f"{len(events)} stops, kills and damages ({changed} bytes), {during} of them during a restore; {rounds} rounds of "
               f"{len(self.prompts)} requests, {self.counts(vllm)['restores']:.0f} restores; first tokens later than 1.1 x computing "
               f"+ 1 s: {sum(wait > 1 for wait in late)}, the latest + {max(late):.2f} s", flush=True)  # fmt: skip
+        self.assertGreater(during, 0)
         self.nothing_held(vllm)
+
+    def await_restore(self, vllm):
+        """The weather is over: prefixes are restored again, once the engine has stored what was lost."""
+        before, until = self.counts(vllm)["restores"], time.monotonic() + 60
+        while self.counts(vllm)["restores"] == before:
+            self.assertLess(time.monotonic(), until, "no restore after the last restart")
+            vllm.serve(self.prompts, clients=1)
 
     def test_a_link_that_stalls(self):
         """Nothing arrives in time, and requests end meanwhile."""
@@ -354,6 +363,7 @@ class RestoreStorms(RestoringTest):
             late += [first - 1.1 * right["first_s"][number] for number, first in result["first_s"].items()]
         print(f"a link that stalls: {aborted} restores aborted; first tokens later than 1.1 x computing + 1 s: "
               f"{sum(wait > 1 for wait in late)}, the latest + {max(late):.2f} s", flush=True)  # fmt: skip
+        self.assertGreater(aborted, 0)
         self.nothing_held(vllm)
 
 
@@ -549,7 +559,8 @@ class LazyStores(VllmTest):
         print(f"stored {stored} of {blocks} blocks when all were computed; found {[answer['cached'] for answer in again]} tokens; "
               f"{lost} lost", flush=True)  # fmt: skip
         self.assertLess(stored, blocks - 10)
-        self.assertGreater(sum(answer["cached"] for answer in again), 3 * 1_700)
+        self.assertGreaterEqual(sum(answer["cached"] for answer in again), 0.9 * 6 * 1_792)
+        self.assertGreater(metrics["vllm:larder_hit_tokens_host{}"], 0)
         self.assertTrue(vllm.reset(running=False, connector=False), "blocks of vLLM are still held")
 
 

@@ -3,8 +3,8 @@
 vLLM takes free blocks from the head of a queue.  Of the blocks in a window at its head, those are stored that are not
 stored yet.  The window has as many blocks as vLLM takes in one step at most, and in addition what it takes while stores are
 under way, whose blocks are pinned and so not in the queue (lmcache, section 4.3, "Dynamic Offloading": the start pointer is
-the head, the end pointer the end of the window, and the current pointer the first block that is not stored).  vLLM never
-waits for a store: a block that it takes earlier is lost, and counted.
+the head, the end pointer the end of the window, and the current pointer the first block that is not stored).  vLLM need not
+wait for a store: a block that it takes earlier is lost, and counted, and stores leave it free blocks for its next step.
 
 Invariant: a block that is kept here holds the KV of its entry, because it is dropped when vLLM hands it out again.
 Thread-safety: none; vLLM's scheduler calls it from one thread.
@@ -48,6 +48,7 @@ class LazyStores:
         """pool: vLLM's BlockPool, which fits."""
         self._pool, self._collector = pool, collector
         self._entries = {}  # by page
+        self._pinned, self._used = set(), set()  # pages of stores under way; those of them that a request has used meanwhile
         self._taken = self._most = 0  # blocks that vLLM took since the last step, and in one step at most, which fades
         self._mean, self._store_steps = 0.0, 1.0  # blocks taken in a step; steps that a store takes
         self._steps = 0
@@ -73,6 +74,7 @@ class LazyStores:
         self._mean += WEIGHT * (self._taken - self._mean)
         self._taken = 0
         self._steps += 1
+        self._used.update(page for page in self._pinned if self._pool.blocks[page].ref_cnt > 1)
 
     @property
     def step(self):
@@ -88,7 +90,9 @@ class LazyStores:
         return max(LEAST, math.ceil(self._most + SPARE * self._mean * self._store_steps))
 
     def due(self, most):
-        """Returns the Runs of what is stored now, at most so many blocks.  They are not kept here any more."""
+        """Returns the Runs of what is stored now, at most so many blocks, and so few that vLLM has free ones for its next
+        step.  They are not kept here any more."""
+        most = min(most, self._pool.get_num_free_blocks() - math.ceil(self._most))
         found, block = {}, self._pool.free_block_queue.fake_free_list_head
         for _ in range(self.window):
             block = block.next_free_block
@@ -96,16 +100,20 @@ class LazyStores:
                 break
             if (entry := self._entries.pop(block.block_id, None)) is not None:
                 found[block.block_id] = entry
+        self._pinned.update(found)
         return runs(found)
 
     def release(self, pages):
-        """Stores have read blocks, which were pinned.  Those that nobody else holds are reused next, as before."""
+        """Stores have read blocks, which were pinned.  Those that no request has used meanwhile are reused next, as before;
+        the others lie where vLLM puts what was used last."""
         blocks = [self._pool.blocks[page] for page in pages]
         self._pool.free_blocks(blocks)
-        free = [block for block in blocks if block.ref_cnt == 0]
-        for block in free:
+        unused = [block for block in blocks if block.ref_cnt == 0 and block.block_id not in self._used]
+        self._pinned.difference_update(pages)
+        self._used.difference_update(pages)
+        for block in unused:
             self._pool.free_block_queue.remove(block)
-        self._pool.free_block_queue.prepend_n(free)
+        self._pool.free_block_queue.prepend_n(unused)
 
     def forget(self):
         self._entries.clear()

@@ -164,6 +164,8 @@ class SchedulerSide:
         now = self._clock()
         if request.asked_at is None:
             request.asked_at = now
+        if request.state == "missed" and self._lazy is not None and computed < request.asked_from:
+            request.state = "asked"  # vLLM has lost blocks since it asked, which may be stored
         if request.state == "missed" or vllm.skip_reading_prefix_cache:
             return 0, False
         wanted = (vllm.num_tokens - 1) // self._block
@@ -248,12 +250,12 @@ class SchedulerSide:
                 self._begin_restore(request, done + tokens, block_ids_of)
         if self._lazy is not None:
             self._lazy.begin_step()
-        if self._config.store and not self._state and not self._mixed:
+        if self._config.store and not self._mixed and (self._lazy is not None or not self._state):
             for request_id, (done, tokens) in scheduled.items():
                 request = self._requests.get(request_id)
                 if request is not None and request.state in ("running", "failed") and not request.stale:
                     self._plan_store(request, done, tokens, request_id in resumed, block_ids_of)
-            if self._lazy is not None:
+            if self._lazy is not None and not self._state:
                 self._order_due()
         step, self._step = self._step, metadata.Step()
         return step

@@ -16,7 +16,6 @@ import threading
 import time
 
 import kvlarder
-from kvlarder.vllm_tier.names import breathing
 
 POLL_S = 0.001  # between two looks at the jobs that are being moved
 STORED = frozenset(kvlarder.BlockStatus[name].value for name in ("OK", "DUPLICATE"))
@@ -170,12 +169,16 @@ class TierJobs:
             digests = b"".join(digest for digest, _, _ in names)
             self._add(job, job.keys, self._cache.begin_load(digests, job.rows, deadline_s=timeout_s))
             return
-        content = self._names.content
-        for key, row, (digest, parent, tokens) in breathing(zip(job.keys, job.rows, names, strict=True)):
-            part = self._cache.begin_store(
-                content=content, parent=parent, digests=digest, tokens=tokens, pages=[row], deadline_s=timeout_s
-            )
-            self._add(job, [key], part)
+        part = self._cache.begin_store(
+            content=self._names.content,
+            parent=names[0][1],
+            digests=b"".join(digest for digest, _, _ in names),
+            tokens=[token for _, _, tokens in names for token in tokens],
+            pages=job.rows,
+            deadline_s=timeout_s,
+            chained=False,
+        )
+        self._add(job, job.keys, part)
 
     def _add(self, job, keys, part):
         job.parts += 1
