@@ -4,6 +4,7 @@ They run on a CPU, but importing them imports packages for GPUs and notebooks th
 package is not installed, a mock takes its place.
 """
 
+import argparse
 import array
 import importlib.abc
 import importlib.machinery
@@ -49,8 +50,10 @@ from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402, F401
 )
 from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory  # noqa: E402, F401
 from sglang.srt.mem_cache import utils  # noqa: E402
+from sglang.srt.server_args import ServerArgs  # noqa: E402
 from sglang.srt.mem_cache.cpp_utils.native_hash import _native_hash_input  # noqa: E402
 from sglang.srt.mem_cache.rust_tree_core.mem_cache import get_hash_str  # noqa: E402
+from sglang.srt.runtime_context import get_context  # noqa: E402, F401
 from sglang.srt.mem_cache.utils import get_storage_hash_str, storage_namespace_seed  # noqa: E402, F401
 
 
@@ -61,3 +64,10 @@ def _hashed(token_ids, prior, page_tokens):
 
 # SGLang has its hash in C++, which it compiles when it is first used, and in Rust, which its package has compiled.
 utils.get_native_hash = _hashed
+
+
+def flags():
+    """Returns the flag of each of SGLang's server arguments."""
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    return {action.dest: action.option_strings[0] for action in reversed(parser._actions)}

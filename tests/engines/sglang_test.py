@@ -26,7 +26,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "pyth
 import kvlarder  # noqa: E402
 import sglang_parts as sglang  # noqa: E402
 import sglang_pools as pools  # noqa: E402
-from kvlarder import hash_keys  # noqa: E402
+from kvlarder import hash_keys, weights  # noqa: E402
 from kvlarder.sglang import api, config, identity, page_names, promises, session_keeper, stats, storage, versions  # noqa: E402
 from kvlarder.sglang.refusal import Refused  # noqa: E402
 from larderd import Larderd  # noqa: E402
@@ -164,7 +164,20 @@ def counter_rows():
     yield from (f"| `{name}` | {meaning} |" for name, meaning in stats.COUNTERS.items())
 
 
-TABLES = {"options": option_rows, "counters": counter_rows, "versions": version_rows}
+def argument_rows():
+    flags = sglang.flags()
+    yield from ("| arguments of SGLang | |", "|---|---|")
+    for names, what in (
+        (identity.MEANING, "their values are in the names of pages"),
+        (("quantization_param_path",), "the contents of its file are in the names of pages"),
+        (identity.FROM_ELSEWHERE, "are refused with values that may replace what is read from `--model-path`"),
+        (("load_format",), f"is refused, except {', '.join(f'`{name}`' for name in identity.FROM_MODEL_FILES)}"),
+        (("download_dir",), "is refused with a model of the hub"),
+    ):
+        yield f"| {', '.join(f'`{flags[name]}`' for name in names)} | {what} |"
+
+
+TABLES = {"options": option_rows, "counters": counter_rows, "versions": version_rows, "arguments": argument_rows}
 
 
 def documented(text):
@@ -197,6 +210,13 @@ class Interface(unittest.TestCase):
 
         with self.assertRaisesRegex(ImportError, r"batch_get_v1 takes \(keys, slots\), not \(keys, host_indices, extra_info\)"):
             api.check(Other)
+
+
+    def test_an_argument_that_sglang_does_not_have(self):
+        self.assertIsNone(api.server_args())
+        with sglang.get_context().override_server_args():
+            with self.assertRaisesRegex(AttributeError, "SGLang .* has no server argument modle_path"):
+                api.server_args().modle_path
 
 
 class Refusals(unittest.TestCase):
@@ -240,18 +260,31 @@ class Refusals(unittest.TestCase):
         self.refused("does not know which weights it has; set the option 'revision'", larder={"revision": ""})
         with tempfile.TemporaryDirectory() as folder, self.published(folder, load_format="dummy") as args:
             self.refused("--load-format dummy", larder={"revision": ""})
-            args.load_format = "auto"
+            args.change(load_format="auto")
             self.refused("it is not known which weights", larder={"revision": ""})
+
+    def test_weights_from_elsewhere(self):
+        """They are refused, unless the option 'revision' names them."""
+        changes = {
+            "weight_cache_mode": "client", "checkpoint_engine_wait_weights_before_ready": True, "kt_weight_path": "/experts",
+            "modelopt_checkpoint_restore_path": "/m.pth", "decrypted_config_file": "/c.json",
+        }  # fmt: skip
+        self.assertEqual(changes.keys(), identity.FROM_ELSEWHERE.keys())
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "a.safetensors").write_bytes(b"1")
+            for name, value in changes.items():
+                with self.subTest(name), self.published(folder, **{name: value}):
+                    self.refused(f"--{name.replace('_', '-')}.* elsewhere.*option 'revision'", larder={"revision": ""})
+                    self.identity(larder={"revision": "r"})
+            with self.published(folder, model_path="a/model", download_dir=folder):
+                self.refused("--download-dir", larder={"revision": ""})
 
     @contextlib.contextmanager
     def published(self, folder, **more):
-        args = types.SimpleNamespace(
-            model_path=folder, revision=None, load_format="auto", quantization=None, dtype="auto", kv_cache_dtype="auto",
-            json_model_override_args="{}", context_length=None, model_impl="auto",
-        )  # fmt: skip
-        args.__dict__.update(more)
-        with mock.patch.dict(os.environ, {"LARDER_CACHE": folder}), mock.patch.object(api, "server_args", lambda: args):
-            yield args
+        """SGLang's own arguments in effect, as its scheduler publishes them."""
+        args = {"model_path": folder, "load_format": "auto", **more}
+        with mock.patch.dict(os.environ, {"LARDER_CACHE": folder}), sglang.get_context().override_server_args(**args):
+            yield types.SimpleNamespace(change=lambda **values: sglang.get_context().override("test", **values))
 
     def identity(self, pool=None, larder=None, **more):
         made = storage.LarderStorage(storage_config(larder=larder, **more))
@@ -259,17 +292,54 @@ class Refusals(unittest.TestCase):
         return made._identity
 
     def test_what_changes_the_kv_changes_the_names(self):
+        """Each argument that it is in, read from SGLang, whose own check fails for a name that it does not have."""
+        known = {"dtype", "kv_cache_dtype", "quantization", "modelopt_quant", "model_config_parser", "rl_on_policy_target"}
+        self.assertLessEqual(known, set(identity.MEANING))
+        values = {"json_model_override_args": '{"a": 1}', "context_length": 4096, "mm_process_config": {"image": {"a": 1}}}
         with tempfile.TemporaryDirectory() as folder, self.published(folder) as args:
-            weights = pathlib.Path(folder, "a.safetensors")
-            weights.write_bytes(b"1")
+            pathlib.Path(folder, "a.safetensors").write_bytes(b"1")
             names = [self.identity(larder={"revision": ""}).content]
-            for change in ({"quantization": "fp8"}, {"kv_cache_dtype": "fp8_e4m3"}, {"json_model_override_args": '{"a": 1}'}):
-                args.__dict__.update(change)
+            for name in identity.MEANING:
+                before = getattr(api.server_args(), name)
+                args.change(**{name: values.get(name, f"not {before}")})
                 names.append(self.identity(larder={"revision": ""}).content)
-            weights.write_bytes(b"22")
-            names.append(self.identity(larder={"revision": ""}).content)
-            self.assertEqual(len(set(names)), 5)
-            self.assertEqual(names[-1], self.identity(larder={"revision": ""}).content)
+                self.assertNotIn(names[-1], names[:-1], name)
+                args.change(**{name: before})
+                self.assertEqual(self.identity(larder={"revision": ""}).content, names[0])
+
+    def test_what_files_change_the_names(self):
+        """Weights, configuration and scales of fp8, by their contents."""
+        with tempfile.TemporaryDirectory() as folder, self.published(folder) as args:
+            names = []
+            scales = pathlib.Path(folder, "scales")
+            for name in ("a.safetensors", *weights.CONFIG_FILES, *identity.CONFIG_FILES, "modeling.py", scales.name):
+                for content in ("1", "22"):
+                    pathlib.Path(folder, name).write_text(content)
+                    args.change(quantization_param_path=str(scales) if scales.exists() else None)
+                    names.append(self.identity(larder={"revision": ""}).content)
+                    self.assertNotIn(names[-1], names[:-1], name)
+            pathlib.Path(folder, "tokenizer.json").write_text("3")
+            self.assertEqual(self.identity(larder={"revision": ""}).content, names[-1])
+            scales.unlink()
+            self.refused("which weights it has .*scales", larder={"revision": ""})
+
+    def test_the_configuration_beside_a_file_of_weights(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "m.gguf")
+            path.write_bytes(b"1")
+            with self.published(folder, model_path=str(path)):
+                before = self.identity(larder={"revision": ""}).content
+                pathlib.Path(folder, "config.json").write_text('{"rope_theta": 1}')
+                self.assertNotEqual(self.identity(larder={"revision": ""}).content, before)
+
+    def test_weights_that_sglang_has_loaded_since(self):
+        """A storage that is attached later names them."""
+        with tempfile.TemporaryDirectory() as old, tempfile.TemporaryDirectory() as new, self.published(old) as args:
+            for folder in (old, new):
+                pathlib.Path(folder, "a.safetensors").write_text(folder)
+            before = self.identity(larder={"revision": ""}).content
+            args.change(model_path=new)
+            self.assertNotEqual(self.identity(larder={"revision": ""}).content, before)
 
     def test_fp8_is_named_by_its_kind(self):
         pool = pools.mha_pool(dtype=pools.torch.uint8)
@@ -278,9 +348,25 @@ class Refusals(unittest.TestCase):
             self.refused("its KV is auto", pool=pool)
             ids = set()
             for kind in identity.FP8:
-                args.kv_cache_dtype = kind
+                args.change(kv_cache_dtype=kind)
                 ids.add(self.variant_id(pool))
             self.assertEqual(len(ids), 2)
+
+    def test_fp8_is_named_by_the_kernels_that_scale_it(self):
+        fp8, plain = pools.mha_pool(dtype=pools.torch.uint8), pools.mha_pool()
+        with tempfile.TemporaryDirectory() as folder, self.published(folder, kv_cache_dtype="fp8_e4m3") as args:
+            for pool, count in ((fp8, 4), (plain, 1)):
+                ids = []
+                for kernels in (
+                    {"attention_backend": "triton"}, {"attention_backend": "torch_native"},
+                    {"prefill_attention_backend": "triton"}, {"decode_attention_backend": "fa3"},
+                    {"prefill_attention_backend": None, "attention_backend": "triton"},
+                ):  # fmt: skip
+                    args.change(**kernels)
+                    ids.append(self.variant_id(pool))
+                self.assertEqual(len(set(ids)), count)
+                self.assertEqual(ids[4], ids[3], "triton for prefill and fa3 for decode, given in two ways")
+                args.change(decode_attention_backend=None)
 
     def variant_id(self, pool, **more):
         spec = self.identity(pool, **more).variant

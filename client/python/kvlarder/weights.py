@@ -15,6 +15,16 @@ WEIGHT_FILES = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
 # Of a model's config.json, what says nothing about its KV.
 CONFIG_IGNORED = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype")
 
+# What beside the weights a model's folder says of how KV is computed: the model's configuration, and those of quantization.
+CONFIG_FILES = (
+    "config.json",
+    "hf_quant_config.json",
+    "params.json",
+    "quant_config.json",
+    "quantization_config.json",
+    "quantize_config.json",
+)
+
 
 def tagged_hash(*parts):
     """Returns 32 hex digits over (tag, value) pairs, of which no two lists have the same bytes."""
@@ -79,6 +89,14 @@ def weights_of(path, full=True):
     if not files:
         raise ValueError(f"{path} is no folder with weights ({', '.join(WEIGHT_FILES)})")
     return tagged_hash(*((file.name, _remembered(file, full)) for file in files))
+
+
+def config_identity(folder):
+    """Returns a hash of what a model's folder says, beside its weights, of how KV is computed: of the CONFIG_FILES and the
+    model's own code (*.py), as far as there are any.  It does not depend on what the files are besides, nor on their order."""
+    folder = pathlib.Path(folder)
+    files = [*(folder / name for name in CONFIG_FILES), *sorted(folder.glob("*.py"))]
+    return tagged_hash(*((file.name, file_hash(file)) for file in files if file.is_file()))
 
 
 def commit_of(model, revision=None):

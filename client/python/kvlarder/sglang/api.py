@@ -63,14 +63,27 @@ def check(base=HiCacheStorage):
         )
 
 
-def server_args():
-    """Returns the arguments that SGLang was started with, or None if this process has not published them."""
-    from sglang.srt.runtime_context import get_server_args
+class ServerArguments:
+    """SGLang's server arguments in effect in this process, as attributes: what SGLang made of those that it was started
+    with, and of later requests, for example to load other weights."""
 
-    try:
-        return get_server_args()
-    except ValueError:
-        return None
+    def __init__(self, context):
+        """context: SGLang's RuntimeContext."""
+        self._context = context
+
+    def __getattr__(self, name):
+        try:
+            return self._context.config_leaf(name)
+        except ValueError as error:
+            raise AttributeError(f"SGLang {VERSION} has no server argument {name} ({error})") from error
+
+
+def server_args():
+    """Returns the ServerArguments, or None if this process has not published them."""
+    from sglang.srt.runtime_context import get_context
+
+    context = get_context()
+    return ServerArguments(context) if context.is_config_namespace_published("model") else None
 
 
 def storage_metrics(prefetch_pages, backup_pages, prefetch_gb_per_s, backup_gb_per_s):
