@@ -847,9 +847,27 @@ class BadWeather(WithDaemon):
             with self.assertLogs("sglang.larder", "WARNING") as logged:
                 for _ in range(3):
                     self.assertEqual(one.set(keys_of(2)), [False] * 2)
-        text = "Larder answered a call with nothing, because it failed: OSError: out of weather"
+        text = (
+            "Larder answered batch_set_v1 with nothing, because it failed: OSError: out of weather; further such failures "
+            "are counted (calls_failed), not logged"
+        )
         self.assertEqual([record.getMessage() for record in logged.records], [text])
         self.assertEqual(one.larder.counts()["calls_failed"], 3)
+
+    def test_failures_of_one_kind_do_not_silence_others(self):
+        one, keys = self.attached(), keys_of(2)
+        with self.assertLogs("sglang.larder", "WARNING") as logged:
+            for number in range(200):
+                with mock.patch.object(one.larder._pages, "pieces", side_effect=ValueError(f"slot {number}")):
+                    self.assertEqual(one.set(keys), [False] * 2)
+            with mock.patch.object(one.larder._pages, "pieces", side_effect=OSError("another")):
+                self.assertEqual(one.set(keys), [False] * 2)
+            with mock.patch.object(one.larder._pages, "pieces", side_effect=ValueError("slot 0")):
+                self.assertEqual(one.storage.batch_get_v1(keys, None), [False] * 2)
+        texts = [record.getMessage() for record in logged.records]
+        self.assertEqual(len(texts), 3, texts)
+        for text, part in zip(texts, ("batch_set_v1.*slot 0", "batch_set_v1.*another", "batch_get_v1.*slot 0")):
+            self.assertRegex(text, part)
 
     def test_promises_are_bounded(self):
         one = self.attached(larder={"promises_max": 4, "promise_life_s": 1})

@@ -4,7 +4,9 @@ while none serves.
 A thread of its own does all that may take long.  Between calls it asks the daemon, every PROBE_EVERY_S and after each
 call that failed, whether it answers in PROBE_DEADLINE_S.  While it does not, `get` returns None.
 Thread-safety: any thread.
-Lifecycle: made -> close, which waits for an attempt under way, at most about CONNECT_DEADLINE_S.
+Lifecycle: made -> close, which waits for an attempt under way and for the end of the session.  An attempt connects and
+attaches, with steps that take at most about CONNECT_DEADLINE_S each, and registers, in at most REGISTER_DEADLINE_S.  A
+session ends in at most about CONNECT_DEADLINE_S and 2 s.
 """
 
 import threading

@@ -22,7 +22,6 @@ from kvlarder.sglang.stats import Counters
 FULL = object()
 OK, DUPLICATE = kvlarder.BlockStatus.OK, kvlarder.BlockStatus.DUPLICATE
 CLEAR_DEADLINE_S = 10.0
-COMPLAINTS_MAX = 100  # log lines of different texts
 
 
 class LarderStorage(api.HiCacheStorage):
@@ -36,7 +35,7 @@ class LarderStorage(api.HiCacheStorage):
         self._promises = Promises(self._config.promises_max)
         self._pages = self._identity = self._keeper = self._names = None
         self._sidecars = []  # names of pools that Larder does not keep
-        self._complaints = set()
+        self._complaints = set()  # kinds of complaints that were logged
         self._refusal = ""  # why all calls are answered with nothing
 
     # ---- attaching
@@ -85,17 +84,17 @@ class LarderStorage(api.HiCacheStorage):
         """Returns how many of the keys, from the first one on, are stored.  The daemon keeps their pages for promise_life_s,
         or until they were read."""
         self._counters.add("lookups")
-        return self._serve(0, lambda live: self._find(live, keys, extra_info))
+        return self._serve("batch_exists", 0, lambda live: self._find(live, keys, extra_info))
 
     def batch_get_v1(self, keys, host_indices, extra_info=None):
         """Returns for each key whether its page lies now in these slots of the host pool."""
-        return self._serve([False] * len(keys), lambda live: self._load(live, keys, host_indices, extra_info))
+        return self._serve("batch_get_v1", [False] * len(keys), lambda live: self._load(live, keys, host_indices, extra_info))
 
     def batch_set_v1(self, keys, host_indices, extra_info=None):
         """Returns for each key whether the page in these slots is stored."""
         if not self._storage_config.is_storage_writer:
             return [True] * len(keys)  # another rank has the same bytes, and stores them
-        return self._serve([False] * len(keys), lambda live: self._store(live, keys, host_indices, extra_info))
+        return self._serve("batch_set_v1", [False] * len(keys), lambda live: self._store(live, keys, host_indices, extra_info))
 
     def exists(self, key):
         return self.batch_exists([key]) == 1
@@ -163,8 +162,8 @@ class LarderStorage(api.HiCacheStorage):
 
     # ---- the calls, with a session
 
-    def _serve(self, nothing, work):
-        """Returns work(live), or `nothing` if there is no session, or it did not answer."""
+    def _serve(self, call, nothing, work):
+        """Returns work(live), or `nothing` if there is no session, or it did not answer.  call: its name, for the log."""
         live = self._keeper.get() if self._keeper is not None and not self._refusal else None
         if live is None:
             self._counters.add("calls_unserved")
@@ -176,7 +175,11 @@ class LarderStorage(api.HiCacheStorage):
             self._keeper.note(live, error)
         except Exception as error:  # of whatever kind: SGLang's thread must go on
             self._counters.add("calls_failed")
-            self._complain(f"Larder answered a call with nothing, because it failed: {type(error).__name__}: {error}")
+            self._complain(
+                f"Larder answered {call} with nothing, because it failed: {type(error).__name__}: {error}; further such "
+                "failures are counted (calls_failed), not logged",
+                kind=(call, type(error)),  # texts of one kind differ, for example in numbers
+            )
         finally:
             self._log_counts()
         return nothing
@@ -314,10 +317,11 @@ class LarderStorage(api.HiCacheStorage):
         self._complain_of_pools(transfers)
         return {transfer.name: [False] * len(transfer.keys or []) for transfer in transfers}
 
-    def _complain(self, text):
-        """Logs a text once."""
-        if text not in self._complaints and len(self._complaints) < COMPLAINTS_MAX:
-            self._complaints.add(text)
+    def _complain(self, text, kind=None):
+        """Logs a text once, or once for each kind.  There must be few kinds, or texts without one: all are remembered."""
+        kind = kind or text
+        if kind not in self._complaints:
+            self._complaints.add(kind)
             api.logger.warning("%s", text)
 
     def _log_counts(self):
