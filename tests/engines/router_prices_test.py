@@ -339,8 +339,11 @@ class Engine:
         spec = kvlarder.VariantSpec(dtype="f16", layout=f"t/{layout or engine_id}/any", block_tokens=BLOCK, layers=1)
         self._variant = self._session.register([], [spec])[0]
 
-    def store(self, content, tokens):
+    def tell(self, content):
         self._session.register([content], [])
+
+    def store(self, content, tokens):
+        self.tell(content)
         parent = self._session.seed(content)
         steps, blocks = kvlarder.chain(parent, tokens), []
         for first in range(0, len(tokens) // BLOCK * BLOCK, BLOCK):
@@ -433,13 +436,30 @@ class Lookups(unittest.IsolatedAsyncioTestCase):
         await known.refresh()
         self.assertEqual((await self.hits(known, "a"))["a"].tokens, BLOCK)
 
-    async def test_an_engine_that_has_stored_nothing_finds_what_one_of_its_kind_does(self):
-        self.engine("a", "same").store(kvlarder.ContentSpec("m", "r2:x"), self.tokens)
-        self.engine("b", "same")
-        known = self.directory("a", "b", "c")
+    async def test_an_engine_that_has_stored_nothing_finds_what_another_one_has(self):
+        content = kvlarder.ContentSpec("m", "r2:x")
+        self.engine("a", "same").store(content, self.tokens)
+        self.engine("b", "same").tell(content)  # as the connector does when it attaches
+        self.engine("c", "same")
+        known = self.directory("a", "b", "c", "d")
         await known.refresh()
-        found = await self.hits(known, "abc")
-        self.assertEqual((found["a"].host, found["b"].host, found.get("c")), (8 * BLOCK - 1, 8 * BLOCK - 1, None))
+        found = await self.hits(known, "abcd")
+        self.assertEqual({name: one.host for name, one in found.items()}, {"a": 8 * BLOCK - 1, "b": 8 * BLOCK - 1})
+
+    async def test_an_engine_that_is_forgotten_while_the_daemon_answers(self):
+        self.engine("a").store(kvlarder.ContentSpec("m", "r2:x"), self.tokens)
+        self.engine("b")
+        known = self.directory("a", "b")
+        await known.refresh()
+        look_up = known._look_up
+
+        async def look_up_and_forget(*arguments):
+            reply = await look_up(*arguments)
+            known._engines.pop("a")
+            return reply
+
+        known._look_up = look_up_and_forget
+        self.assertEqual((await self.hits(known))["a"].tokens, 8 * BLOCK - 1)
 
     async def test_an_engine_that_is_gone_loads_nothing(self):
         a = self.engine("a")

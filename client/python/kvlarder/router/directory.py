@@ -32,11 +32,9 @@ ERRORS = (OSError, RuntimeError, ValueError, LookupError)  # of kvlarder; Timeou
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """What the daemon knows of one engine.  shape: what the engine's variants show; contents: of the base model."""
+    """What the daemon knows of one engine."""
 
-    attached: bool
-    shape: tuple
-    contents: tuple
+    contents: tuple  # of the base model
     adapters: tuple  # of (what the name of an adapter begins with, ContentSpec)
 
 
@@ -63,8 +61,6 @@ def engine_of(info):
     contents = newest(info.contents)
     plain = dict.fromkeys(kvlarder.ContentSpec(one.model, one.revision) for one in contents)
     return Engine(
-        attached=info.attached,
-        shape=tuple((variant.block_tokens, variant.layers) for variant in info.variants),
         contents=tuple(plain),
         adapters=tuple((one.lora.partition(":")[0], one) for one in contents if one.lora),
     )
@@ -145,7 +141,7 @@ class Directory:
             return None
         self._failures = 0
         self._metrics.lookup("answered", self._clock() - began)
-        return self._coverages(engine_ids, contents, replies, len(tokens))
+        return self._coverages(contents, replies, len(tokens))
 
     async def _look_up(self, client, content, tokens):
         reply = await client.lookup(content, tokens=tokens, deadline_s=self._options.lookup_timeout)
@@ -165,28 +161,15 @@ class Directory:
                     found.setdefault(content, set()).add(engine_id)
         return found
 
-    def _coverages(self, engine_ids, contents, replies, tokens):
+    @staticmethod
+    def _coverages(contents, replies, tokens):
         coverages = {}
         for owners, hits in zip(contents.values(), replies, strict=True):
             for engine_id in owners & hits.keys():
                 coverage = prices.coverage_of(hits[engine_id].tiers, tokens)
                 if coverage.tokens > coverages.get(engine_id, prices.NOTHING).tokens:
                     coverages[engine_id] = coverage
-        for engine_id in engine_ids:
-            if self._has_stored_nothing(engine_id) and (kin := self._kin(engine_id, coverages)) is not None:
-                coverages[engine_id] = dataclasses.replace(kin, device=0)
         return coverages
-
-    def _has_stored_nothing(self, engine_id):
-        """Returns whether an engine has told no content yet: it does so with the first block that it stores."""
-        engine = self._engines.get(engine_id)
-        return engine is not None and engine.attached and not engine.contents
-
-    def _kin(self, engine_id, coverages):
-        """Returns the best Coverage of an engine of equal shape, which very likely finds the same blocks."""
-        shape = self._engines[engine_id].shape
-        like = [found for other, found in coverages.items() if self._engines[other].shape == shape]
-        return max(like, key=lambda found: found.host + found.disk, default=None)
 
     def _fails(self, error):
         if not self._why_not and self._clock() - self._up_since < STEADY_S:
