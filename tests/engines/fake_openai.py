@@ -59,6 +59,7 @@ class Fake:
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_post("/v1/chat/completions", self._complete)
+        app.router.add_options("/v1/completions", self._preflight)
         app.router.add_post("/control", self._control)
         app.router.add_get("/counts", self._show_counts)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
@@ -87,6 +88,9 @@ class Fake:
         text = asked["prompt"] if "prompt" in asked else "".join(message["content"] for message in asked["messages"])
         tokens = tokens_of(text)
         return web.json_response({"tokens": tokens, "count": len(tokens), "max_model_len": 1 << 20}, status=self.does.tokenizes)
+
+    async def _preflight(self, _):
+        return web.Response(headers={"Access-Control-Allow-Origin": "*"})
 
     async def _control(self, request):
         self.does = dataclasses.replace(self.does, **await request.json())

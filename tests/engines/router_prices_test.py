@@ -119,7 +119,7 @@ class Rates(unittest.TestCase):
     def test_it_learns_and_outliers_change_nothing(self):
         server = self.prefill(100.0)
         self.assertAlmostEqual(server.seconds(1_000), 10.0)
-        for seconds in (60.0, 0.1, 0.1, 60.0, 0.1, 1e-9, 0.1, -1.0):
+        for seconds in (60.0, 0.1, 0.1, 60.0, 0.1, 1e-9, 0.1, 0.0):
             server.observe(1_000, seconds)
         self.assertAlmostEqual(server.rate, 10_000.0)
 
@@ -164,6 +164,13 @@ class Rates(unittest.TestCase):
             server.observe(1_000, 0.15)
         self.assertAlmostEqual(server.seconds(2_000), 0.25)
 
+    def test_an_answer_that_is_sooner_than_any_is_not_endlessly_fast(self):
+        server = self.prefill()
+        for seconds, tokens in ((0.5, 16), (0.4, 1_000)):
+            for _ in range(3):
+                server.observe(tokens, seconds)
+        self.assertAlmostEqual(server.rate, 1_000 / 0.2)
+
     def test_prompts_are_added_up_until_they_tell_something(self):
         server = self.prefill()
         for _ in range(3):
@@ -194,6 +201,7 @@ class Prompts(unittest.TestCase):
         for given in ([5, 6, 7], [[5, 6, 7]]):
             found = parsed(model="m", prompt=given, stream=True, cache_salt="s")
             self.assertEqual((list(found.tokens), found.count, found.question), ([5, 6, 7], 3, None))
+            self.assertTrue(found.counted)
             self.assertEqual((found.model, found.salt, found.streams), ("m", "s", True))
 
     def test_only_the_ids_that_can_be_stored_are_kept(self):
@@ -234,6 +242,23 @@ class Prompts(unittest.TestCase):
             found = parsed(path, **fields)
             self.assertEqual((found.tokens, found.question), (None, None), fields)
 
+    def test_tokens_that_are_not_known_are_guessed_by_texts_alone(self):
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 1_000_000}}
+        text = {"type": "text", "text": "x" * 400}
+        for path, fields, count in (
+            (prompt.CHAT, {"messages": [{"role": "user", "content": [image, text]}, {"content": "x" * 40}]}, 110),
+            (prompt.CHAT, {"messages": [{"content": [image]}, {"content": None}, "x", {"content": {"text": 5}}]}, 0),
+            (prompt.CHAT, {"messages": [{"content": "x" * 400}], "tools": 9 * [image]}, 100),
+            (prompt.COMPLETIONS, {"prompt": "\u00e9" * 400}, 100),
+            (prompt.COMPLETIONS, {"prompt": ["x" * 400, "y" * 400]}, 200),
+            (prompt.COMPLETIONS, {"prompt": [[1, 2, 3], [4]]}, 4),
+            (prompt.COMPLETIONS, {"prompt": "x" * 4_000_000}, prompt.GUESS_MOST),
+            (prompt.COMPLETIONS, {"prompt_embeds": "A" * 1_000_000}, 0),
+            (prompt.COMPLETIONS, {"prompt": [-1] * 4_000}, 0),
+        ):
+            found = parsed(path, **fields)
+            self.assertEqual((found.count, found.counted), (count, False))
+
     def test_halves_of_characters(self):
         found = parsed(model="\ud800", prompt="a\ud800")
         self.assertEqual((found.model, json.loads(found.question)["prompt"]), ("", "a\ud800"))
@@ -268,6 +293,8 @@ class Flags(unittest.TestCase):
             (("--server", "http://h:1"), "is not ENGINE_ID=URL"),
             (("--server", "a=h:1"), "is not ENGINE_ID=URL"),
             (("--server", "=http://h:1"), "is not ENGINE_ID=URL"),
+            (("--server", "a=http://me:secret@h:1"), "must have no user name or password"),
+            (("--server", "a=http://me@h:1"), "must have no user name or password"),
             ((*server, *server), "two servers have the same URL"),
             ((*server, "--listen", "8100"), "'8100' is not HOST:PORT"),
             ((*server, "--queue", "-1"), "it must be 0 to 100000, not -1"),
@@ -275,7 +302,9 @@ class Flags(unittest.TestCase):
             ((*server, "--close", "nan"), "it must be"),
             ((*server, "--policy", "best"), "invalid choice: 'best'"),
         ):
-            self.assertIn(text, self.error_of(*arguments))
+            error = self.error_of(*arguments)
+            self.assertIn(text, error)
+            self.assertNotIn("secret", error)
 
     def test_the_key_is_not_in_the_command_line(self):
         with mock.patch.dict(os.environ, {options.API_KEY: "k"}):

@@ -8,18 +8,21 @@ router_test.py LARDERD [PYTHON] --write   writes the tables of docs/engines/rout
 import array
 import asyncio
 import contextlib
+import errno
 import gc
 import json
 import logging
 import os
 import pathlib
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import unittest
 import zlib
+from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "python"))
 
@@ -34,7 +37,7 @@ except ImportError:
 
 import kvlarder  # noqa: E402
 from fake_openai import Fake, FakeProcess, tokens_of  # noqa: E402
-from kvlarder.router import metrics, options, prices, servers  # noqa: E402
+from kvlarder.router import metrics, options, prices, prompt, servers, tokenizer  # noqa: E402
 from kvlarder.router.exchange import Exchange  # noqa: E402
 from kvlarder.router.router import Router  # noqa: E402
 from larderd import Larderd  # noqa: E402
@@ -181,6 +184,14 @@ class GoodWeather(RouterTest):
                 self.assertEqual(reply.status, 404, path)
         self.assertEqual(await self.count("choices_total", reason="pass"), 2)
 
+    async def test_a_browsers_question_before_its_request(self):
+        (fake,) = await self.fakes(1)
+        await self.start([fake])
+        async with self.http.options(self.url + COMPLETIONS) as reply:
+            self.assertEqual((reply.status, reply.headers["Access-Control-Allow-Origin"]), (200, "*"))
+        self.assertEqual(fake.counts.requests, 0)
+        await self.nothing_is_left([fake])
+
     async def test_round_robin(self):
         fakes = await self.fakes(3)
         await self.start(fakes, policy="round_robin")
@@ -222,6 +233,43 @@ class GoodWeather(RouterTest):
         await self.server_of(prompt="x")
         self.assertEqual(await self.count("tokenizations_total", outcome="failed"), 1)
 
+    async def test_a_server_that_fails_to_tokenize_is_left_alone_for_longer_and_longer(self):
+        (fake,) = await self.fakes(1, tokenizes=500)
+        now, server = [0.0], mock.Mock(url=fake.url, tokens=0)
+        asks = tokenizer.Tokenizer(options.Options(), mock.Mock(), self.http, clock=lambda: now[0])
+        numbers = iter(range(100))
+
+        async def asked(*times):
+            """Returns how many questions the server got of five at each of these times, since the last one."""
+            counts = []
+            for when in times:
+                now[0], before = now[0] + when, fake.counts.tokenized
+                for _ in range(5):
+                    question = prompt.of(COMPLETIONS, json.dumps({"prompt": f"{next(numbers)}"}).encode())
+                    found = await asks.tokens_of(question, [server], {})
+                    self.assertEqual(found.counted, fake.does.tokenizes == 200 and found.tokens is not None)
+                counts.append(fake.counts.tokenized - before)
+            return counts
+
+        self.assertEqual(await asked(0.0, 1.9, 0.1, 3.9, 0.1, 7.9, 0.1), [3, 0, 1, 0, 1, 0, 1])
+        fake.does.tokenizes = 400  # of the questions, which it answers in time
+        self.assertEqual(await asked(60.0), [5])
+        fake.does.tokenizes = 200
+        self.assertEqual(await asked(0.0), [5])
+        fake.does.tokenizes = 500
+        self.assertEqual(await asked(0.0, 2.0), [3, 1])
+
+    async def test_requests_that_come_at_once_do_not_make_a_pause_longer(self):
+        (fake,) = await self.fakes(1, tokenizes=500)
+        now, server = [0.0], mock.Mock(url=fake.url, tokens=0)
+        asks = tokenizer.Tokenizer(options.Options(), mock.Mock(), self.http, clock=lambda: now[0])
+        questions = [prompt.of(COMPLETIONS, b'{"prompt": "%d"}' % number) for number in range(20)]
+        await asyncio.gather(*(asks.tokens_of(question, [server], {}) for question in questions))
+        self.assertEqual(fake.counts.tokenized, 20)
+        now[0] = tokenizer.PAUSE_S
+        await asyncio.gather(*(asks.tokens_of(question, [server], {}) for question in questions))
+        self.assertEqual(fake.counts.tokenized, 21)
+
     async def test_the_rate_of_a_server_is_learnt(self):
         (fake,) = await self.fakes(1, token_s=1e-4)
         await self.start([fake])
@@ -231,6 +279,13 @@ class GoodWeather(RouterTest):
         self.assertTrue(1_000 < rate < 10_001, rate)  # of 10,000; a busy machine adds to the time
         await self.server_of(prompt=[1] * 1_000, stream=False)
         self.assertEqual(await self.count("prefill_tokens_per_second"), rate)  # when it began to answer is not seen
+
+    async def test_refusals_say_nothing_about_the_rate(self):
+        (fake,) = await self.fakes(1, status=422)
+        await self.start([fake], prefill_rate=1_234.0)
+        for _ in range(5):
+            await self.ask(prompt=[1] * 1_000)
+        self.assertEqual(await self.count("prefill_tokens_per_second"), 1_234.0)
 
     async def test_requests_under_way_make_a_server_dearer(self):
         fakes = await self.fakes(2, first_s=1_000)
@@ -245,6 +300,61 @@ class GoodWeather(RouterTest):
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.nothing_is_left(fakes)
         self.assertEqual([server.queue_s() for server in self.router.servers.all], [0, 0])
+
+
+class Learning(unittest.TestCase):
+    """What answers tell about the rate of their server."""
+
+    def setUp(self):
+        self.now = 0.0
+        address = options.Address("a", "http://a")
+        self.server = servers.Server(address, options.Options(), mock.Mock(), [], clock=lambda: self.now)
+
+    def take(self, tokens=1_000, covered=prices.NOTHING, counted=True):
+        ticket = servers.Ticket(self.server, self.server.price(covered, tokens), tokens, True, counted)
+        self.server.take(ticket)
+        return ticket
+
+    def answers(self, seconds, status=200, **asked):
+        for _ in range(15):
+            ticket = self.take(**asked)
+            self.now += seconds
+            self.server.begins(ticket, status)
+            self.server.release(ticket)
+
+    def test_answers_without_loads_and_with_small_ones_tell_it(self):
+        self.answers(0.1)
+        self.assertAlmostEqual(self.server.prefill.rate, 10_000.0)
+        self.answers(0.1, covered=prices.Coverage(host=400, load_s=0.009))
+        self.assertAlmostEqual(self.server.prefill.rate, 6_000.0)
+
+    def test_others_tell_nothing(self):
+        self.answers(0.1)
+        for asked in (
+            {"status": 400},
+            {"status": 503},
+            {"counted": False},
+            {"covered": prices.Coverage(host=400, load_s=0.3)},  # and vLLM had it in its own cache
+            {"covered": prices.Coverage(host=990, load_s=0.3)},
+        ):
+            self.answers(0.001, **asked)
+            self.assertAlmostEqual(self.server.prefill.rate, 10_000.0)
+            self.assertEqual(self.server.prefill.fixed_s, 0.0)
+        self.server.check_invariants()
+
+    def test_neither_do_those_that_waited_beside_a_request_that_left(self):
+        self.answers(0.1)
+        for leave in (lambda ticket: self.server.begins(ticket, 400), self.server.release):
+            for _ in range(15):
+                first, other = self.take(), self.take()
+                self.now += 0.1
+                leave(other)
+                self.now += 0.001
+                self.server.begins(first, 200)
+                for ticket in (first, other)[: self.server.requests]:
+                    self.server.release(ticket)
+            self.assertAlmostEqual(self.server.prefill.rate, 10_000.0)
+        self.server.check_invariants()
 
 
 class Stored(RouterTest):
@@ -417,6 +527,34 @@ class Busy(RouterTest):
         self.assertEqual(order, [1, 2, 3])
         await self.nothing_is_left([fake])
 
+    async def test_nobody_waits_behind_requests_for_another_server(self):
+        fakes = await self.fakes(2, first_s=1_000)
+        for fake, model in zip(fakes, "xy", strict=True):
+            fake.does.models = {model: None}
+        await self.start(fakes, server_requests=1, queue=1, health_interval=600.0)
+        tasks = [asyncio.create_task(self.ask(model="x")) for _ in range(2)]
+        await until(lambda: self.router.servers.waiting == 1, "one waits, and the queue is full")
+        fakes[1].does.first_s = 0.0
+        self.assertEqual(await self.server_of(model="y"), "b")
+        self.assertEqual((await self.ask(model="x"))[0], 503)
+        for task in tasks:
+            task.cancel()
+        await self.nothing_is_left(fakes)
+
+    async def test_a_request_that_was_chosen_is_not_in_the_queue(self):
+        fakes = await self.fakes(1)
+        router = await self.start(fakes, server_requests=1)
+        one = router.servers
+        ticket = lambda: servers.Ticket(one.all[0], one.all[0].price(prices.NOTHING, 1), 1, True)  # noqa: E731
+        choose = lambda: ticket() if one.all[0].has_room else None  # noqa: E731
+        first = await one.acquire(choose)
+        waiting = asyncio.create_task(one.acquire(choose))
+        await until(lambda: one.waiting == 1, "it waits")
+        one.release(first)
+        self.assertEqual(one.waiting, 0)
+        one.release(await waiting)
+        await self.nothing_is_left(fakes)
+
     async def test_a_full_queue_refuses(self):
         (fake,) = await self.fakes(1, first_s=1_000)
         await self.start([fake], server_requests=1, queue=1)
@@ -544,6 +682,52 @@ class BadServers(RouterTest):
         with self.assertRaises(aiohttp.ClientPayloadError):
             await self.ask()
         self.assertEqual(await self.count("requests_total", outcome="broken"), 1)
+        await self.nothing_is_left([fake])
+
+    async def test_what_the_router_itself_lacks_takes_no_server_down(self):
+        (fake,) = await self.fakes(1)
+        await self.start([fake], health_interval=600.0)
+        (server,) = self.router.servers.all
+        logging.getLogger("larder.router").setLevel(logging.INFO)
+        for error, up in (
+            (OSError(errno.EMFILE, "Too many open files"), [True] * 4),
+            (OSError(errno.ETIMEDOUT, "Connection timed out"), [True, False, False, False]),
+            (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), [True, False, False, False]),
+            (OSError(errno.ECONNREFUSED, "Connection refused"), [False] * 4),
+        ):
+            await self.router.servers.refresh()
+            self.assertTrue(server.up)
+            with (
+                self.assertLogs("larder.router", "WARNING") as log,
+                mock.patch("aiohttp.connector.aiohappyeyeballs.start_connection", side_effect=error),
+            ):
+                seen = []
+                for _ in up:
+                    async with aiohttp.ClientSession() as new:  # which has no connection yet
+                        await server.look(new)
+                    seen.append(server.up)
+            self.assertEqual((seen, len(log.output)), (up, 1), error)
+            self.assertIn(error.strerror, log.output[0])
+
+    async def test_a_request_that_gets_no_connection_takes_no_server_down(self):
+        (fake,) = await self.fakes(1, parts=100_000, part_s=0.01)
+        await self.start([fake], health_interval=600.0)
+        connect, port = aiohttp.connector.aiohappyeyeballs.start_connection, int(fake.url.rpartition(":")[2])
+
+        async def lacks_files(addr_infos, **more):
+            if addr_infos[0][4][1] == port:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return await connect(addr_infos, **more)
+
+        async with self.post() as first:  # over the connection that the router has
+            await first.content.readany()
+            with mock.patch("aiohttp.connector.aiohappyeyeballs.start_connection", lacks_files):
+                status, _, body = await self.ask()
+            self.assertEqual(status, 502)
+            self.assertIn("its connection failed", body.decode())
+            self.assertTrue(self.router.servers.all[0].up)
+            await first.content.readany()  # it goes on
+            first.close()
         await self.nothing_is_left([fake])
 
     async def test_a_server_that_falls_silent(self):
@@ -742,6 +926,16 @@ class Process(unittest.IsolatedAsyncioTestCase):
                 self.assertEqual(len(await reply.read()), 29 * 64)
             self.assertEqual(await process.wait(), 0)
             self.assertRegex((await process.stderr.read()).decode(), "ends: 1 requests are under way\n(.|\n)*has ended\n$")
+
+    async def test_it_may_open_as_many_files_as_its_user_allows(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+        try:
+            async with Fake() as fake:
+                process, _ = await self.start(fake)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        self.assertEqual(resource.prlimit(process.pid, resource.RLIMIT_NOFILE), (hard, hard))
 
     async def test_it_does_not_wait_for_ever(self):
         async with Fake(first_s=1_000) as fake, aiohttp.ClientSession() as http:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import sys
 
@@ -23,12 +24,20 @@ def main(arguments=None):
     except ImportError as error:
         print(f"{NEEDED} ({error})", file=sys.stderr)
         return 1
+    raise_file_limit()
     try:
         asyncio.run(serve(chosen))
     except OSError as error:  # of the address
         print(f"the router cannot listen at {chosen.listen}: {error.strerror or error}", file=sys.stderr)
         return 1
     return 0
+
+
+def raise_file_limit():
+    """Lets this process open as many files as it may: a request takes two, its client's connection and its server's."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # then the limit stays as it is
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def serve(chosen):

@@ -11,6 +11,7 @@ import asyncio
 import aiohttp
 import yarl
 from aiohttp import web
+from kvlarder.router.servers import is_refusal
 
 # Headers of one connection, which mean nothing on another one.
 HOP = {
@@ -90,14 +91,14 @@ class Exchange:
             try:
                 upstream = await self._open(ticket.server)
                 part = await upstream.content.readany()
-            except aiohttp.ClientConnectorError as error:
-                self._servers.refuses(ticket.server, error)
-                raise Gone("it accepts no connections") from None
             except (aiohttp.ClientError, OSError) as error:
+                if is_refusal(error):
+                    self._servers.refuses(ticket.server, error)
+                    raise Gone("it accepts no connections") from None
                 await self._servers.look(ticket.server)
-                raise Gone(f"its connection ended ({type(error).__name__})", again=ticket.server.up) from None
+                raise Gone(f"its connection failed ({type(error).__name__})", again=ticket.server.up) from None
             await self._check_status(ticket.server, upstream.status, is_last)
-            ticket.server.begins(ticket)
+            ticket.server.begins(ticket, upstream.status)
             self._share.drop()
             self.body = None
             await self._pass_on(ticket.scope, upstream, part)

@@ -76,6 +76,11 @@ def address(text):
     """Returns the Address of ENGINE_ID=URL.  Raises ArgumentTypeError."""
     engine_id, equals, url = text.partition("=")
     parts = urllib.parse.urlsplit(url)
+    if "@" in parts.netloc:
+        raise argparse.ArgumentTypeError(
+            "the URL of a server must have no user name or password, because logs and metrics show it; clients send their "
+            f"keys themselves, and the router's own is in ${API_KEY}"
+        )
     right = parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.fragment
     if not equals or not engine_id or not right:
         raise argparse.ArgumentTypeError(f"'{text}' is not ENGINE_ID=URL, for example vllm-0=http://127.0.0.1:8000")

@@ -71,7 +71,7 @@ class ByPrice:
         sticky = next((offer for offer in offers if offer.server is last), None)
         offer, reason = prices.cheapest(offers, sticky, self._options.close)
         decision.reason = "queue" if decision.covered is None else reason
-        return Ticket(offer.server, offer.price, asked.count, asked.streams)
+        return Ticket(offer.server, offer.price, asked.count, asked.streams, asked.counted)
 
     def took(self, decision, ticket):
         """The request is sent to the server."""
@@ -92,8 +92,8 @@ class RoundRobin:
         servers = [one for one in self._servers.candidates(decision.asked.model, decision.tried) if one.has_room]
         if not servers:
             return None
-        server = min(servers, key=lambda one: one.turn)
-        return Ticket(server, server.price(prices.NOTHING, decision.asked.count), decision.asked.count, decision.asked.streams)
+        asked, server = decision.asked, min(servers, key=lambda one: one.turn)
+        return Ticket(server, server.price(prices.NOTHING, asked.count), asked.count, asked.streams, asked.counted)
 
     def took(self, *_):
         self._metrics.chosen(self._reason)

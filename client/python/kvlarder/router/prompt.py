@@ -11,7 +11,8 @@ import json
 import kvlarder
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-BYTES_A_TOKEN = 4  # of a text whose tokens are not known
+CHARACTERS_A_TOKEN = 4  # of a text whose tokens are not known
+GUESS_MOST = 131_072  # tokens
 # What of a chat decides about its tokens, and POST /tokenize takes.
 CHAT_FIELDS = (
     "messages", "add_generation_prompt", "continue_final_message", "add_special_tokens", "chat_template",
@@ -29,7 +30,8 @@ class Prompt:
     salt: str | None = None  # cache_salt
     streams: bool = False  # its first byte comes with its first token
     tokens: array.array | None = None  # its first ids, at most kvlarder.LOOKUP_TOKENS_MAX, if the request brings them
-    count: int = 0  # of all its tokens; a guess if they are not known
+    count: int = 0  # of all its tokens
+    counted: bool = False  # count is no guess
     question: bytes | None = None  # the body of POST /tokenize that tells its tokens, if there is one
 
     def without_content(self):
@@ -49,11 +51,31 @@ def of(path, body):
         model=_text(fields.get("model")) or "",
         salt=_text(salt),
         streams=fields.get("stream") is True or fields.get("max_tokens") == 1,
-        count=len(body) // BYTES_A_TOKEN,
     )
-    if _is_not_shared(fields) or (salt is not None and prompt.salt is None):
-        return prompt
-    return _chat(prompt, fields) if path == CHAT else _completion(prompt, fields)
+    if not _is_not_shared(fields) and (salt is None or prompt.salt is not None):
+        prompt = _chat(prompt, fields) if path == CHAT else _completion(prompt, fields)
+    return prompt if prompt.counted else dataclasses.replace(prompt, count=_guess(fields))
+
+
+def _guess(fields):
+    """Returns how many tokens a request may have, at most GUESS_MOST, by the texts and ids in it.
+
+    Images and the like count nothing: how many bytes they have says nothing about how many tokens they become.
+    """
+    characters = sum(len(text) for text in _texts(fields) if isinstance(text, str))
+    asked = fields.get("prompt")
+    ids = sum(len(one) for one in asked if isinstance(one, list)) if isinstance(asked, list) else 0
+    return min(characters // CHARACTERS_A_TOKEN + ids, GUESS_MOST)
+
+
+def _texts(fields):
+    """Yields the texts of a completion's prompts or of a chat's messages, and what stands in place of some."""
+    asked, messages = fields.get("prompt"), fields.get("messages")
+    yield from asked if isinstance(asked, list) else [asked]
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else [content]:
+            yield part.get("text") if isinstance(part, dict) else part
 
 
 def _text(value):
@@ -120,4 +142,4 @@ def with_tokens(prompt, ids):
 
 def with_ids(prompt, tokens, count):
     """Returns the prompt with the first of its `count` token ids."""
-    return dataclasses.replace(prompt, tokens=tokens, count=count, question=None)
+    return dataclasses.replace(prompt, tokens=tokens, count=count, counted=True, question=None)

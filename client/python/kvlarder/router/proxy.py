@@ -83,7 +83,7 @@ class Proxy:
         if self.draining:
             raise Answer(503, "the router ends: send the request again", retry=True)
         path = request.path
-        completes = path in COMPLETIONS
+        completes = path in COMPLETIONS and request.method != "OPTIONS"  # which is a browser's, before its request
         if not completes and (path.rstrip("/") in REFUSED or ".." in path or not PASSED.fullmatch(path)):
             raise Answer(404, f"the router does not pass {path} on: ask the server itself")
         if completes and request.method != "POST":

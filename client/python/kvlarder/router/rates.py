@@ -75,12 +75,13 @@ class Prefill:
         return self.fixed_s + tokens / self.rate
 
     def observe(self, tokens, seconds):
-        """The server has computed so many tokens of one prompt, alone, in so many seconds, without loading."""
+        """The server has computed so many tokens of one prompt, alone, in so many seconds (not negative)."""
         if tokens <= TOKENS_FEW:
-            self._fixed.add(min(max(seconds, 0.0), FIXED_MOST_S))
+            self._fixed.add(min(seconds, FIXED_MOST_S))
             return
         self._tokens += tokens
-        self._seconds += max(seconds - self.fixed_s, 0.0)
+        # fixed_s is a median and may be more than this answer took, which was not endlessly fast for that.
+        self._seconds += max(seconds - self.fixed_s, seconds / 2)
         if self._tokens >= TOKENS_LEAST:
             self._rates.add(min(max(self._tokens / max(self._seconds, 1e-6), RATE_LEAST), RATE_MOST))
             self.forget()

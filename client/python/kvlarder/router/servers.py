@@ -2,6 +2,7 @@
 
 A server is up once it has said that it is well, and down when nobody accepts connections there, when it says that it is
 not well, or when it has said nothing twice in a row.  Requests that a server had not begun to answer leave it then.
+When the router has no file or memory left for a connection, that says nothing about the server.
 
 A request at a server (Ticket):  waiting --its first byte--> answering --> ended
 Invariants (check_invariants):
@@ -13,6 +14,7 @@ Thread-safety: one event loop uses the objects of this file.
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import json
 import logging
 import os
@@ -26,6 +28,14 @@ LOG = logging.getLogger("larder.router")
 MISSES_MOST = 2  # answers that a server may owe in a row
 MODELS_EVERY = 5  # looks at a server, then its models are asked for again
 MODELS_BYTES_MAX = 4 << 20
+LOAD_SMALL = 0.1  # part of the time until an answer began: the rest tells how fast a server computes
+REFUSALS = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH)  # of connections: nobody is there
+SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)  # the router's own
+
+
+def is_refusal(error):
+    """Returns whether an error of aiohttp says that nobody accepts connections at a server."""
+    return isinstance(error, aiohttp.ClientConnectorError) and error.errno in REFUSALS
 
 
 class NoServer(Exception):
@@ -44,6 +54,7 @@ class Ticket:
     price: prices.Price
     tokens: int  # of its prompt
     streams: bool
+    counted: bool = False  # tokens is no guess
     scope: asyncio.Timeout | None = None  # while the request is at the server: it ends the stay
     sent: float = 0.0
     due: float = 0.0  # when its prompt should be computed
@@ -116,25 +127,41 @@ class Server:
                 other.alone = False
         self._waiting[ticket] = None
 
-    def begins(self, ticket):
-        """The first byte of an answer has come."""
+    def begins(self, ticket, status):
+        """The first byte of an answer has come.  status: of the answer."""
         del self._waiting[ticket]
         self._answering[ticket] = None
         self._answering_tokens += ticket.tokens
         now = self._clock()
         self._metrics.first_byte(self, now - ticket.sent)
-        if ticket.alone:
-            self.prefill.observe(ticket.price.computed_tokens, now - self._mark - ticket.price.covered.load_s)
+        if status >= 400:
+            self._lose_count()
+        elif self._tells(ticket, now - self._mark):
+            self.prefill.observe(ticket.price.computed_tokens, now - self._mark)
+        else:
+            self.prefill.forget()
         self._mark = now
+
+    @staticmethod
+    def _tells(ticket, seconds):
+        """Returns whether an answer that began after so many seconds tells how fast its prompt was computed."""
+        # Whether a load took its time is not seen: what Larder has may be in vLLM's own prefix cache, too.
+        return ticket.alone and ticket.counted and ticket.price.covered.load_s <= LOAD_SMALL * seconds
+
+    def _lose_count(self):
+        """A request has left of which it is not known how much was computed: nor is it of what those took that wait."""
+        self.prefill.forget()
+        for other in self._waiting:
+            other.alone = False
+        self._mark = self._clock()
 
     def release(self, ticket):
         if ticket in self._answering:
             del self._answering[ticket]
             self._answering_tokens -= ticket.tokens
             return
-        del self._waiting[ticket]  # it is not known how much of it was computed
-        self.prefill.forget()
-        self._mark = self._clock()
+        del self._waiting[ticket]
+        self._lose_count()
 
     # ---- health
 
@@ -157,17 +184,23 @@ class Server:
                 status = reply.status
             if status == 200 and (not self.up or self._looks % MODELS_EVERY == 0):
                 await self._read_models(session, limit)
-        except aiohttp.ClientConnectorError as error:
-            return self.refuses(error)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            self._misses += 1
-            if self._misses >= MISSES_MOST or not self.up:
-                self.down(f"it does not say that it is well ({error or 'no answer in time'})")
-            return None
+            return self._says_nothing(error)
         self._looks += 1
         if status != 200:
             return self.down(f"it says that it is not well (status {status} of /health)")
         return self._is_well()
+
+    def _says_nothing(self, error):
+        """It was asked whether it is well, and did not answer."""
+        if is_refusal(error):
+            self.refuses(error)
+        elif getattr(error, "errno", None) in SHORTAGES:
+            self._say("not asked", "server %s (engine %s) cannot be asked whether it is well: %s", os.strerror(error.errno))
+        else:
+            self._misses += 1
+            if self._misses >= MISSES_MOST or not self.up:
+                self.down(f"it does not say that it is well ({error or 'no answer in time'})")
 
     async def _read_models(self, session, limit):
         async with session.get(f"{self.url}/v1/models", timeout=limit, headers=api_key()) as reply:
@@ -179,13 +212,12 @@ class Server:
 
     def _is_well(self):
         self._misses = 0
-        if not self.up:
-            self.up = True
-            self._say(True, "server %s (engine %s) is up", self.name, self.engine_id)
+        self.up = True
+        self._say("up", "server %s (engine %s) is up")
 
     def refuses(self, error):
-        """error: a ClientConnectorError."""
-        self.down(f"nobody accepts connections there ({os.strerror(error.errno) if error.errno else error})")
+        """error: a refusal (is_refusal)."""
+        self.down(f"nobody accepts connections there ({os.strerror(error.errno)})")
 
     def down(self, why):
         """The server is left out until it says that it is well; what it had not begun to answer leaves it."""
@@ -193,12 +225,12 @@ class Server:
         self.up = False
         for ticket in self._waiting:
             ticket.lose()
-        self._say(False, "server %s (engine %s) is left out: %s", self.name, self.engine_id, why)
+        self._say("down", "server %s (engine %s) is left out: %s", why)
 
     def _say(self, state, text, *values):
-        if self._said is not state:
+        if self._said != state:
             self._said = state
-            LOG.log(logging.INFO if state else logging.WARNING, text, *values)
+            LOG.log(logging.INFO if state == "up" else logging.WARNING, text, self.name, self.engine_id, *values)
 
     def check_invariants(self):
         """For tests."""
@@ -253,7 +285,7 @@ class Servers:
         await asyncio.gather(*map(self.look, self.all))
 
     def refuses(self, server, error):
-        """A server accepts no connections.  error: a ClientConnectorError."""
+        """A server accepts no connections.  error: a refusal (is_refusal)."""
         server.refuses(error)
         self._serve_waiters()
 
@@ -279,7 +311,8 @@ class Servers:
         choose: returns a Ticket, or None while no server has room; raises NoServer.  It is called whenever that may have
         changed.  Raises Busy if there is no room in the queue, or none at a server in time.
         """
-        if not self._waiters and (ticket := choose()) is not None:
+        # Those that wait were offered every place that came free: none of them can take one that is free now.
+        if (ticket := choose()) is not None:
             return self._take(ticket)
         if len(self._waiters) >= self._options.queue:
             raise Busy("all servers are busy, and so is the queue")
@@ -312,10 +345,12 @@ class Servers:
             if waiter.chosen.done():
                 continue
             try:
-                if (ticket := waiter.choose()) is not None:
-                    waiter.chosen.set_result(self._take(ticket))
+                if (ticket := waiter.choose()) is None:
+                    continue
+                waiter.chosen.set_result(self._take(ticket))
             except NoServer as error:
                 waiter.chosen.set_exception(error)
+            del self._waiters[waiter]
 
     def check_invariants(self):
         """For tests."""

@@ -1,11 +1,14 @@
 """Turns prompts into token ids, by asking a server, which has the tokenizer: POST /tokenize of vLLM.
 
-Answers are kept, of CACHED_TOKENS tokens together, because the same prompt often comes again at once.  A server that has
-no /tokenize is not asked for ABSENT_S.
+Answers are kept, of CACHED_TOKENS tokens together, because the same prompt often comes again at once.
+Invariant: a server that does not answer costs few requests the time that it has.  One that has no /tokenize is not asked
+for ABSENT_S.  One that failed FAILURES_MOST times in a row is left alone, each time for twice as long, and then one request
+finds out whether it answers again.
 Thread-safety: one event loop uses a Tokenizer.
 """
 
 import collections
+import dataclasses
 import hashlib
 import json
 import time
@@ -16,13 +19,28 @@ from kvlarder.router import bodies, prompt
 CACHED_TOKENS, CACHED_ENTRIES = 4 << 20, 16_384  # 16 MiB of ids
 REPLY_BYTES_MAX = 64 << 20
 ABSENT_S = 60.0
+FAILURES_MOST = 3
+PAUSE_S, PAUSE_MOST_S = 2.0, 60.0
+
+
+@dataclasses.dataclass
+class Failures:
+    """Of one server, since it last answered."""
+
+    count: int = 0
+    pause_s: float = PAUSE_S  # the next one
+    until: float = 0.0  # when it may be asked again
+
+    def pause(self, now):
+        self.until = now + self.pause_s
+        self.pause_s = min(2 * self.pause_s, PAUSE_MOST_S)
 
 
 class Tokenizer:
     def __init__(self, options, metrics, session, clock=time.monotonic):
         self._options, self._metrics, self._session, self._clock = options, metrics, session, clock
         self._cache, self._cached = collections.OrderedDict(), 0  # digest of the question: (ids, count)
-        self._absent = {}  # server: until when it is not asked
+        self._failures = {}  # {server: Failures}; none: it answered last
 
     async def tokens_of(self, asked, servers, headers):
         """Returns the Prompt with its tokens; without them if it has none, or no server tells them in time.
@@ -40,8 +58,7 @@ class Tokenizer:
             self._cache.move_to_end(key)
             self._metrics.tokenized("cached")
             return prompt.with_ids(asked, *found)
-        now = self._clock()
-        server = min((one for one in servers if self._absent.get(one, 0.0) <= now), key=lambda one: one.tokens, default=None)
+        server = min(filter(self._may_be_asked, servers), key=lambda one: one.tokens, default=None)
         asked = asked if server is None else await self._ask(server, asked, headers)
         if asked.tokens is None:
             self._metrics.tokenized("failed")
@@ -50,7 +67,14 @@ class Tokenizer:
         self._keep(key, asked)
         return asked
 
+    def _may_be_asked(self, server):
+        failures = self._failures.get(server)
+        return failures is None or failures.until <= self._clock()
+
     async def _ask(self, server, asked, headers):
+        failures = self._failures.get(server)
+        if failures is not None and failures.count >= FAILURES_MOST:
+            failures.pause(self._clock())  # others do not wait with this request, which finds out
         question = self._session.post(
             f"{server.url}/tokenize",
             data=asked.question,
@@ -60,13 +84,24 @@ class Tokenizer:
         try:
             async with question as reply:
                 if reply.status in (404, 405, 501):
-                    self._absent[server] = self._clock() + ABSENT_S
-                if reply.status != 200:
+                    self._failures[server] = Failures(until=self._clock() + ABSENT_S)
                     return asked
-                ids = json.loads(await bodies.read(reply.content, REPLY_BYTES_MAX))["tokens"]
-            return prompt.with_tokens(asked, ids) if isinstance(ids, list) else asked
-        except (aiohttp.ClientError, OSError, ValueError, TypeError, KeyError, RecursionError, bodies.TooLarge):
+                if reply.status >= 500:
+                    return self._failed(server, asked)
+                if reply.status == 200:  # otherwise the question is to blame
+                    ids = json.loads(await bodies.read(reply.content, REPLY_BYTES_MAX))["tokens"]
+                    asked = prompt.with_tokens(asked, ids) if isinstance(ids, list) else asked
+            self._failures.pop(server, None)
             return asked
+        except (aiohttp.ClientError, OSError, ValueError, TypeError, KeyError, RecursionError, bodies.TooLarge):
+            return self._failed(server, asked)
+
+    def _failed(self, server, asked):
+        failures = self._failures.setdefault(server, Failures())
+        failures.count += 1
+        if failures.count == FAILURES_MOST:
+            failures.pause(self._clock())
+        return asked
 
     def _keep(self, key, asked):
         if key in self._cache:  # another request has asked meanwhile
