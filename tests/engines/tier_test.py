@@ -26,13 +26,16 @@ import threading  # noqa: E402
 import time  # noqa: E402
 import types  # noqa: E402
 import unittest  # noqa: E402
+import unittest.mock  # noqa: E402
 
 import kvlarder.vllm  # noqa: E402
 from kvlarder import BlockStatus, SelectionScope, Tier  # noqa: E402
-from kvlarder.vllm_tier import api as tier_api, hints  # noqa: E402
+from kvlarder.vllm_tier import api as tier_api, hints, names  # noqa: E402
 from kvlarder.vllm_tier.config import TierOptions  # noqa: E402
+from kvlarder.vllm_tier.lookups import MISSING_S, TierLookups, Verdict  # noqa: E402
 from larderd import Larderd  # noqa: E402
-from tier_driver import ROW, Request, TierEngine, WrongBytes, hints_of, key_of  # noqa: E402
+from tier_driver import ROW, Request, TierEngine, WrongBytes, bytes_of, hints_of, key_of  # noqa: E402
+from vllm.v1.kv_offload.base import LookupResult, ReqContext  # noqa: E402
 from vllm.v1.kv_offload.factory import OffloadingSpecFactory  # noqa: E402
 from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory  # noqa: E402
 
@@ -213,18 +216,53 @@ class Blocks(World):
         self.assertGreater(harmed, 0, "no row was found on the disk")
         return harmed
 
-    def test_a_reset_waits_for_jobs_and_keeps_the_store(self):
+    def test_a_reset_ends_jobs_and_keeps_the_store(self):
         engine, chunks = self.engine(), list(range(8))
-        engine.add(Request("a", chunks))
+        self.serve(engine, Request("stored", chunks))
+        engine.add(Request("a", list(range(100, 108))))
         while not engine.manager._jobs:
             engine.step()
         engine.manager.reset_cache()
         self.assertEqual(engine.manager._jobs, {})
         engine.requests.clear()
         engine.manager._req_state.clear()
-        again = Request("b", chunks)
-        self.serve(engine, again)
-        self.assertGreater(engine.restored, 0)
+        self.serve(engine, Request("b", chunks))
+        self.assertEqual(engine.restored, 10)  # from the daemon: 8 of full attention, 2 of the window
+
+
+    def test_engines_of_two_revisions_have_hits_beside_each_other(self):
+        chunks, found = list(range(8)), {}
+        first = [self.engine(revision=revision) for revision in ("1", "2")]
+        for number, engine in enumerate(first):
+            self.serve(engine, Request(f"a{number}", chunks))
+        self.assertEqual(len({info.engine_id for info in self.client().instances()}), 2)
+        for revision in ("1", "2"):
+            engine = self.engine(revision=revision)
+            self.serve(engine, Request(f"b{revision}", chunks))
+            found[revision] = engine.restored
+        self.assertEqual(found, {"1": 10, "2": 10})  # 8 of full attention, 2 of the window
+
+    def test_what_was_missing_is_found_once_it_is_stored(self):
+        engine, chunks = self.engine(), list(range(4))
+        held, key = ReqContext(req_id="held"), key_of(0, chunks)
+
+        def looked_up():
+            engine.step()
+            result = engine.tier.lookup(key, held)
+            return None if result is LookupResult.RETRY else result
+
+        self.await_(lambda: looked_up() is LookupResult.MISS, "the daemon never answers")
+        self.serve(engine, Request("a", chunks))
+        self.assertIs(engine.tier.lookup(key, held), LookupResult.HIT)
+        engine.tier.on_request_finished(held)
+        self.each_answered_once(engine)
+
+    def test_a_refused_call_keeps_the_link(self):
+        link = self.engine().tier._link
+        client, selection = link._connected()[0], link.selection(link.digests([key_of(0, [1])]))
+        with self.assertRaises(PermissionError):
+            link.call("pin", selection, "o", tier=Tier.DEVICE)
+        self.assertIs(link._client, client)
 
 
 class Absent(World):
@@ -238,6 +276,7 @@ class Absent(World):
         self.serve(engine, *(Request(f"r{number}", list(range(number, number + 9))) for number in range(6)))
         self.assertEqual((engine.restored, engine.tier.totals()["blocks_stored", ()]), (0, 0))
         self.assertGreater(engine.tier.totals()["keys_refused", ()], 0)
+        self.assertGreater(engine.tier.totals()["blocks_store_failed", ()], 0)
         self.each_answered_once(engine)
         self.daemon.start()
         self.daemon.await_pool()
@@ -283,6 +322,29 @@ class Absent(World):
         self.assertEqual({len(one.failed) for one in done}, {8})
         self.assertEqual(engine.tier._jobs.under_way, 0)
 
+    def test_a_drain_waits_for_no_daemon(self):
+        engine = self.engine(load_timeout_ms=30_000, store_timeout_ms=30_000)
+        keys = [key_of(0, range(end + 1)) for end in range(8)]
+        engine.rows[:8] = [bytes_of(key) for key in keys]
+        jobs = engine.tier._jobs
+        self.daemon.stop()
+        self.addCleanup(self.daemon.go_on)
+        for job in range(40):
+            jobs.submit(job, keys, list(range(8)), loads=job % 4 == 0)
+        self.await_(lambda: len(jobs._parts) == 10 + 30 * 8, "jobs never begin")  # a store has a part for each block
+        began = time.monotonic()
+        jobs.drain()
+        seconds = time.monotonic() - began
+        done = jobs.finished()
+        self.assertEqual(sorted(one.job for one in done), list(range(40)))
+        self.assertEqual({(len(one.moved), len(one.failed)) for one in done}, {(0, 8)})
+        self.assertLess(seconds, 10.0)
+        print(f"a stopped daemon: a drain of 40 jobs ended within {seconds:.2f} s")
+        self.daemon.go_on()
+        self.await_(lambda: not engine.tier._cache.state, "the daemon is never used again")
+        jobs.submit(40, keys, list(range(8)), loads=False)  # as if the rows were in use again
+        self.await_(lambda: done.extend(jobs.finished()) or len(done) == 41, "jobs do not go on after a drain")
+        self.assertEqual(done[-1].failed, [])
 
     def test_a_chunk_that_no_slab_holds_is_told(self):
         engine = self.engine()
@@ -535,9 +597,22 @@ class Hints(World):
         outcomes = self.hint("Pin", {"owner": "mine"}, request_chunks=chunks)
         self.assertEqual((outcomes[0].outcome, outcomes[0].final), ("deferred", False))
         keys = [key_of(group, chunks[: end + 1]) for group in (0, 1) for end in range(10)]
-        self.assertEqual(outcomes[-1].outcome, "accepted", outcomes)
+        self.assertEqual((outcomes[-1].outcome, outcomes[-1].reason), ("clipped", hints.OWN_BLOCKS), outcomes)
         self.assertEqual(self.pinned("mine", keys), outcomes[-1].done)
         self.assertEqual(outcomes[-1].done, 20)
+
+    def test_own_blocks_that_vllm_has_itself_are_not_known(self):
+        last = self.hint("Pin", {"owner": "mine"}, request_chunks=self.chunks)[-1]  # all are in the primary tier
+        self.assertEqual((last.outcome, last.done, last.reason), ("missing", 0, hints.NO_OWN_BLOCKS))
+
+    def test_own_blocks_are_those_that_exist(self):
+        request = Request("probes", [6_000], hints=hints_of("probes", ("Pin", {"owner": "mine"})))
+        self.one.outcomes.clear()
+        self.one.add(request)
+        self.one.tier.lookup(self.absent[0], request.context)  # as of a window that nobody has stored
+        self.await_final(1)
+        last = self.one.outcomes[-1]
+        self.assertEqual((last.outcome, last.done, last.missing), ("clipped", 2, 0))  # one chunk in two groups
 
     def test_a_hash_in_several_groups_is_one_block(self):
         self.lose(self.one, [key_of(1, self.chunks[: end + 1]) for end in range(3)])  # as a window has not every block
@@ -557,6 +632,21 @@ class Hints(World):
         del self.one.outcomes[:]
         payload = self.named(self.absent * 250)
         self.assertEqual(self.hint("Share", payload)[-1].reason, "a hint may name 4096 blocks")
+        last = self.hint("Share", {**payload, "block_hashes": payload["block_hashes"][:4096] + ["never read"]})[-1]
+        self.assertEqual((last.missing, last.reason), (4096, "a hint may name 4096 blocks"))
+
+    def test_both_reasons_to_clip_are_told(self):
+        last = self.hint("Pin", {"owner": "o", "ttl_s": 3e6}, request_chunks=[7_000])[-1]
+        self.assertEqual(last.reason, f"ttl_s is at most 2592000; {hints.OWN_BLOCKS}")
+
+    def test_only_a_pin_needs_an_owner(self):
+        self.assertEqual(self.hint("Share", {**self.named(self.keys[:1]), "owner": 7})[-1].outcome, "accepted")
+
+    def test_a_group_that_is_named_often_is_named_once(self):
+        payload = {**self.named(self.keys[:3]), "groups": [0] * 10_000}
+        self.assertEqual(self.hint("Share", payload)[-1].done, 3)
+        parsed = hints.parse("m", hints_of("m", ("Share", payload)).actions[0], (0, 1), 4_096)
+        self.assertEqual({len(block) for block in parsed.blocks}, {1})
 
     def test_what_is_not_understood_is_rejected(self):
         named = self.named(self.keys[:1])
@@ -567,12 +657,18 @@ class Hints(World):
             ("Pin", {**named, "ttl_s": "1"}, "1"),
             ("Share", {**named, "ttl_s": 1}, "1"),
             ("Pin", {**named, "owner": ""}, "1"),
+            ("Pin", {**named, "owner": "o" * 201}, "1"),
+            ("Pin", {**named, "owner": "\ud800"}, "1"),
+            ("Pin", {**named, "owner": 7}, "1"),
             ("Pin", {**named, "groups": [7]}, "1"),
             ("Pin", {**named, "groups": [True]}, "1"),
             ("Pin", {"block_hashes": []}, "1"),
             ("Pin", {"block_hashes": ["xyz"]}, "1"),
             ("Pin", {"block_hashes": ["00" * 57]}, "1"),
+            ("Pin", {"block_hashes": [[]]}, "1"),
             ("Pin", {"blocks": ["00"]}, "1"),
+            ("Pin", ["block_hashes"], "1"),
+            (None, named, "1"),
         )
         for kind, payload, version in cases:
             with self.subTest(kind=kind, payload=payload, version=version):
@@ -603,6 +699,169 @@ class Hints(World):
         self.assertEqual((totals["hints", ("share", "accepted")], totals["hints", ("share", "missing")]), (1, 1))
 
 
+class FakeLink:
+    """Answers `copies` for a HintDesk or TierLookups.  `asks` is called with the keys, and returns the answer or raises."""
+
+    def __init__(self, asks):
+        self.asks = asks
+
+    def copies(self, keys, deadline_s):
+        return self.asks(keys)
+
+
+class Desk(unittest.TestCase):
+    """The order of hints, with a daemon that answers when the test says so and a clock that it moves."""
+
+    def setUp(self):
+        self.seconds, self.asked, self.asks = 0.0, [], lambda key: None
+        self.entered, self.leave = threading.Event(), threading.Event()
+        self.stored = set()
+        self.desk = hints.HintDesk(
+            FakeLink(self.answer), groups=[0], storing=self.stored.__contains__, patience_s=1.0, clock=lambda: self.seconds
+        )
+        self.addCleanup(self.desk.close)
+        self.addCleanup(self.leave.set)
+
+    def answer(self, keys):
+        self.asked += keys
+        self.asks(keys[0])
+        return [(False, False)] * len(keys)
+
+    def hang(self, key):
+        self.entered.set()
+        self.leave.wait()
+
+    def key(self, number):
+        return number.to_bytes(4, "big") + bytes(4)
+
+    def share(self, *numbers):
+        blocks = [self.key(number)[:-4].hex() for number in numbers]
+        self.desk.begin("r", hints_of(f"h{numbers[0]}", ("Share", {"block_hashes": blocks})))
+
+    def outcomes_until(self, final):
+        """Returns the outcomes until this action has its final one."""
+        told, until = [], time.monotonic() + 30
+        while not any(one.final and one.action_id == final for one in told):
+            told += self.desk.outcomes()
+            self.assertLess(time.monotonic(), until, told)
+        return told
+
+    def test_close_waits_for_one_call_alone(self):
+        self.asks = self.hang
+        for number in range(5):
+            self.share(number)
+        self.entered.wait()
+        closer = threading.Thread(target=self.desk.close)
+        closer.start()
+        while not self.desk._closing:
+            time.sleep(0)
+        self.leave.set()
+        closer.join()
+        self.assertEqual(self.asked, [self.key(0)])
+
+    def test_close_ends_a_hint_between_its_calls(self):
+        self.asks = self.hang
+        self.share(*range(hints.DIGESTS_MAX + 1))
+        self.entered.wait()
+        closer = threading.Thread(target=self.desk.close)
+        closer.start()
+        while not self.desk._closing:
+            time.sleep(0)
+        self.leave.set()
+        closer.join()
+        self.assertEqual(len(self.asked), hints.DIGESTS_MAX)
+
+    def test_new_hints_do_not_keep_a_deferred_one_waiting(self):
+        self.stored.add(self.key(0))  # it waits for the end of a store
+        hints_left = iter(range(1, 200))
+
+        def more(key):
+            self.seconds += 0.01
+            if key != self.key(0) and (number := next(hints_left, None)):
+                self.share(number)  # whenever one is done, there is another one
+
+        self.asks = more
+        self.share(0)
+        self.share(1_000)
+        order = [(one.action_id, one.outcome) for one in self.outcomes_until("h0/0")]
+        self.assertEqual(order[0], ("h0/0", "deferred"))
+        self.assertLess(order.index(("h0/0", "missing")), 120)  # its patience is over after 100 calls
+
+    def test_deferred_hints_do_not_keep_a_new_one_waiting(self):
+        self.stored |= {self.key(number) for number in range(50)}
+        self.asks = lambda key: setattr(self, "seconds", self.seconds + 0.01)  # there is always one to be tried again
+        for number in range(50):
+            self.share(number)
+        self.share(50)
+        self.outcomes_until("h50/0")
+        self.assertLess(self.asked.index(self.key(50)), 2 * 51)
+
+    def test_patience_begins_with_the_arrival(self):
+        self.asks = self.hang
+        self.stored.add(self.key(1))
+        self.share(0)
+        self.entered.wait()
+        self.share(1)
+        self.seconds += 2.0
+        self.leave.set()
+        told = [one for one in self.outcomes_until("h1/0") if one.action_id == "h1/0"]
+        self.assertEqual([(one.outcome, one.final) for one in told], [("missing", True)])
+
+
+class Lookups(unittest.TestCase):
+    """Verdicts, with a daemon and a clock of the test."""
+
+    def setUp(self):
+        self.seconds, self.asks = 0.0, lambda keys: [(True, False)] * len(keys)
+        self.lookups = TierLookups(FakeLink(lambda keys: self.asks(keys)), lambda: True, 0.2, clock=lambda: self.seconds)
+        self.addCleanup(self.lookups.close)
+
+    def verdict(self, request):
+        """Returns the verdict of the daemon, once it is there."""
+        until = time.monotonic() + 30
+        while (found := self.lookups.look(b"k", request)) is Verdict.PENDING:
+            self.lookups.flush()
+            self.assertLess(time.monotonic(), until)
+        return found
+
+    def later_requests_ask_again(self):
+        self.assertIs(self.verdict("too early"), Verdict.MISSING)
+        self.seconds += MISSING_S + 0.1
+        self.assertIs(self.verdict("too early"), Verdict.MISSING)  # a request asks once
+        self.assertIs(self.verdict("later"), Verdict.HOST)
+        self.assertIs(self.verdict("first"), Verdict.HOST)
+
+    def test_a_miss_of_impatience_does_not_last(self):
+        self.assertIs(self.lookups.look(b"k", "first"), Verdict.PENDING)
+        self.seconds += 0.3
+        self.assertIs(self.lookups.look(b"k", "first"), Verdict.MISSING)
+        self.later_requests_ask_again()
+
+    def test_a_miss_of_an_error_does_not_last(self):
+        asks = self.asks
+
+        def fail(keys):
+            raise ConnectionError
+
+        self.asks = fail
+        self.assertIs(self.verdict("first"), Verdict.MISSING)
+        self.asks = asks
+        self.later_requests_ask_again()
+
+    def test_a_failed_load_is_no_hit_of_requests_that_know_it(self):
+        self.assertIs(self.verdict("first"), Verdict.HOST)
+        self.lookups.mark_missing([b"k"])
+        self.seconds += MISSING_S + 0.1
+        self.assertIs(self.verdict("first"), Verdict.MISSING)
+
+    def test_what_is_stored_is_a_hit(self):
+        self.asks = lambda keys: [(False, False)] * len(keys)
+        self.assertIs(self.verdict("first"), Verdict.MISSING)
+        self.lookups.mark_stored([b"k", b"another"])
+        self.assertIs(self.verdict("first"), Verdict.HOST)
+        self.assertEqual(len(self.lookups._keys), 1)
+
+
 class Plain(unittest.TestCase):
     """What needs no daemon."""
 
@@ -625,8 +884,48 @@ class Plain(unittest.TestCase):
                 TierEngine(folder, **wrong).close()
 
     def test_unknown_weights_are_refused(self):
-        with tempfile.TemporaryDirectory() as folder, self.assertRaisesRegex(ValueError, "set the option 'revision'"):
+        with tempfile.TemporaryDirectory() as folder, self.assertRaisesRegex(ValueError, "Set the option 'revision'"):
             TierEngine(folder, revision="").close()
+
+    def revision(self, model, **options):
+        return names.revision_of(TierOptions.of(options), types.SimpleNamespace(model=types.SimpleNamespace(name=model)))
+
+    def test_files_are_hashed_if_that_is_asked(self):
+        with tempfile.TemporaryDirectory() as folder:
+            here = pathlib.Path(folder)
+            (here / "model.safetensors").write_bytes(b"weights")
+            (here / "config.json").write_text('{"rope_theta": 1}', encoding="utf-8")
+            with self.assertRaisesRegex(ValueError, "--quantization and --hf-overrides. Set the option 'revision'"):
+                self.revision(folder)
+            seen = {self.revision(folder, revision="files")}
+            for name, text in (
+                ("config.json", '{"rope_theta": 2}'),
+                ("quantize_config.json", '{"bits": 4}'),
+                ("hf_quant_config.json", '{"bits": 4}'),
+                ("modeling_own.py", "scale = 2"),
+                ("model.safetensors", "other weights"),
+            ):
+                (here / name).write_text(text, encoding="utf-8")
+                self.assertNotIn(found := self.revision(folder, revision="files"), seen)
+                self.assertEqual(found, self.revision(folder, revision="files"))
+                seen.add(found)
+            (here / "generation_config.json").write_text("{}", encoding="utf-8")
+            self.assertIn(self.revision(folder, revision="files"), seen)  # it changes no KV
+
+    def test_files_of_a_hub_model_are_refused(self):
+        with self.assertRaisesRegex(ValueError, "a/model is no local folder"):
+            self.revision("a/model", revision="files")
+
+    def test_all_that_tells_engines_apart_is_in_their_names(self):
+        def of(model="m", revision="1", dtype="bf16", layout="l", tenant=""):
+            config = types.SimpleNamespace(model=types.SimpleNamespace(dtype=dtype))
+            return names.engine_id_of(kvlarder.ContentSpec(model, revision), config, layout, tenant)
+
+        self.assertEqual(of(), of())
+        others = {of(model="n"), of(revision="2"), of(dtype="f16"), of(layout="k"), of(tenant="t"), of()}
+        with unittest.mock.patch("os.getuid", return_value=12345):
+            others.add(of())
+        self.assertEqual(len(others), 7)
 
     def test_the_tested_vllm_fits(self):
         self.assertEqual(list(tier_api.problems()), [])

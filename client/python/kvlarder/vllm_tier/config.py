@@ -15,9 +15,13 @@ class TierOptions:
     tenant: str = option("", doc="tenant to store for; empty: this user's own")
     engine_id: str = option("", doc="name of this engine; empty: derived from what its blocks are named by")
     model: str = option("", doc="name of the model in Larder; empty: vLLM's, without the folder it lies in")
-    revision: str = option("", doc="which weights and options of the model these are; empty: a hash of a local folder's files")
+    revision: str = option(
+        "",
+        doc="must be given: which weights and options of the model these are, for example the commit; or `files`: a hash of "
+        "the files of a local folder, if vLLM is started without options that change the model",
+    )
     weights_hash: str = option(
-        "full", one_of=("full", "sampled"), doc="how weights in files are told apart: by all bytes, or by 16 MiB of each file"
+        "full", one_of=("full", "sampled"), doc="how `files` tells weights apart: by all bytes, or by 16 MiB of each file"
     )
     layout: str = option("", doc="tells engines apart whose KV lies otherwise, for example by attention backend")
     patience_ms: int = option(200, least=1, most=5_000, doc="how long a lookup may take before it is a miss")

@@ -2,8 +2,8 @@
 
 An envelope has actions, each with a type, a version and a payload.  vLLM does not define payloads; this is version "1":
 
-    {"block_hashes": ["9f86d0...", ...],   hex, vLLM's hashes of blocks; without it, the blocks that the request itself looks up
-                                           and stores, once it has ended
+    {"block_hashes": ["9f86d0...", ...],   hex, vLLM's hashes of blocks; without it, those blocks of the request itself that
+                                           the tier found or was given to store, once the request has ended
      "groups": [0],                        KV groups; by default all that have the block
      "ttl_s": 300,                         for Prefetch, Pin and Retain
      "owner": "agent-7"}                   for Pin; by default the action's id
@@ -22,11 +22,16 @@ deferred     has yet to do it; another outcome follows unless this one is final
 rejected     did not do it: it refused, has no room, is not there, or the hint is not understood
 missing      has none of these blocks
 
-Invariants: each action has exactly one final outcome, unless the desk is closed before.  The scheduler's thread never waits.
+vLLM asks the tier neither for what is in its own caches nor for what it does not want to load, so that a request's own blocks
+are never known to be all of them: such a hint is clipped at best.
+
+Invariants: each action has exactly one final outcome, unless the desk is closed before.  The scheduler's thread never waits,
+except in close, for the one call to the daemon that is under way.  Whatever a hint contains, begin raises nothing.
 Thread-safety: begin, note, finish, outcomes and close from one thread, which is vLLM's scheduler's.
 """
 
 import collections
+import contextlib
 import dataclasses
 import heapq
 import itertools
@@ -45,6 +50,9 @@ RETRY_S = 0.1  # between two looks at what the daemon has yet to do
 ACTIONS_MAX = 1_024  # that wait, and outcomes that are kept
 REQUESTS_MAX = 1_024  # whose own blocks are collected
 DEADLINE_S = 2.0  # of one call
+HASH_BYTES_MAX, OWNER_BYTES_MAX = 56, 200
+OWN_BLOCKS = "only blocks that vLLM asked this tier for"
+NO_OWN_BLOCKS = "vLLM found no block of the request in this tier, and stored none"
 DONE, PENDING, MISSING = BlockStatus.OK, BlockStatus.PENDING, BlockStatus.MISSING
 
 
@@ -64,6 +72,10 @@ class HintOutcome:
 
 class NotUnderstood(ValueError):
     """A hint that is rejected; the text says why."""
+
+
+class _Closing(Exception):
+    """The desk is being closed."""
 
 
 @dataclasses.dataclass
@@ -93,13 +105,9 @@ def parse(message_id, action, groups, blocks_max):
     if unknown := set(action.payload) - known:
         raise NotUnderstood(f"its payload has no {sorted(unknown)[0]!r}")
     ttl_s, clipped = _ttl(verb, action.payload.get("ttl_s"))
-    blocks = _blocks(action.payload, groups)
-    if blocks is not None and len(blocks) > blocks_max:
-        blocks, clipped = blocks[:blocks_max], f"a hint may name {blocks_max} blocks"
-    owner = action.payload.get("owner", action.action_id)
-    if not isinstance(owner, str) or not 1 <= len(owner.encode()) <= 200:
-        raise NotUnderstood("its owner must be a text of 1 to 200 bytes")
-    return Hint(message_id, action.action_id, action.action_type, verb, ttl_s, owner, blocks, clipped)
+    blocks, fewer = _blocks(action.payload, groups, blocks_max)
+    owner = _owner(action) if verb == "pin" else ""
+    return Hint(message_id, action.action_id, action.action_type, verb, ttl_s, owner, blocks, _joined(clipped, fewer))
 
 
 def _ttl(verb, asked):
@@ -115,23 +123,43 @@ def _ttl(verb, asked):
     return (float(asked), "") if asked <= most else (most, f"ttl_s is at most {most:.0f}")
 
 
-def _blocks(payload, groups):
-    """Returns the keys of each block, or None for the request's own blocks."""
+def _owner(action):
+    owner = action.payload.get("owner", action.action_id)
+    try:
+        size = len(owner.encode())
+    except (AttributeError, UnicodeEncodeError):  # no text, or one with half a character
+        size = 0
+    if not 1 <= size <= OWNER_BYTES_MAX:
+        raise NotUnderstood(f"its owner must be a text of 1 to {OWNER_BYTES_MAX} bytes")
+    return owner
+
+
+def _blocks(payload, groups, blocks_max):
+    """Returns (the keys of each block, or None for the request's own blocks; why they are fewer than was asked)."""
     chosen = payload.get("groups", groups)
     if not isinstance(chosen, (list, tuple)) or not chosen or not all(type(one) is int and one in groups for one in chosen):
         raise NotUnderstood(f"its groups must be some of {sorted(groups)}")
     if "block_hashes" not in payload:
-        return None
+        return None, ""
     hashes = payload["block_hashes"]
     if not isinstance(hashes, (list, tuple)) or not hashes:
         raise NotUnderstood("its block_hashes must be a list that is not empty")
     try:
-        data = [bytes.fromhex(text) for text in hashes]
+        data = [bytes.fromhex(text) for text in hashes[:blocks_max]]
     except (TypeError, ValueError):
         raise NotUnderstood("its block_hashes must be hex") from None
-    if not all(1 <= len(one) <= 56 for one in data):
-        raise NotUnderstood("a block hash has 1 to 56 bytes")
-    return [tuple(one + group.to_bytes(4, "big") for group in chosen) for one in data]
+    if not all(1 <= len(one) <= HASH_BYTES_MAX for one in data):
+        raise NotUnderstood(f"a block hash has 1 to {HASH_BYTES_MAX} bytes")
+    ends = [group.to_bytes(4, "big") for group in dict.fromkeys(chosen)]
+    return [tuple(one + end for end in ends) for one in data], _too_many(len(hashes), blocks_max)
+
+
+def _too_many(blocks, blocks_max):
+    return f"a hint may name {blocks_max} blocks" if blocks > blocks_max else ""
+
+
+def _joined(*reasons):
+    return "; ".join(reason for reason in reasons if reason)
 
 
 def status_of(statuses):
@@ -165,6 +193,7 @@ class HintDesk:
         self._own = {}  # by request: (hints that wait for its end, its keys in order)
         self._inbox, self._outbox = queue.SimpleQueue(), queue.SimpleQueue()
         self._waiting = 0  # actions without a final outcome
+        self._closing = False
         self._kept = collections.deque(maxlen=ACTIONS_MAX)
         self.counts = collections.Counter()  # (verb, outcome) of final outcomes
         self._thread = threading.Thread(target=self._run, name="larder-tier-hints", daemon=True)
@@ -183,13 +212,19 @@ class HintDesk:
                 if hint.blocks is None:
                     self._collect(request, hint)
                 else:
-                    self._inbox.put(hint)
+                    self._hand_over(hint)
             except NotUnderstood as error:
-                self._outbox.put(
-                    HintOutcome(
-                        envelope.message_id, action.action_id, action.action_type, "rejected", True, reason=str(error)
-                    )
-                )
+                self._reject(envelope, action, str(error))
+            except Exception as error:  # a type that no hint should have; the scheduler goes on
+                self._reject(envelope, action, f"it is malformed ({error!r})")
+
+    def _reject(self, envelope, action, why):
+        kind = str(action.action_type)
+        self._outbox.put(HintOutcome(envelope.message_id, action.action_id, kind, "rejected", True, reason=why))
+
+    def _hand_over(self, hint):
+        hint.until_s = self._clock() + self._patience_s
+        self._inbox.put(hint)
 
     def _collect(self, request, hint):
         if request not in self._own:
@@ -200,7 +235,7 @@ class HintDesk:
         self._outbox.put(_outcome(hint, "deferred", False, reason="until the request has ended"))
 
     def note(self, request, keys):
-        """A request has looked up or stored these keys."""
+        """These keys of a request were found, or are being stored."""
         if (own := self._own.get(request)) is not None and len(own[1]) <= self._blocks_max:
             own[1].update(dict.fromkeys(keys))
 
@@ -209,9 +244,9 @@ class HintDesk:
         hints, keys = self._own.pop(request, ((), ()))
         for hint in hints:
             hint.blocks = [(key,) for key in itertools.islice(keys, self._blocks_max)]
-            if len(keys) > self._blocks_max:
-                hint.clipped = f"a hint may name {self._blocks_max} blocks"
-            self._inbox.put(hint)
+            fewer = (_too_many(len(keys), self._blocks_max) or OWN_BLOCKS) if keys else NO_OWN_BLOCKS
+            hint.clipped = _joined(hint.clipped, fewer)
+            self._hand_over(hint)
 
     def outcomes(self):
         """Returns the HintOutcomes since the last call; of more than ACTIONS_MAX, the last."""
@@ -231,6 +266,8 @@ class HintDesk:
                 self.counts[verb if verb in ACTIONS else "unknown", told.outcome] += 1
 
     def close(self):
+        """Gives up all hints.  Waits for the call to the daemon that is under way, if there is one."""
+        self._closing = True
         self._inbox.put(None)
         self._thread.join()
 
@@ -238,20 +275,29 @@ class HintDesk:
 
     def _run(self):
         due, order = [], itertools.count()  # what is tried again: (when, order, hint)
-        while True:
-            try:
-                wait_s = max(0.0, due[0][0] - self._clock()) if due else None
-                hint = self._inbox.get(timeout=wait_s)
-            except queue.Empty:
-                hint = heapq.heappop(due)[2]
-            if hint is None:
-                return
-            if self._carry_out(hint):
-                heapq.heappush(due, (self._clock() + RETRY_S, next(order), hint))
+        with contextlib.suppress(_Closing):
+            while True:
+                for take in (self._overdue, self._arrived):  # by turns, so that neither waits for all of the other
+                    if (hint := take(due)) is not None and self._carry_out(hint):
+                        heapq.heappush(due, (self._clock() + RETRY_S, next(order), hint))
+                self._check_open()
+
+    def _overdue(self, due):
+        """Returns the hint that should have been tried again first, or None if there is none yet."""
+        return heapq.heappop(due)[2] if due and due[0][0] <= self._clock() else None
+
+    def _arrived(self, due):
+        """Waits for a hint that is new until one is to be tried again.  Returns None then, and when the desk is closed."""
+        with contextlib.suppress(queue.Empty):
+            return self._inbox.get(timeout=max(0.0, due[0][0] - self._clock()) if due else None)
+
+    def _check_open(self):
+        if self._closing:
+            raise _Closing
 
     def _carry_out(self, hint):
         """Tells the outcome.  Returns whether the hint is to be tried again."""
-        hint.until_s = hint.until_s or self._clock() + self._patience_s
+        self._check_open()
         last = self._clock() >= hint.until_s
         statuses, reason = self._try(hint, last)
         outcome, counts = outcome_of(statuses, hint.clipped)
@@ -265,6 +311,8 @@ class HintDesk:
         """Returns (a BlockStatus for each block, why not all was done)."""
         try:
             return self._statuses(hint, last), ""
+        except _Closing:
+            raise
         except (ConnectionError, TimeoutError) as error:  # until the patience is over, the daemon may come back
             return [BlockStatus.CANCELLED if last else PENDING] * max(1, len(hint.blocks)), str(error)
         except Exception as error:  # whatever it is, the hint has an outcome and the thread goes on
@@ -275,7 +323,7 @@ class HintDesk:
     def _statuses(self, hint, last):
         keys = [key for block in hint.blocks for key in block]
         if not keys:
-            return []  # the request had no blocks
+            return []  # the request had no blocks here
         storing = set() if last else {key for key in keys if self._storing(key)}  # a store may end during the call
         found = dict(zip(keys, getattr(self, f"_{hint.verb}")(keys, hint, last), strict=True))
         found |= {key: PENDING for key in storing if found[key] == MISSING}
@@ -284,7 +332,7 @@ class HintDesk:
     # Each verb returns a BlockStatus for each key.
 
     def _share(self, keys, hint, last):
-        return [DONE if host or disk else MISSING for host, disk in self._link.copies(keys, DEADLINE_S)]
+        return [DONE if host or disk else MISSING for host, disk in self._copies(keys)]
 
     def _prefetch(self, keys, hint, last):
         return self._asked(keys, lambda some: self._call("prefetch", some, ttl_s=hint.ttl_s))
@@ -298,7 +346,7 @@ class HintDesk:
 
     def _demote(self, keys, hint, last):
         """What has no copy on disk yet waits for the daemon to write it there, and is kept if it does not."""
-        copies = dict(zip(keys, self._link.copies(keys, DEADLINE_S), strict=True))
+        copies = dict(zip(keys, self._copies(keys), strict=True))
         both = [key for key in keys if copies[key] == (True, True)]
         cleared = dict(zip(both, self._asked(both, self._clear_host), strict=True))
         others = {(True, False): BlockStatus.KEPT if last else PENDING, (False, True): DONE, (False, False): MISSING}
@@ -311,13 +359,22 @@ class HintDesk:
     def _call(self, verb, *args, **kwargs):
         return self._link.call(verb, *args, deadline_s=DEADLINE_S, **kwargs)
 
+    def _copies(self, keys):
+        return [found for some in self._parts(keys) for found in self._link.copies(some, DEADLINE_S)]
+
     def _asked(self, keys, ask):
         """Returns the status of each key.  ask: returns (digest, status) pairs of a selection; called with as many blocks at once
         as one call takes."""
         digests, found = self._link.digests(keys), {}
-        for first in range(0, len(digests), DIGESTS_MAX):
-            found.update(ask(self._link.selection(digests[first : first + DIGESTS_MAX])))
+        for some in self._parts(digests):
+            found.update(ask(self._link.selection(some)))
         return [found[digest] for digest in digests]
+
+    def _parts(self, items):
+        """Yields as many items as one call takes.  Raises _Closing between two calls."""
+        for first in range(0, len(items), DIGESTS_MAX):
+            self._check_open()
+            yield items[first : first + DIGESTS_MAX]
 
 
 def _outcome(hint, outcome, final, *counts, reason=""):

@@ -6,7 +6,7 @@ names are made here, and not by the scheduler's thread, is why there is a thread
 
 Invariants: a job that was submitted is answered exactly once, at the latest soon after its timeout, by finished() or, after
 close(), by the next finished().  Nothing touches the rows of a job that was answered.
-Thread-safety: submit, finished, drain and close from one thread, which is vLLM's scheduler's; storing from any.
+Thread-safety: submit, finished, drain and close from one thread, which is vLLM's scheduler's; storing and failed from any.
 """
 
 import collections
@@ -18,6 +18,7 @@ import time
 import kvlarder
 
 POLL_S = 0.001  # between two looks at the jobs that are being moved
+CANCEL, CLOSE = object(), object()  # what the mover is told beside jobs
 STORED = frozenset(kvlarder.BlockStatus[name].value for name in ("OK", "DUPLICATE"))
 OK = kvlarder.BlockStatus.OK.value
 
@@ -63,8 +64,9 @@ class TierJobs:
         self._room = {True: load_blocks_max, False: store_blocks_max}
         self._jobs, self._storing = 0, collections.Counter()  # submitted and not yet answered
         self._inbox, self._outbox = queue.SimpleQueue(), queue.SimpleQueue()
-        self._closed = False
+        self._closed = self._draining = False
         self.dropped = 0  # blocks that did not fit into a queue
+        self.failed = {True: 0, False: 0}  # by `loads`: blocks that were not moved for another reason
         self._parts = {}  # of the mover alone: (job, its keys) of each job of the EngineCache
         self._mover = threading.Thread(target=self._run, name="larder-tier-jobs", daemon=True)
         self._mover.start()
@@ -110,19 +112,26 @@ class TierJobs:
 
     @property
     def under_way(self):
-        """How many jobs have not been answered."""
+        """How many jobs have not been answered; for tests."""
         return self._jobs
 
     def drain(self):
-        """Waits until every job has ended; finished() returns them then."""
+        """Ends every job soon, whatever the daemon does; finished() returns them then.  Waits for blocks that are being copied.
+
+        What was not moved has failed.  That harms nothing: a store is committed as a whole or not at all, and nobody reads the
+        rows of failed loads.
+        """
+        self._draining = True
+        self._inbox.put(CANCEL)
         while self._outbox.qsize() < self._jobs:
             time.sleep(POLL_S)
+        self._draining = False
 
     def close(self):
         """Ends all jobs.  When it returns, nothing touches rows any more."""
         if not self._closed:
             self._closed = True
-            self._inbox.put(None)
+            self._inbox.put(CLOSE)
             self._mover.join()
 
     # ---- the mover's thread
@@ -136,10 +145,10 @@ class TierJobs:
                 self._log("jobs could not be collected", error)
         self._cache.close()  # waits until nothing touches rows any more
         for job in {id(job): job for job, _ in self._parts.values()}.values():
-            self._outbox.put(job.fail())
+            self._answer(job.fail())
         while not self._inbox.empty():
-            if (job := self._inbox.get()) is not None:
-                self._outbox.put(job.fail())
+            if isinstance(job := self._inbox.get(), _Job):
+                self._answer(job.fail())
 
     def _turn(self):
         """Returns whether there will be more."""
@@ -148,21 +157,29 @@ class TierJobs:
         except queue.Empty:
             self._collect()
             return True
-        if job is None:
+        if job is CLOSE:
             return False
+        if job is CANCEL:
+            self._cancel_all()
+        elif self._draining:
+            self._answer(job.fail())
+        else:
+            self._try(job)
+        if self._parts:
+            self._collect()
+        return True
+
+    def _try(self, job):
         try:
             self._begin(job)
         except Exception as error:  # a job is answered whatever happens
             self._log("a job could not begin", error)
             self._give_up(job)
-        if self._parts:
-            self._collect()
-        return True
 
     def _begin(self, job):
         names = self._names.of(job.keys)
         if names is None or not names:  # no daemon has ever answered, or there is nothing to do
-            self._outbox.put(job.fail())
+            self._answer(job.fail())
             return
         timeout_s = self._timeouts[job.loads]
         if job.loads:
@@ -189,7 +206,17 @@ class TierJobs:
         for part in [part for part, (other, _) in self._parts.items() if other is job]:
             self._cache.cancel(part, wait=True)
             del self._parts[part]  # its result is passed over
-        self._outbox.put(job.fail())
+        self._answer(job.fail())
+
+    def _cancel_all(self):
+        """_collect returns them soon.  There is nothing to do if drain() has ended before."""
+        if self._draining:
+            for part in self._parts:
+                self._cache.cancel(part)
+
+    def _answer(self, done):
+        self.failed[done.loads] += len(done.failed)
+        self._outbox.put(done)
 
     def _collect(self):
         for result in self._cache.poll():
@@ -201,4 +228,4 @@ class TierJobs:
                 (job.moved if status in good else job.failed).append(key)
             job.parts -= 1
             if job.parts == 0:
-                self._outbox.put(job.done())
+                self._answer(job.done())

@@ -13,6 +13,7 @@ import kvlarder
 from kvlarder.hash_keys import STEP
 
 CONNECT_S = 1.0
+UNKNOWN_CLIENT = "UNAUTHENTICATED"  # code of the error of a daemon that was restarted; others say that the user has no right
 DIGESTS_MAX = 2_048  # of one call; the daemon takes 8,192
 
 
@@ -46,7 +47,9 @@ class TierLink:
         client, fresh = self._connected()
         try:
             return getattr(client, verb)(*args, **kwargs)
-        except (ConnectionError, PermissionError):  # the latter also if the daemon does not know this client any more
+        except (ConnectionError, PermissionError) as error:
+            if isinstance(error, PermissionError) and error.code != UNKNOWN_CLIENT:
+                raise  # the daemon knows this client and refuses the call: lookups go on with it
             self._drop(client)
             if fresh:
                 raise

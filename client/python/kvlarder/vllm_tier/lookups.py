@@ -1,10 +1,12 @@
 """Which keys are stored: vLLM's scheduler asks for one after the other, and never waits.
 
 A key that is asked for the first time is PENDING.  At the end of a step all new keys go to a thread, which asks the daemon for
-them at once; the scheduler asks again in a later step.  An answer holds for as long as a request lives that asked for the key.
+them at once; the scheduler asks again in a later step.  A hit holds for as long as a request lives that asked for the key.
+A MISSING holds for MISSING_S: for a request that comes later the daemon is asked again, because it may only have been slow or
+absent, and another engine may have stored the block meanwhile.
 
 Invariants: a key is PENDING at most for the patience; then it is MISSING, as it is at once while no daemon serves.  A key
-whose load failed is MISSING, so that no request waits for it for ever.
+whose load failed is MISSING, and each request has a key asked for at most once, so that none waits for it for ever.
 Thread-safety: one thread, which is vLLM's scheduler's.  Another one asks the daemon.
 """
 
@@ -23,12 +25,14 @@ class Verdict(enum.Enum):
 
 
 KEYS_MAX = 1 << 20  # that have a verdict; more are MISSING
+MISSING_S = 1.0  # how long a MISSING holds for requests that have yet to ask
 
 
 @dataclasses.dataclass(slots=True)
 class _Key:
-    asked_s: float
+    asked_s: float = 0.0
     verdict: Verdict = Verdict.PENDING
+    missing_s: float = 0.0  # since when, if it is MISSING
     requests: set = dataclasses.field(default_factory=set)  # that asked for it and have not ended
 
 
@@ -56,16 +60,25 @@ class TierLookups:
             if not self._serving or len(self._keys) >= KEYS_MAX:
                 self.refused += 1
                 return Verdict.MISSING
-            found = self._keys[key] = _Key(self._clock())
-            self._new.append((key, found.asked_s))
-            self.asked += 1
+            found = self._keys[key] = _Key()
+            self._ask_for(key, found)
         if request not in found.requests:
             found.requests.add(request)
             self._of_request.setdefault(request, []).append(key)
+            if found.verdict is Verdict.MISSING and self._serving and self._clock() - found.missing_s > MISSING_S:
+                self._ask_for(key, found)
         if found.verdict is Verdict.PENDING and self._clock() - found.asked_s > self._patience_s:
-            found.verdict = Verdict.MISSING
+            self._miss(found)
             self.impatient += 1
         return found.verdict
+
+    def _ask_for(self, key, found):
+        found.verdict, found.asked_s = Verdict.PENDING, self._clock()
+        self._new.append((key, found.asked_s))
+        self.asked += 1
+
+    def _miss(self, found):
+        found.verdict, found.missing_s = Verdict.MISSING, self._clock()
 
     def flush(self):
         """A step ends: its new keys are asked for."""
@@ -84,7 +97,13 @@ class TierLookups:
         """These could not be loaded."""
         for key in keys:
             if key in self._keys:
-                self._keys[key].verdict = Verdict.MISSING
+                self._miss(self._keys[key])
+
+    def mark_stored(self, keys):
+        """These are stored now, whatever was missing of them before."""
+        for key in keys:
+            if key in self._keys and self._keys[key].verdict is Verdict.MISSING:
+                self._keys[key].verdict = Verdict.HOST
 
     def forget(self, request):
         """A request has ended."""
@@ -102,7 +121,11 @@ class TierLookups:
         while not self._answers.empty():
             for key, verdict in self._answers.get():
                 found = self._keys.get(key)
-                if found is not None and found.verdict is Verdict.PENDING:
+                if found is None or found.verdict is not Verdict.PENDING:
+                    continue
+                if verdict is Verdict.MISSING:
+                    self._miss(found)
+                else:
                     found.verdict = verdict
                     self.hits_host += verdict is Verdict.HOST
                     self.hits_disk += verdict is Verdict.DISK
@@ -129,7 +152,7 @@ class TierLookups:
             self.unanswered += len(keys)
             if not isinstance(error, (ConnectionError, TimeoutError)):
                 self._log("a lookup failed", error)
-        return [(key, verdicts.get(key, Verdict.MISSING)) for key, _ in batch]
+        return [(key, verdicts.get(key, Verdict.MISSING)) for key in keys]
 
 
 def _verdict(copies):

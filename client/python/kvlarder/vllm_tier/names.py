@@ -16,6 +16,7 @@ import time
 import kvlarder
 from kvlarder import hash_keys, weights
 
+FILES = "files"  # as the option `revision`: a hash of a local folder's files
 BLOCK_TOKENS = hash_keys.STEP
 ROW_BYTES_MAX = (1 << 30) - 1  # of a segment
 KEYS_AT_ONCE = 16  # that a thread handles before it lets the scheduler's thread have the GIL
@@ -23,16 +24,27 @@ BREATH_S = 0.0001  # for so long; a shorter sleep is over before the other threa
 
 
 def revision_of(options, config):
-    """Returns what tells the weights of an engine apart.  config: vLLM's OffloadingConfig.  Raises ValueError if it is not
-    known: the configuration of vLLM's offloading says neither the revision of a hub's model nor how weights are quantized."""
-    if options.revision:
-        return options.revision
-    if not os.path.exists(config.model.name):
+    """Returns what tells the weights of an engine apart, and the options of vLLM that change the model.
+
+    config: vLLM's OffloadingConfig, which says neither the revision of a hub's model nor --quantization and --hf-overrides.
+    That is why the operator must say it.  Raises ValueError if the option is empty, or FILES for what is no folder.
+    """
+    model = config.model.name
+    if not options.revision:
         raise ValueError(
-            f"Larder does not know which weights {config.model.name} has, because vLLM tells a tier no revision; "
-            "set the option 'revision' to a name for them, for example the commit"
+            f"Larder does not know what KV {model} has: vLLM tells a tier neither the revision of the weights nor options "
+            "such as --quantization and --hf-overrides. Set the option 'revision' to a name for all of these, for example the "
+            f"commit; or to '{FILES}', if the model is a local folder and vLLM is started without options that change it"
         )
-    return "files:" + weights.weights_of(config.model.name, options.weights_hash == "full")
+    if options.revision != FILES:
+        return options.revision
+    if not os.path.isdir(model):
+        raise ValueError(
+            f"{model} is no local folder, so that Larder cannot hash its files; set the option 'revision' to a name for the "
+            f"weights, for example the commit, instead of '{FILES}'"
+        )
+    found = weights.weights_of(model, options.weights_hash == "full")
+    return "files:" + weights.tagged_hash(("weights", found), ("config", weights.config_identity(model)))
 
 
 def content_of(options, config):
@@ -61,8 +73,18 @@ def variant_of(config, row_bytes, layout):
         raise ValueError(
             f"a chunk of {row_bytes} bytes is no block of Larder, which has less than 1 GiB; set a smaller block_size"
         )
-    dtype = str(config.model.dtype).removeprefix("torch.")[:32]
-    return kvlarder.VariantSpec(dtype=dtype, layout=layout, block_tokens=BLOCK_TOKENS, layers=1)
+    return kvlarder.VariantSpec(dtype=_dtype(config), layout=layout, block_tokens=BLOCK_TOKENS, layers=1)
+
+
+def _dtype(config):
+    return str(config.model.dtype).removeprefix("torch.")[:32]
+
+
+def engine_id_of(content, config, layout, tenant):
+    """Returns the name of an engine.  Two engines with one name share a registration, and so must have equal blocks: all that
+    tells their contents and variants apart is in it, and whose they are."""
+    facts = {"model": content.model, "revision": content.revision, "dtype": _dtype(config), "layout": layout}
+    return f"vllm-tier-{weights.tagged_hash(*facts.items(), ('tenant', tenant), ('uid', os.getuid()))[:16]}"
 
 
 class Names:

@@ -27,9 +27,8 @@ from kvlarder.vllm_tier.hints import HintDesk
 from kvlarder.vllm_tier.jobs import TierJobs
 from kvlarder.vllm_tier.link import TierLink
 from kvlarder.vllm_tier.lookups import TierLookups, Verdict
-from kvlarder.vllm_tier.names import BLOCK_TOKENS, Names, content_of, layout_of, variant_of
+from kvlarder.vllm_tier.names import BLOCK_TOKENS, Names, content_of, engine_id_of, layout_of, variant_of
 from kvlarder.vllm_tier.stats import COUNTERS, Growth, metric_name
-from kvlarder.weights import tagged_hash
 
 api.check()
 
@@ -65,7 +64,7 @@ class LarderTier(SecondaryTierManager):
         layout = layout_of(options, config, self.block_size_bytes, api.vllm.__version__)
         variant = variant_of(config, self.block_size_bytes, layout)
         content = content_of(options, config)
-        engine_id = options.engine_id or f"vllm-tier-{tagged_hash(('', content.model), ('', layout))[:16]}"
+        engine_id = options.engine_id or engine_id_of(content, config, layout, options.tenant)
         self._cache = self._attached(options, engine_id, variant, primary_kv_view)
         names = Names(self._cache.seed, content)
         self._link = TierLink(
@@ -147,10 +146,10 @@ class LarderTier(SecondaryTierManager):
     def lookup(self, key, req_context):
         request = req_context.req_id
         verdict = self._lookups.look(key, request)
-        if self._hints is not None:
-            self._hints.note(request, (key,))
         if verdict in SOURCES:
             self._source = SOURCES[verdict]
+            if self._hints is not None:
+                self._hints.note(request, (key,))
         return RESULTS[verdict]
 
     def on_new_request(self, req_context):
@@ -187,6 +186,8 @@ class LarderTier(SecondaryTierManager):
             if done.loads and done.failed:
                 self._source = SOURCES.get(self._lookups.verdict(done.failed[0]), self._source)
                 self._lookups.mark_missing(done.failed)
+            elif not done.loads:
+                self._lookups.mark_stored(done.moved)
             yield JobResult(
                 job_id=done.job,
                 success=not done.failed,
@@ -219,6 +220,7 @@ class LarderTier(SecondaryTierManager):
             cache, asked = self._cache.stats(), self._lookups
             counts = {name: cache[name] for name in COUNTERS if name in cache}
             counts["blocks_dropped"] += self._jobs.dropped
+            counts |= {"blocks_load_failed": self._jobs.failed[True], "blocks_store_failed": self._jobs.failed[False]}
             counts |= {"keys_asked": asked.asked, "keys_found_host": asked.hits_host, "keys_found_disk": asked.hits_disk}
             counts |= {"keys_impatient": asked.impatient, "keys_refused": asked.refused, "keys_unanswered": asked.unanswered}
             self._last_totals = {(name, ()): count for name, count in counts.items()}
