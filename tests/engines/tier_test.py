@@ -692,6 +692,17 @@ class Hints(World):
         self.assertEqual(outcomes[-1].outcome, "accepted", outcomes)
         self.assertEqual(self.pinned("o", self.keys[:2]), 2)
 
+    def test_the_end_does_not_wait_for_all_hints(self):
+        self.daemon.stop()
+        self.addCleanup(self.daemon.go_on)
+        for number in range(30):
+            self.one.add(Request(f"q{number}", [7], hints=hints_of(f"q{number}", ("Share", self.named(self.keys[:1])))))
+        began = time.monotonic()
+        self.one.tier.shutdown()
+        seconds = time.monotonic() - began
+        self.assertLess(seconds, 30.0)  # a call to a daemon that hangs takes 2 s
+        print(f"a stopped daemon: a tier with 30 hints ended within {seconds:.2f} s")
+
     def test_each_final_outcome_is_counted(self):
         self.hint("Share", self.named(self.keys[:2]))
         self.hint("Share", self.named(self.absent[:2]))
