@@ -876,16 +876,17 @@ class Process(unittest.IsolatedAsyncioTestCase):
     """The router as an operator starts it."""
 
     @staticmethod
-    def end(process):
+    async def end(process):
         with contextlib.suppress(ProcessLookupError):
             process.kill()
+        await process.communicate()
 
     async def start(self, fake, *more):
         flags = ("--server", f"a={fake.url}", "--listen", "127.0.0.1:0", "--socket-dir", "/nonexistent", *more)
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-B", "-m", "kvlarder.router", *flags, stderr=asyncio.subprocess.PIPE
         )
-        self.addCleanup(self.end, process)
+        self.addAsyncCleanup(self.end, process)
         lines = []
         while not lines or "listens at" not in lines[-1]:
             lines.append((await process.stderr.readline()).decode())
