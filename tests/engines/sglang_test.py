@@ -1045,7 +1045,8 @@ class Evictions(WithDaemon):
     ROUNDS = 4_000
 
     def test_what_was_found_is_loaded(self):
-        one = self.attached(pools.mha_pool(heads=8, dim=32))  # a page has 32 KiB
+        patient = {name: 60_000 for name in ("exists_timeout_ms", "get_timeout_ms", "set_timeout_ms")}
+        one = self.attached(pools.mha_pool(heads=8, dim=32), larder=patient)  # a page has 32 KiB
         keys, raised, found_at_all = keys_of(3_000), [], collections.Counter()
         rounds = max(100, int(self.ROUNDS * SCALE))
 
