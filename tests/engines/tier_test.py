@@ -331,7 +331,7 @@ class Absent(World):
         self.addCleanup(self.daemon.go_on)
         for job in range(40):
             jobs.submit(job, keys, list(range(8)), loads=job % 4 == 0)
-        self.await_(lambda: len(jobs._parts) == 10 + 30 * 8, "jobs never begin")  # a store has a part for each block
+        self.await_(lambda: len(jobs._parts) == 10 + 30, "jobs never begin")
         began = time.monotonic()
         jobs.drain()
         seconds = time.monotonic() - began
