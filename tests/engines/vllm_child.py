@@ -277,9 +277,9 @@ class Engine:
                 try:
                     self.llm.reset_prefix_cache(rolls.random() < 0.5, False)
                     resets += 1
-                except Exception as error:  # vLLM refuses while requests load
-                    if not self.loading():
-                        bad_resets.append(str(error))
+                except Exception as error:  # vLLM refuses while requests load, and while a step is under way
+                    if (held := self.held()) and not self.loading():
+                        bad_resets.append(f"{error} Larder holds {held}")
         return {
             "answers": answers, "seconds": time.perf_counter() - begun, "aborted": aborted, "errors": errors,
             "first_s": firsts, "resets": resets, "bad_resets": bad_resets, "firsts": timeline, "first_logprob": logprobs,
@@ -287,12 +287,20 @@ class Engine:
             **(self.watch.result() if self.watch else {}),
         }  # fmt: skip
 
-    def loading(self):
-        """Whether a request waits for a load.  Where the scheduler is in another process, that is not known: then True."""
+    def held(self):
+        """Returns what of Larder holds blocks of vLLM, other than loads; {} if nothing does, or if the scheduler is in another
+        process."""
         core = getattr(self.engine.engine_core, "engine_core", None)
-        if not hasattr(core, "scheduler"):
-            return True
-        return any(one.status.name == "WAITING_FOR_REMOTE_KVS" for one in core.scheduler.requests.values())
+        if not hasattr(core, "scheduler") or self.side is None:
+            return {}
+        stores = sum(not job.load for job in self.side._jobs.values())
+        held = {"stores": stores, "restores": self.side.restores.pinned if self.side.restores else 0}
+        return {what: count for what, count in held.items() if count}
+
+    def loading(self):
+        """Whether a load holds blocks, of a request that waits for it or was aborted."""
+        requests = self.engine.engine_core.engine_core.scheduler.requests.values()
+        return any(one.status.name == "WAITING_FOR_REMOTE_KVS" or one.is_finished() for one in requests)
 
     def metrics(self):
         found = {}
