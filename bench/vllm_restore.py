@@ -11,7 +11,7 @@ cells            one request alone, of each length and ratio.  `best meet` is wh
                  time in which a head of whole blocks is computed while the tail is loaded, and then the rest is computed.
                  It fails if an answer has other tokens, or a prompt was not loaded or restored
 together         four requests at once at the crossing (ratio 1), alone and beside two that decode
-nothing_stored   prompts that nobody stored, 8 clients: LarderScheduler / vLLM's own scheduler, both with the connector
+nothing_stored   prompts of which nothing is stored, 8 clients: LarderScheduler / vLLM's own scheduler, both with the connector
 """
 
 import argparse

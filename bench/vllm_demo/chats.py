@@ -23,7 +23,7 @@ QUESTIONS = (
     "Which numbers does it name?",
 )
 INSTRUCTION = "Answer questions about this page in one or two sentences.\n\n"
-PAUSE_S = 2.0  # the mean time in which somebody reads an answer and asks on
+PAUSE_S = 2.0  # the mean time in which a user reads an answer and asks the next question
 
 
 @dataclasses.dataclass(frozen=True)

@@ -541,15 +541,22 @@ class Busy(RouterTest):
             task.cancel()
         await self.nothing_is_left(fakes)
 
+    async def one_that_waits(self, fakes):
+        """Starts a router whose one server takes one request.  Returns (its Servers, the Ticket of that request, the task of
+        another one, which waits)."""
+        one = (await self.start(fakes, server_requests=1)).servers
+
+        def choose():
+            server = one.all[0]
+            return servers.Ticket(server, server.price(prices.NOTHING, 1), 1, True) if server.has_room else None
+
+        first, waiting = await one.acquire(choose), asyncio.create_task(one.acquire(choose))
+        await until(lambda: one.waiting == 1, "it waits")
+        return one, first, waiting
+
     async def test_a_request_that_was_chosen_is_not_in_the_queue(self):
         fakes = await self.fakes(1)
-        router = await self.start(fakes, server_requests=1)
-        one = router.servers
-        ticket = lambda: servers.Ticket(one.all[0], one.all[0].price(prices.NOTHING, 1), 1, True)  # noqa: E731
-        choose = lambda: ticket() if one.all[0].has_room else None  # noqa: E731
-        first = await one.acquire(choose)
-        waiting = asyncio.create_task(one.acquire(choose))
-        await until(lambda: one.waiting == 1, "it waits")
+        one, first, waiting = await self.one_that_waits(fakes)
         one.release(first)
         self.assertEqual(one.waiting, 0)
         one.release(await waiting)
@@ -580,13 +587,7 @@ class Busy(RouterTest):
 
     async def test_a_request_that_leaves_as_it_is_chosen_gives_its_place_back(self):
         fakes = await self.fakes(1)
-        router = await self.start(fakes, server_requests=1)
-        one = router.servers
-        ticket = lambda: servers.Ticket(one.all[0], one.all[0].price(prices.NOTHING, 1), 1, True)  # noqa: E731
-        choose = lambda: ticket() if one.all[0].has_room else None  # noqa: E731
-        first = await one.acquire(choose)
-        waiting = asyncio.create_task(one.acquire(choose))
-        await until(lambda: one.waiting == 1, "it waits")
+        one, first, waiting = await self.one_that_waits(fakes)
         one.release(first)  # chooses for the one that waits
         self.assertEqual(one.all[0].requests, 1)
         waiting.cancel()  # before it has run

@@ -26,7 +26,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "pyth
 import kvlarder  # noqa: E402
 import sglang_parts as sglang  # noqa: E402
 import sglang_pools as pools  # noqa: E402
-from kvlarder import hash_keys, weights  # noqa: E402
+from kvlarder import hash_keys, interfaces, weights  # noqa: E402
 from kvlarder.sglang import api, config, identity, page_names, promises, session_keeper, stats, storage, versions  # noqa: E402
 from kvlarder.sglang.refusal import Refused  # noqa: E402
 from larderd import Larderd  # noqa: E402
@@ -200,7 +200,7 @@ class Documentation(unittest.TestCase):
 
 class Interface(unittest.TestCase):
     def test_the_installed_sglang_fits(self):
-        self.assertEqual(list(api.problems()), [])
+        self.assertEqual(list(interfaces.problems(api.HiCacheStorage, api.EXPECTED)), [])
         self.assertIn(("sglang", api.VERSION), [row[:2] for row in versions.TESTED])
 
     def test_another_interface_is_refused_by_name(self):
@@ -210,7 +210,6 @@ class Interface(unittest.TestCase):
 
         with self.assertRaisesRegex(ImportError, r"batch_get_v1 takes \(keys, slots\), not \(keys, host_indices, extra_info\)"):
             api.check(Other)
-
 
     def test_an_argument_that_sglang_does_not_have(self):
         self.assertIsNone(api.server_args())

@@ -29,7 +29,7 @@ import unittest  # noqa: E402
 import unittest.mock  # noqa: E402
 
 import kvlarder.vllm  # noqa: E402
-from kvlarder import BlockStatus, SelectionScope, Tier  # noqa: E402
+from kvlarder import BlockStatus, SelectionScope, Tier, interfaces  # noqa: E402
 from kvlarder.vllm_tier import api as tier_api, hints, names  # noqa: E402
 from kvlarder.vllm_tier.config import TierOptions  # noqa: E402
 from kvlarder.vllm_tier.lookups import MISSING_S, TierLookups, Verdict  # noqa: E402
@@ -939,14 +939,14 @@ class Plain(unittest.TestCase):
         self.assertEqual(len(others), 7)
 
     def test_the_tested_vllm_fits(self):
-        self.assertEqual(list(tier_api.problems()), [])
+        self.assertEqual(list(interfaces.problems(tier_api.SecondaryTierManager, tier_api.EXPECTED)), [])
 
     def test_another_interface_is_named(self):
         class Other(tier_api.SecondaryTierManager):
             def lookup(self, keys):
                 """Another vLLM's."""
 
-        self.assertIn("lookup takes (keys), not (key, req_context)", list(tier_api.problems(Other)))
+        self.assertIn("lookup takes (keys), not (key, req_context)", list(interfaces.problems(Other, tier_api.EXPECTED)))
         with self.assertRaisesRegex(ImportError, "lookup takes"):
             tier_api.check(Other)
 

@@ -88,7 +88,7 @@ class VllmChild:
         return self._call("costs")
 
     def watch_free_pages(self):
-        """With these: from now on `serve` fills pages that nobody holds, and returns how many of them were written to
+        """With these: from now on `serve` fills pages that no request and no job holds, and returns how many of them were written to
         ("written"), how many restores were under way when ("restoring": time and number of each change), and how many of
         them were aborted and preempted ("aborted_restores", "preempted_restores")."""
         return self._call("watch_free_pages")
@@ -121,7 +121,7 @@ class VllmChild:
 
 
 class FreePages:
-    """Finds writes to pages that nobody holds, in the child: they are filled with a number that no model writes, and lose
+    """Finds writes to pages that no request and no job holds, in the child: they are filled with a number that no model writes, and lose
     it when vLLM allocates them.  Its own prefix cache must be off."""
 
     FILL = 12_345.0

@@ -144,12 +144,14 @@ class Doctor:
         self.note("locked memory", f"this process may lock {limit} bytes; only engines with a GPU need more than 64 MiB")
 
     def vllm(self):
+        from kvlarder import interfaces
+
         try:
             from kvlarder.vllm import api
         except ImportError as error:
             self.note("vLLM", str(error).split(";")[0])
             return
-        found = list(api.problems())
+        found = list(interfaces.problems(api.KVConnectorBase_V1, api.EXPECTED))
         if found:
             self.say("vLLM", f"{api.vllm.__version__} does not fit: {'; '.join(found)}", "docs/engines/vllm.md has the versions that do")
         else:

@@ -33,7 +33,7 @@ class Options:
     listen: str = option("127.0.0.1:8100", doc="HOST:PORT of the router; port 0 takes a free one")
     socket_dir: str = option("", doc="folder of larderd's sockets; empty: as kvlarder.connect")
     tenant: str = option("", doc="tenant of the engines; empty: this user's own")
-    policy: str = option("kv", doc="kv, or round_robin, which asks nobody anything")
+    policy: str = option("kv", doc="kv, or round_robin, which asks neither larderd nor the servers")
     close: float = option(0.1, least=0.0, most=10.0, doc="prices that differ by this part of the lower one are close")
     prefill_rate: float = option(
         4_000.0, least=1.0, most=1e7, doc="tokens per second that a server computes of a prompt, until the router has seen it"

@@ -1,6 +1,6 @@
 """The servers: which are up, what each has under way, and which requests wait because all are busy.
 
-A server is up once it has said that it is well, and down when nobody accepts connections there, when it says that it is
+A server is up once it has said that it is well, and down when no process accepts connections there, when it says that it is
 not well, or when it has said nothing twice in a row.  Requests that a server had not begun to answer leave it then.
 When the router has no file or memory left for a connection, that says nothing about the server.
 
@@ -29,12 +29,12 @@ MISSES_MOST = 2  # answers that a server may owe in a row
 MODELS_EVERY = 5  # looks at a server, then its models are asked for again
 MODELS_BYTES_MAX = 4 << 20
 LOAD_SMALL = 0.1  # part of the time until an answer began: the rest tells how fast a server computes
-REFUSALS = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH)  # of connections: nobody is there
+REFUSALS = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH)  # of connections: no server listens there
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)  # the router's own
 
 
 def is_refusal(error):
-    """Returns whether an error of aiohttp says that nobody accepts connections at a server."""
+    """Returns whether an error of aiohttp says that no server listens there."""
     return isinstance(error, aiohttp.ClientConnectorError) and error.errno in REFUSALS
 
 
@@ -175,7 +175,7 @@ class Server:
     def _looked(self, probe):
         self._probe = None
         if not probe.cancelled():
-            probe.exception()  # it was raised where somebody waits for it
+            probe.exception()  # a caller that waits for the look gets it
 
     async def _look(self, session):
         limit = aiohttp.ClientTimeout(total=self._options.health_timeout)
@@ -217,7 +217,7 @@ class Server:
 
     def refuses(self, error):
         """error: a refusal (is_refusal)."""
-        self.down(f"nobody accepts connections there ({os.strerror(error.errno)})")
+        self.down(f"no process accepts connections there ({os.strerror(error.errno)})")
 
     def down(self, why):
         """The server is left out until it says that it is well; what it had not begun to answer leaves it."""

@@ -1,8 +1,8 @@
 """What the storage uses of SGLang, and whether the installed version has it.  Beside it only storage.py imports SGLang."""
 
-import inspect
 import logging
 
+from kvlarder import interfaces
 from kvlarder.sglang import versions
 
 try:
@@ -38,29 +38,9 @@ EXPECTED = {
 }
 
 
-def problems(base=HiCacheStorage):
-    """Yields what of the storage's base class is not as expected."""
-    for name, parameters in EXPECTED.items():
-        method = inspect.getattr_static(base, name, None)
-        if method is None:
-            yield f"has no {name}"
-            continue
-        found = tuple(inspect.signature(method).parameters)[1:]
-        if found != parameters:
-            yield f"{name} takes ({', '.join(found)}), not ({', '.join(parameters)})"
-    for name in sorted(getattr(base, "__abstractmethods__", ())):
-        if name not in EXPECTED:
-            yield f"requires {name}, which is not known"
-
-
 def check(base=HiCacheStorage):
     """Raises ImportError if the installed SGLang is not one that the storage fits."""
-    found = list(problems(base))
-    if found:
-        raise ImportError(
-            f"kvlarder.sglang does not fit SGLang {VERSION}: its HiCacheStorage {'; '.join(found)}. "
-            f"It was tested with {versions.described()}"
-        )
+    interfaces.check(base, EXPECTED, "kvlarder.sglang", f"SGLang {VERSION}", versions.described())
 
 
 class ServerArguments:

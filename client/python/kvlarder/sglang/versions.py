@@ -1,6 +1,6 @@
 """The versions of SGLang that the storage was tested with."""
 
-# (package, version, Python, what of it ran); deploy/fetch-sglang.sh fetches the first.
+# (package, version, Python, what of it ran); deploy/fetch-python.sh --sglang fetches the first.
 TESTED = (("sglang", "0.5.23", "3.11", "its storage interface, host pools, cache controller and fault injector, on a CPU"),)
 
 

@@ -1,8 +1,7 @@
 """What the connector uses of vLLM, and whether the installed version has it.  Beside it only connector.py and
 scheduler_class.py import vLLM."""
 
-import inspect
-
+from kvlarder import interfaces
 from kvlarder.vllm import versions
 
 try:
@@ -58,30 +57,9 @@ EXPECTED = {
 }
 
 
-def problems(base=KVConnectorBase_V1):
-    """Yields what of the connector's base class is not as expected."""
-    for name, parameters in EXPECTED.items():
-        method = inspect.getattr_static(base, name, None)
-        if method is None:
-            yield f"has no {name}"
-            continue
-        found = tuple(inspect.signature(getattr(base, name)).parameters)
-        found = found[1:] if found[:1] == ("self",) else found
-        if found != parameters:
-            yield f"{name} takes ({', '.join(found)}), not ({', '.join(parameters)})"
-    for name in sorted(getattr(base, "__abstractmethods__", ())):
-        if name not in EXPECTED:
-            yield f"requires {name}, which is not known"
-
-
 def check(base=KVConnectorBase_V1):
     """Raises ImportError if the installed vLLM is not one that the connector fits."""
-    found = list(problems(base))
-    if found:
-        raise ImportError(
-            f"kvlarder.vllm does not fit vLLM {vllm.__version__}: its KVConnectorBase_V1 {'; '.join(found)}. "
-            f"It was tested with {versions.described()}"
-        )
+    interfaces.check(base, EXPECTED, "kvlarder.vllm", f"vLLM {vllm.__version__}", versions.described())
 
 
 def restores(vllm_config):

@@ -1,7 +1,6 @@
 """What LarderTier uses of vLLM's offloading, and whether the installed version has it.  Beside it only tier.py imports that."""
 
-import inspect
-
+from kvlarder import interfaces
 from kvlarder.vllm import versions
 
 try:
@@ -37,24 +36,6 @@ EXPECTED = {
 }
 
 
-def problems(base=SecondaryTierManager):
-    """Yields what of the tier's base class is not as expected."""
-    for name, parameters in EXPECTED.items():
-        method = getattr(base, name, None)
-        found = () if method is None else tuple(inspect.signature(method).parameters)
-        found = found[1:] if found[:1] == ("self",) else found
-        if method is None:
-            yield f"has no {name}"
-        elif found != parameters:
-            yield f"{name} takes ({', '.join(found)}), not ({', '.join(parameters)})"
-    for name in sorted(base.__abstractmethods__ - set(EXPECTED)):
-        yield f"requires {name}, which is not known"
-
-
 def check(base=SecondaryTierManager):
     """Raises ImportError if the installed vLLM is not one that the tier fits."""
-    if found := list(problems(base)):
-        raise ImportError(
-            f"LarderTier does not fit vLLM {vllm.__version__}: its SecondaryTierManager {'; '.join(found)}. "
-            f"It was tested with {versions.described()}"
-        )
+    interfaces.check(base, EXPECTED, "LarderTier", f"vLLM {vllm.__version__}", versions.described())

@@ -58,7 +58,7 @@ class _Job:
 class TierJobs:
     def __init__(self, cache, names, *, load_timeout_s, store_timeout_s, load_blocks_max, store_blocks_max, log=None):
         """cache: an EngineCache of the primary tier's rows, which the jobs own from now on.  log: called with a text and an
-        exception that nobody expected."""
+        unexpected exception."""
         self._cache, self._names, self._log = cache, names, log or (lambda text, error: None)
         self._timeouts = {True: load_timeout_s, False: store_timeout_s}  # by `loads`
         self._room = {True: load_blocks_max, False: store_blocks_max}
@@ -118,7 +118,7 @@ class TierJobs:
     def drain(self):
         """Ends every job soon, whatever the daemon does; finished() returns them then.  Waits for blocks that are being copied.
 
-        What was not moved has failed.  That harms nothing: a store is committed as a whole or not at all, and nobody reads the
+        What was not moved has failed.  That harms nothing: a store is committed as a whole or not at all, and vLLM does not read the
         rows of failed loads.
         """
         self._draining = True

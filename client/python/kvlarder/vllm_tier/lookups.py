@@ -39,7 +39,7 @@ class _Key:
 class TierLookups:
     def __init__(self, link, serves, patience_s, log=None, clock=time.monotonic):
         """link: a TierLink.  serves: returns whether a daemon serves; never waits.  log:
-        called with a text and an exception that nobody expected."""
+        called with a text and an unexpected exception."""
         self._link, self._serves, self._patience_s, self._clock = link, serves, patience_s, clock
         self._log = log or (lambda text, error: None)
         self._keys, self._of_request, self._new = {}, {}, []
