@@ -43,7 +43,8 @@ def percentile(values, part):
 
 
 def whole_steps(tokens):
-    """Lengthens a prompt so that its rest, behind the last whole block, is computed in one step, restored or not."""
+    """Returns how long a prompt of about so many tokens is: such that vLLM computes what lies behind its last whole block in
+    one step, whether the blocks were restored or computed."""
     return tokens - (tokens - 1) % CHUNK + CHUNK + 20
 
 

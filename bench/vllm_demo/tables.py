@@ -9,7 +9,8 @@ import statistics
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """One configuration at one rate.  counted: what the servers counted meanwhile (counts.COUNTERS)."""
+    """What came of one configuration at one rate of requests.  counted: by how much the servers' counters grew meanwhile
+    (counts.COUNTERS)."""
 
     name: str
     larder: bool

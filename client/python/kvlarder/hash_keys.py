@@ -47,7 +47,7 @@ class HashKeys:
         return kvlarder.chain(parent, tokens)[-1], parent, tokens
 
     def chain(self, keys):
-        """Returns `name` of each key, where each block is the parent of the next."""
+        """Returns what `name` returns, for each of the keys of consecutive blocks: each block is the parent of the next."""
         names, parent = [], None
         for key in keys:
             names.append(self.name(key, parent))

@@ -100,8 +100,9 @@ class LazyStores:
                 break
             if (entry := self._entries.pop(block.block_id, None)) is not None:
                 found[block.block_id] = entry
-        self._pinned.update(found)
-        return runs(found)
+        due = runs(found)
+        self._pinned.update(page for run in due for page in run.pages)
+        return due
 
     def release(self, pages):
         """Stores have read blocks, which were pinned.  Those that no request has used meanwhile are reused next, as before;

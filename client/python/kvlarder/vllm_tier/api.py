@@ -20,7 +20,7 @@ except ImportError as error:
 
 logger = init_logger("vllm.larder")
 
-# Methods that the tier overrides, with their parameters.
+# Methods of vLLM's SecondaryTierManager that LarderTier overrides, with the parameters that it was written for.
 EXPECTED = {
     "build_metric_definitions": ("extra_config",),
     "drain_jobs": (),

@@ -1,4 +1,5 @@
-"""The options of LarderTier: what its entry in `secondary_tiers` has beside type, module_path and backpressure.
+"""The options of LarderTier: the keys of its entry in `secondary_tiers`, an option of vLLM's TieringOffloadingSpec, other
+than those that vLLM reads itself (type, module_path, backpressure).
 
 Thread-safety: a TierOptions is a value that never changes.
 """
