@@ -291,7 +291,7 @@ class LazyStores(World):
         rolls, found = random.Random(7), {}
         texts = [[rolls.randrange(1000) for _ in range(30 * BLOCK)] for _ in range(60)]
         for policy in ("eager", "lazy"):
-            engine = self.engine(policy, blocks=601, running_max=2, engine_id=policy, step_s=0.002, extra={"patience_ms": 5_000})
+            engine = self.engine(policy, blocks=601, running_max=2, engine_id=policy, long_steps=True, extra={"patience_ms": 5_000})
             stored, lost = [], 0
             for turn in range(3):
                 for number, text in enumerate(texts):

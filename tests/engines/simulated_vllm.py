@@ -197,9 +197,9 @@ class Engine:
     """One engine: a scheduler and its workers, stepped by the caller."""
 
     def __init__(self, config, *, blocks=64, ranks=1, shards=1, running_max=4, chunk=64, engine_id="engine", local=True,
-                 late_reports=0.0, seed=0, clock=None, isa="vec", dtype="bf16", restores=None, step_s=0.0):  # fmt: skip
+                 late_reports=0.0, seed=0, clock=None, isa="vec", dtype="bf16", restores=None, step_s=0.0, long_steps=False):  # fmt: skip
         """restores: a kvlarder.Profile, with which the scheduler restores as LarderScheduler does; step_s: how long the
-        model takes for a step at least."""
+        model takes for a step at least; long_steps: a step takes as long as the stores that it orders."""
         self.clock = clock or time.monotonic
         self.config, self.facts = config, facts(
             blocks, ranks, shards, engine_id, dtype=dtype, prefix_caching=local
@@ -219,7 +219,7 @@ class Engine:
         self.side.bind_block_pool(self.pool)
         if restores is not None:
             assert self.side.enable_restores(chunk, restores) == ""
-        self.step_s = step_s
+        self.step_s, self.long_steps = step_s, long_steps
         self.running_max, self.chunk, self.late_reports = running_max, chunk, late_reports
         self.waiting, self.running, self.requests = [], [], {}
         self.resumed = set()
@@ -299,6 +299,8 @@ class Engine:
             self._run(rank, plan, scheduled)
         if scheduled and self.step_s:
             time.sleep(self.step_s)
+        if self.long_steps:
+            assert self.side._eventually(self.side._stores_have_ended, 60), "stores that never end"
         if self.side.restores is not None:
             prompts = [(self.requests[name].computed - tokens, self.requests[name].computed)
                        for name, tokens in scheduled.items() if tokens > 1]  # fmt: skip

@@ -419,7 +419,7 @@ class SchedulerSide:
         if not stores or None in self._fences or not self._stores_alone_hold_blocks(stores):
             return
         wait_s = self._config.drain_ms / 1e3
-        if not self._eventually(lambda: all(fence.ended >= self._stores_ordered for fence in self._fences), wait_s):
+        if not self._eventually(self._stores_have_ended, wait_s):
             for fence in self._fences:
                 fence.void(self._stores_ordered)
             if not self._eventually(lambda: not any(fence.reads for fence in self._fences), READS_MOST_S):
@@ -440,6 +440,9 @@ class SchedulerSide:
     def _restores_have_ended(self):
         self._restores.take_news()
         return not self._restores.ending
+
+    def _stores_have_ended(self):
+        return all(fence.ended >= self._stores_ordered for fence in self._fences)
 
     def _eventually(self, true, seconds):
         """Waits for something, at most so long.  Returns whether it has happened."""
