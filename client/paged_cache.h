@@ -77,6 +77,8 @@ class PageWrites {
   // Called on the thread that called Load, at most once for each block, before its pages are
   // written.  If it returns false, they are not written, and the block is kCancelled.
   [[nodiscard]] virtual bool Begin(size_t block) = 0;
+  // Whether Begin may still return true for a block.  If not, nothing needs to wait for its bytes.
+  [[nodiscard]] virtual bool Wanted(size_t /*block*/) const { return true; }
 };
 
 // Blocks on their way into pages.  The destructor waits until their copies are done or the device

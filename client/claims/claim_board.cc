@@ -182,6 +182,10 @@ bool ClaimBoard::BeginWrite(ClaimId claim) {
                                                                                  Phase::kWriting);
 }
 
+bool ClaimBoard::Wanted(ClaimId claim) const {
+  return shared_.slots[static_cast<size_t>(claim)].phase.load() != Phase::kWithdrawn;
+}
+
 void ClaimBoard::End(ClaimId claim, BlockStatus status) {
   MutexLock lock(mu_);
   PushEnd(claim, status);

@@ -86,6 +86,8 @@ class ClaimBoard {
       LARDER_EXCLUDES(mu_);
   // Returns false if the claim was withdrawn: then the page must not be written.
   [[nodiscard]] bool BeginWrite(ClaimId claim);
+  // Returns false if the claim was withdrawn: its bytes need not be fetched.
+  [[nodiscard]] bool Wanted(ClaimId claim) const;
   // When it is called, nothing writes the page any more.  REQUIRES: Take returned the claim, and
   // End was not called for it.
   void End(ClaimId claim, BlockStatus status) LARDER_EXCLUDES(mu_);

@@ -17,6 +17,9 @@ class ClaimedWrites final : public PageWrites {
   ClaimedWrites(ClaimBoard& board, std::span<const ClaimBoard::Claim> claims)
       : board_(board), claims_(claims) {}
   [[nodiscard]] bool Begin(size_t block) override { return board_.BeginWrite(claims_[block].id); }
+  [[nodiscard]] bool Wanted(size_t block) const override {
+    return board_.Wanted(claims_[block].id);
+  }
 
  private:
   ClaimBoard& board_;

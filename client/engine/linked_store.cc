@@ -16,10 +16,13 @@ class WritesOnArrival final : public PageWrites {
       : link_(link), block_bytes_(block_bytes), stop_(stop), until_(until), next_(next) {}
   [[nodiscard]] bool Begin(size_t block) override {
     const TimePoint here = link_.Pass(block_bytes_, SteadyNow());
-    while (SteadyNow() < std::min(here, until_) && !stop_.stop_requested())
+    while (SteadyNow() < std::min(here, until_) && !stop_.stop_requested() && Wanted(block))
       std::this_thread::sleep_for(std::min<Duration>(here - SteadyNow(), kLook));
     if (stop_.stop_requested() || here > until_) return false;
     return next_ == nullptr || next_->Begin(block);
+  }
+  [[nodiscard]] bool Wanted(size_t block) const override {
+    return next_ == nullptr || next_->Wanted(block);
   }
 
  private:

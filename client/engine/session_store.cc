@@ -151,6 +151,7 @@ class WatchedWrites final : public PageWrites {
     ++refused_;
     return false;
   }
+  [[nodiscard]] bool Wanted(size_t block) const override { return writes_->Wanted(block); }
   [[nodiscard]] size_t refused() const { return refused_; }
 
  private:

@@ -136,6 +136,16 @@ TEST_F(ClaimLoaderTest, AClaimThatIsWithdrawnOnTheWayIsNotWritten) {
   EXPECT_EQ(loader_->stats().cancelled, 1u);
 }
 
+TEST_F(ClaimLoaderTest, BytesOfAClaimThatWasWithdrawnAreNotAwaited) {
+  Link(milliseconds(60'000));
+  Load({});
+  ASSERT_NO_FATAL_FAILURE(Store(1));
+  const auto claim = Place(1, 5, 600'000);
+  std::this_thread::sleep_for(milliseconds(20));
+  ASSERT_TRUE(scheduler_.Withdraw(*claim));
+  EXPECT_EQ(Await(*claim), BlockStatus::kCancelled);
+}
+
 TEST_F(ClaimLoaderTest, EndsWhatItHasTakenWhenItIsDestroyed) {
   Link(milliseconds(60'000));
   Load({.at_once = 4});
