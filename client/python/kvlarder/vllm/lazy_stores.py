@@ -50,6 +50,7 @@ class LazyStores:
         self._entries = {}  # by page
         self._pinned, self._used = set(), set()  # pages of stores under way; those of them that a request has used meanwhile
         self._taken = self._most = 0  # blocks that vLLM took since the last step, and in one step at most, which fades
+        self._expected = 0  # blocks that vLLM may take at once in its next step, for a load
         self._mean, self._store_steps = 0.0, 1.0  # blocks taken in a step; steps that a store takes
         self._steps = 0
         take = pool.get_new_blocks
@@ -67,6 +68,10 @@ class LazyStores:
     def keep(self, page, entry):
         """A block that a request has computed, or computes in this step."""
         self._entries[page] = entry
+
+    def expect(self, blocks):
+        """vLLM may take so many blocks for a load in its next step."""
+        self._expected = max(self._expected, blocks)
 
     def begin_step(self):
         """After vLLM has scheduled a step."""
@@ -87,7 +92,7 @@ class LazyStores:
 
     @property
     def window(self):
-        return max(LEAST, math.ceil(self._most + SPARE * self._mean * self._store_steps))
+        return max(LEAST, math.ceil(max(self._most, self._expected) + SPARE * self._mean * self._store_steps))
 
     def due(self, most):
         """Returns the Runs of what is stored now, at most so many blocks, and so few that vLLM has free ones for its next
@@ -100,6 +105,7 @@ class LazyStores:
                 break
             if (entry := self._entries.pop(block.block_id, None)) is not None:
                 found[block.block_id] = entry
+        self._expected = 0
         due = runs(found)
         self._pinned.update(page for run in due for page in run.pages)
         return due

@@ -178,6 +178,8 @@ class SchedulerSide:
             return (0, False) if request.state == "passed" else self._not_yet(request, now)
         found = self._cache.poll_lookup(request.lookup)
         if found is None:
+            if self._lazy is not None:
+                self._lazy.expect(wanted - first)
             return None, False
         self._answer(request, found, now)
         blocks = min(request.found_blocks, wanted) - first
