@@ -20,9 +20,9 @@ CHUNK = 256
 
 
 class VllmChild:
-    def __init__(self, python, model, connector=None, log=None, threads=1, env=None, **engine):
+    def __init__(self, python, model, connector=None, log=None, threads=1, env=None, ahead=False, **engine):
         """connector: the options of LarderConnector, or None for vLLM without Larder; env: more variables of the
-        environment; engine: arguments of LLM."""
+        environment; ahead: the first call waits until vLLM has started, not this one; engine: arguments of LLM."""
         here, there = os.pipe(), os.pipe()
         env = {
             **os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1",
@@ -39,16 +39,30 @@ class VllmChild:
         os.close(there[0])
         os.close(here[1])
         self._in, self._out = os.fdopen(here[0], "r"), os.fdopen(there[1], "w")
-        self._call("start", model=str(model), connector=connector, engine=engine)
+        self._starts = True
+        self._say("start", model=str(model), connector=connector, engine=engine)
+        if not ahead:
+            self._await_start()
+
+    def _await_start(self):
+        if self._starts:
+            self._answer("start")
+            self._starts = False
 
     def _call(self, verb, **arguments):
+        self._await_start()
+        self._say(verb, **arguments)
+        return self._answer(verb)
+
+    def _say(self, verb, **arguments):
         try:
             self._out.write(json.dumps({"verb": verb, **arguments}) + "\n")
             self._out.flush()
-            line = self._in.readline()
         except BrokenPipeError:
-            line = ""
-        if not line:
+            pass  # there will be no answer
+
+    def _answer(self, verb):
+        if not (line := self._in.readline()):
             with open(self.log_path, errors="replace") as file:
                 raise RuntimeError(f"vLLM ended in '{verb}':\n" + file.read()[-6000:])
         return json.loads(line)
@@ -93,14 +107,20 @@ class VllmChild:
         them were aborted and preempted ("aborted_restores", "preempted_restores")."""
         return self._call("watch_free_pages")
 
+    def long_steps(self):
+        """With VLLM_ENABLE_V1_MULTIPROCESSING=0: from now on a step takes as long as the stores that it orders."""
+        return self._call("long_steps")
+
     def version(self):
         return self._call("version")
 
     def kill(self):
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        if self.process.returncode is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
     def close(self):
+        self._await_start()
         self._out.close()
         try:
             self.process.wait(60)
@@ -195,6 +215,7 @@ class Engine:
         self.engine = self.llm.llm_engine
         self.number = 0
         self.watch = None
+        self.step = self.engine.step
 
     def _add(self, prompt):
         from vllm import SamplingParams
@@ -220,7 +241,7 @@ class Engine:
             begun = time.perf_counter()
             name, first, last = self._add(prompt), None, None
             while last is None or not last.finished:
-                for output in self.engine.step():
+                for output in self.step():
                     last = output
                     first = first or time.perf_counter() - begun
             token = last.outputs[0]
@@ -230,7 +251,7 @@ class Engine:
                 "name": name,
             })  # fmt: skip
             while self.engine.has_unfinished_requests():
-                self.engine.step()
+                self.step()
         return answers
 
     def serve(self, prompts, clients, abort, reset, seed):
@@ -245,7 +266,7 @@ class Engine:
                 number, prompt = waiting.pop(0)
                 name = self._add(prompt)
                 running[name], since[name] = number, time.perf_counter()
-            outputs = self.engine.step()
+            outputs = self.step()
             if self.watch:
                 self.watch.step_ended()
             for output in outputs:
@@ -277,8 +298,8 @@ class Engine:
                 try:
                     self.llm.reset_prefix_cache(rolls.random() < 0.5, False)
                     resets += 1
-                except Exception as error:  # vLLM refuses while requests load, and while a step is under way
-                    if (held := self.held()) and not self.loading():
+                except Exception as error:
+                    if held := self.held():
                         bad_resets.append(f"{error} Larder holds {held}")
         return {
             "answers": answers, "seconds": time.perf_counter() - begun, "aborted": aborted, "errors": errors,
@@ -288,19 +309,17 @@ class Engine:
         }  # fmt: skip
 
     def held(self):
-        """Returns what of Larder holds blocks of vLLM, other than loads; {} if nothing does, or if the scheduler is in another
-        process."""
+        """Returns what of Larder holds blocks, if vLLM itself holds none; {} otherwise, or if the scheduler is in another process.
+        vLLM holds those of a request that loads, and those that a step under way uses."""
         core = getattr(self.engine.engine_core, "engine_core", None)
         if not hasattr(core, "scheduler") or self.side is None:
             return {}
-        stores = sum(not job.load for job in self.side._jobs.values())
-        held = {"stores": stores, "restores": self.side.restores.pinned if self.side.restores else 0}
-        return {what: count for what, count in held.items() if count}
-
-    def loading(self):
-        """Whether a load holds blocks, of a request that waits for it or was aborted."""
-        requests = self.engine.engine_core.engine_core.scheduler.requests.values()
-        return any(one.status.name == "WAITING_FOR_REMOTE_KVS" or one.is_finished() for one in requests)
+        stores = [job.pages for job in self.side._jobs.values() if not job.load and job.pages]
+        restores = [one.pinned for one in self.side.restores._restores.values()] if self.side.restores else []
+        blocks = core.scheduler.kv_cache_manager.block_pool.blocks
+        if sum(block.ref_cnt for block in blocks if not block.is_null) > sum(map(len, stores + restores)):
+            return {}
+        return {what: len(pages) for what, pages in (("stores", stores), ("restores", restores)) if pages}
 
     def metrics(self):
         found = {}
@@ -334,6 +353,15 @@ class Engine:
 
     def watch_free_pages(self):
         self.watch = FreePages(self.engine.engine_core.engine_core, self.side.restores)
+        return True
+
+    def long_steps(self):
+        def step():
+            outputs = self.engine.step()
+            assert self.side._eventually(self.side._stores_have_ended, 60), "stores that never end"
+            return outputs
+
+        self.step = step
         return True
 
     @staticmethod
