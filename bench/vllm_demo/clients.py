@@ -39,12 +39,13 @@ async def ask(http, url, messages, salt, tokens):
         "model": "demo", "messages": messages, "cache_salt": salt, "max_tokens": tokens, "ignore_eos": True,
         "temperature": 0, "stream": True, "stream_options": {"include_usage": True},
     }  # fmt: skip
-    answer, last = Answer(), time.perf_counter()
+    answer, last, parts = Answer(), time.perf_counter(), []
     async with http.post(f"{url}/v1/chat/completions", json=body) as reply:
         if reply.status != 200:
             raise Failed(f"{url} answered with status {reply.status}: {(await reply.text())[:500]}")
         async for part in _parts(reply):
             now = time.perf_counter()
+            parts.append(part)
             if said := _said(part):
                 if answer.text:
                     answer.gaps_s.append(now - last)
@@ -54,7 +55,10 @@ async def ask(http, url, messages, salt, tokens):
             if usage := part.get("usage"):
                 answer.prompt_tokens, answer.tokens = usage["prompt_tokens"], usage["completion_tokens"]
     if not answer.text or answer.tokens != tokens:
-        raise Failed(f"{url} answered with {answer.tokens} of {tokens} tokens: '{answer.text}'")
+        raise Failed(
+            f"{url} answered with {answer.tokens} of {tokens} tokens: '{answer.text}'; it sent {len(parts)} parts, the last of "
+            f"them {parts[-2:]}"
+        )
     return answer
 
 
