@@ -277,9 +277,14 @@ class SessionStore::Moves final : public Mover {
 SessionStore::SessionStore(Options options)
     : pages_(std::move(options.pages)),
       promise_life_(options.promise_life),
-      keeper_(std::move(options.keeper)) {}
+      directives_(std::move(options.directives)),
+      keeper_(std::move(options.keeper)) {
+  if (options.device) device_ = std::make_unique<DeviceReporter>(keeper_, *options.device);
+}
 
-SessionStore::~SessionStore() = default;
+SessionStore::~SessionStore() {
+  if (directives_ != nullptr) directives_->Close();  // the session's end waits for one under way
+}
 
 absl::Status SessionStore::Check(const Options& options) {
   if (!options.pages) return absl::OkStatus();
@@ -301,6 +306,12 @@ absl::StatusOr<std::unique_ptr<SessionStore>> SessionStore::Make(Options options
     const ByteCount four(4 * (pages.payload.table.PayloadBytes().value() + kPageBytes));
     pages.options.staging_bytes = std::max(pages.options.staging_bytes, four);
     options.keeper.session.device = pages.device;
+  }
+  if (options.directives != nullptr) {
+    options.keeper.session.on_directive =
+        [inbox = options.directives](const wire::Directive& directive) {
+          return inbox->Handle(directive);
+        };
   }
   return std::unique_ptr<SessionStore>(new SessionStore(std::move(options)));
 }

@@ -10,6 +10,8 @@
 #include <optional>
 #include <vector>
 
+#include "client/engine/device_reporter.h"
+#include "client/engine/directive_inbox.h"
 #include "client/engine/page_store.h"
 #include "client/engine/session_keeper.h"
 #include "client/paged_cache.h"
@@ -31,6 +33,10 @@ class SessionStore final : public PageStore {
     SessionKeeper::Options keeper;
     std::optional<Pages> pages = {};
     std::chrono::milliseconds promise_life{60'000};
+    // If set, the store tells the daemon what the engine has in its own memory (device()).
+    std::optional<DeviceReporter::Options> device = {};
+    // If not null, gets the directives for these blocks; closed with the store.
+    std::shared_ptr<DirectiveInbox> directives = nullptr;
   };
   // Returns InvalidArgument if the pages do not fit the variant or the payload.
   [[nodiscard]] static absl::Status Check(const Options& options);
@@ -46,6 +52,8 @@ class SessionStore final : public PageStore {
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Mover>> MakeMover() override;
 
   [[nodiscard]] SessionKeeper& keeper() { return keeper_; }
+  // Null unless Options::device was set.
+  [[nodiscard]] DeviceReporter* device() { return device_.get(); }
 
  private:
   class Asked;
@@ -54,7 +62,9 @@ class SessionStore final : public PageStore {
 
   const std::optional<Pages> pages_;
   const std::chrono::milliseconds promise_life_;
+  const std::shared_ptr<DirectiveInbox> directives_;
   SessionKeeper keeper_;
+  std::unique_ptr<DeviceReporter> device_;  // uses keeper_
 };
 
 }  // namespace larder

@@ -6,102 +6,45 @@
 #include <memory>
 #include <utility>
 
-#include "client/python/directives.h"
+#include "client/engine/directive_inbox.h"
+#include "client/python/directive.h"
 #include "client/python/session.h"
 #include "storage/clock.h"
 
 namespace larder::python {
 
-std::vector<BlockStatus> DirectiveInbox::Handle(const wire::Directive& directive) {
-  constexpr int64_t kOnItsWayMs = 200;
-  const auto left = static_cast<int64_t>(directive.valid_unix_ms - UnixMilliseconds());
-  const std::chrono::milliseconds most(std::max<int64_t>(0, left - kOnItsWayMs));
-  const TimePoint until = SteadyNow() + std::min(kAnswerMost, most);
-  const MutexLock lock(mu_);
-  waiting_ = directive;
-  taken_ = false;
-  answer_.reset();
-  changed_.NotifyAll();
-  while (!closed_ && !answer_ && changed_.WaitUntil(mu_, until)) {
-  }
-  waiting_.reset();
-  if (answer_) return *std::exchange(answer_, std::nullopt);
-  return std::vector(std::max<size_t>(1, directive.digests.size()), BlockStatus::kCancelled);
+bool PyDirective::Done(std::vector<BlockStatus> status) const {
+  const bool refused = said_.digests.empty() && status == std::vector{BlockStatus::kUnsupported};
+  if (status.size() != said_.digests.size() && !refused)
+    Raise(absl::InvalidArgumentError("there must be a status for each of the digests"));
+  return inbox_->Answer(said_.directive_id, std::move(status));
 }
 
-std::optional<wire::Directive> DirectiveInbox::Take(TimePoint until) {
-  const MutexLock lock(mu_);
-  while (!closed_ && (!waiting_ || taken_) && changed_.WaitUntil(mu_, until)) {
-  }
-  if (!waiting_ || taken_) return std::nullopt;
-  taken_ = true;
-  return waiting_;
-}
-
-void DirectiveInbox::PutBack(uint64_t directive_id) {
-  const MutexLock lock(mu_);
-  if (!waiting_ || waiting_->directive_id != directive_id || answer_) return;
-  taken_ = false;
-  changed_.NotifyAll();
-}
-
-bool DirectiveInbox::Answer(uint64_t directive_id, std::vector<BlockStatus> status) {
-  const MutexLock lock(mu_);
-  if (!waiting_ || waiting_->directive_id != directive_id || answer_) return false;
-  answer_ = std::move(status);
-  changed_.NotifyAll();
-  return true;
-}
-
-void DirectiveInbox::Close() {
-  const MutexLock lock(mu_);
-  closed_ = true;
-  changed_.NotifyAll();
-}
-
-namespace {
-
-// A directive for Python.  If the engine lets go of it without an answer, Take returns it again.
-class PyDirective {
- public:
-  PyDirective(std::shared_ptr<SessionParts> parts, wire::Directive said)
-      : parts_(std::move(parts)), said_(std::move(said)) {}
-  PyDirective(const PyDirective&) = delete;
-  PyDirective& operator=(const PyDirective&) = delete;
-  ~PyDirective() {
-    if (getpid() == parts_->process) parts_->inbox->PutBack(said_.directive_id);
-  }
-  [[nodiscard]] const wire::Directive& said() const { return said_; }
-  [[nodiscard]] bool Done(std::vector<BlockStatus> status) const {
-    const bool refused = said_.digests.empty() && status == std::vector{BlockStatus::kUnsupported};
-    if (status.size() != said_.digests.size() && !refused)
-      Raise(absl::InvalidArgumentError("there must be a status for each of the digests"));
-    OrRaise(parts_->session->status());
-    return parts_->inbox->Answer(said_.directive_id, std::move(status));
-  }
-
- private:
-  std::shared_ptr<SessionParts> parts_;
-  const wire::Directive said_;
-};
-
-std::unique_ptr<PyDirective> Take(const PySession& self, double timeout_s) {
-  auto parts = self.Parts();
-  if (parts->inbox == nullptr)
-    Raise(absl::InvalidArgumentError("attach with directives=True to take directives"));
+std::unique_ptr<PyDirective> TakeDirective(const std::shared_ptr<DirectiveInbox>& inbox,
+                                           double timeout_s,
+                                           const std::function<void()>& raise_if_over) {
   const TimePoint until = SteadyNow() + Milliseconds(timeout_s, "timeout_s", 600);
   for (;;) {
-    OrRaise(parts->session->status());
+    raise_if_over();
     const TimePoint look_at_signals = SteadyNow() + std::chrono::milliseconds(100);
     std::optional<wire::Directive> directive;
     {
       const WithoutGil released;
-      directive = parts->inbox->Take(std::min(until, look_at_signals));
+      directive = inbox->Take(std::min(until, look_at_signals));
     }
-    if (directive) return std::make_unique<PyDirective>(std::move(parts), *std::move(directive));
-    if (SteadyNow() >= until || parts->inbox->closed()) return nullptr;
+    if (directive) return std::make_unique<PyDirective>(inbox, *std::move(directive));
+    if (SteadyNow() >= until || inbox->closed()) return nullptr;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
+}
+
+namespace {
+
+std::unique_ptr<PyDirective> Take(const PySession& self, double timeout_s) {
+  const std::shared_ptr<SessionParts> parts = self.Parts();
+  if (parts->inbox == nullptr)
+    Raise(absl::InvalidArgumentError("attach with directives=True to take directives"));
+  return TakeDirective(parts->inbox, timeout_s, [&] { OrRaise(parts->session->status()); });
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "client/engine/token_chain.h"
 #include "client/python/buffer.h"
 #include "client/python/claim_board.h"
+#include "client/python/directive.h"
 #include "client/python/pages.h"
 #include "client/python/session.h"
 #include "cuda/device.h"
@@ -155,6 +156,7 @@ class PyEngineCache {
            options);
       return;
     }
+    directives_ = options.store.directives;
     auto store = OrRaise(SessionStore::Make(options.store));
     session_ = store.get();
     Make(std::move(store), options);
@@ -169,6 +171,21 @@ class PyEngineCache {
     }
     if (cache_ == nullptr) Raise(absl::InvalidArgumentError("the cache is closed"));
     return cache_;
+  }
+  // Raises ValueError unless the cache was made with device_blocks.
+  [[nodiscard]] DeviceReporter& Reporter() const {
+    (void)Open();
+    if (session_ == nullptr || session_->device() == nullptr)
+      Raise(absl::InvalidArgumentError("make the cache with device_blocks=True for this"));
+    return *session_->device();
+  }
+  [[nodiscard]] DeviceReporter::Stats DeviceStats() const {
+    const bool tells = session_ != nullptr && session_->device() != nullptr;
+    return tells ? session_->device()->stats() : DeviceReporter::Stats();
+  }
+  [[nodiscard]] const std::shared_ptr<DirectiveInbox>& Directives() const {
+    (void)Reporter();
+    return directives_;
   }
   [[nodiscard]] SessionKeeper::Stats KeeperStats() const {
     (void)Open();
@@ -231,7 +248,8 @@ class PyEngineCache {
   std::unique_ptr<Device> device_;
   std::unique_ptr<PyPageFence> fence_;
   SessionStore* session_ = nullptr;  // cache_ owns it; null: a loopback
-  PageStore* store_ = nullptr;       // cache_ owns it
+  std::shared_ptr<DirectiveInbox> directives_;
+  PageStore* store_ = nullptr;  // cache_ owns it
   std::shared_ptr<EngineCache> cache_;
   std::vector<std::unique_ptr<Served>> claims_;  // use *store_
 };
@@ -287,6 +305,9 @@ nb::dict StatsOf(const PyEngineCache& self) {
   all["attach_failures"] = keeper.failed;
   all["breaker_opened"] = keeper.breaker_opened;
   all["breaker_open"] = keeper.breaker_open ? 1 : 0;
+  const DeviceReporter::Stats device = self.DeviceStats();
+  all["device_blocks"] = device.blocks;
+  all["device_reports_failed"] = device.reports_failed;
   const ClaimLoader::Stats claims = self.ClaimStats();
   all["claims_loaded"] = claims.loaded;
   all["claims_failed"] = claims.failed;
@@ -399,6 +420,57 @@ void BindCalls(nb::class_<PyEngineCache>& cls) {
           "Returns the jobs that have ended and that no earlier call returned.");
 }
 
+void BindDevice(nb::class_<PyEngineCache>& cls) {
+  cls.def(
+         "add_device_blocks",
+         [](const PyEngineCache& self, const Digest& parent, nb::handle digests,
+            nb::handle tokens) {
+           const std::vector<Digest> names = DigestsOf(digests);
+           const std::vector<uint32_t> numbers = NumbersOf(tokens);
+           if (names.empty() ? !numbers.empty() : numbers.size() % names.size() != 0)
+             Raise(absl::InvalidArgumentError("each block needs the same number of tokens"));
+           DeviceReporter& device = self.Reporter();
+           Unlocked(self, [&](EngineCache&) { device.Add(parent, names, numbers); });
+         },
+         "parent"_a, "digests"_a, "tokens"_a,
+         "The engine's own memory has these consecutive blocks of a chain now, in one page more: "
+         "Client.lookup shows them in DEVICE.  They are reported a moment later, and again to each "
+         "new session.")
+      .def(
+          "remove_device_blocks",
+          [](const PyEngineCache& self, nb::handle digests) {
+            const std::vector<Digest> names = DigestsOf(digests);
+            DeviceReporter& device = self.Reporter();
+            Unlocked(self, [&](EngineCache&) { device.Remove(names); });
+          },
+          "digests"_a, "One page less has each of these blocks.")
+      .def(
+          "clear_device_blocks",
+          [](const PyEngineCache& self) {
+            DeviceReporter& device = self.Reporter();
+            Unlocked(self, [&](EngineCache&) { device.Clear(); });
+          },
+          "The engine's own memory has no blocks any more.")
+      .def(
+          "flush_device_blocks",
+          [](const PyEngineCache& self, double timeout_s) {
+            DeviceReporter& device = self.Reporter();
+            const auto most = Milliseconds(timeout_s, "timeout_s", 600);
+            return Unlocked(self, [&](EngineCache&) { return device.Flush(most).ok(); });
+          },
+          nb::kw_only(), "timeout_s"_a,
+          "Waits until the daemon was told all changes before.  Returns False if that takes "
+          "longer.")
+      .def(
+          "take_directive",
+          [](const PyEngineCache& self, double timeout_s) {
+            return TakeDirective(self.Directives(), timeout_s, [&] { (void)self.Open(); });
+          },
+          nb::kw_only(), "timeout_s"_a = 0.0,
+          "Returns the Directive that waits, or None if there is none within timeout_s (at most "
+          "600).  Each directive holds up the next one until it is answered: answer all kinds.");
+}
+
 void BindFence(nb::module_& module) {
   nb::class_<PyPageFence>(
       module, "PageFence",
@@ -456,7 +528,7 @@ void BindCache(nb::module_& module) {
             uint32_t loaders, uint32_t storers, size_t load_blocks, size_t store_blocks,
             size_t step_blocks, uint32_t copy_threads, double lookup_patience_s,
             double promise_life_s, nb::object page_fence, std::shared_ptr<LoopbackBlocks> loopback,
-            double link_bytes_per_s, std::vector<ContentSpec> contents) {
+            double link_bytes_per_s, std::vector<ContentSpec> contents, bool device_blocks) {
            PyEngineCache::Options options;
            SessionKeeper::Options& keeper = options.store.keeper;
            keeper.client.socket_dir = socket_dir;
@@ -480,6 +552,10 @@ void BindCache(nb::module_& module) {
            options.page_fence = std::move(page_fence);
            options.loopback = std::move(loopback);
            options.link_bytes_per_s = link_bytes_per_s;
+           if (device_blocks) {
+             options.store.device.emplace();
+             options.store.directives = std::make_shared<DirectiveInbox>();
+           }
            new (self) PyEngineCache(std::move(options));
          },
          nb::kw_only(), "engine_id"_a, "variants"_a, "role"_a = "both", "rank"_a = 0,
@@ -488,11 +564,15 @@ void BindCache(nb::module_& module) {
          "step_blocks"_a = 64, "copy_threads"_a = 1, "lookup_patience_s"_a = 0.2,
          "promise_life_s"_a = 60.0, "page_fence"_a = nb::none(), "loopback"_a = nb::none(),
          "link_bytes_per_s"_a = 0.0, "contents"_a = std::vector<ContentSpec>(),
+         "device_blocks"_a = false,
          "page_fence: the memory of a PageFence, if one is wanted.  loopback: for tests of an "
          "adapter, LoopbackBlocks to use instead of a daemon; it needs pages.  "
          "link_bytes_per_s, if not 0, emulates a slow link for all loads together.  contents: "
          "registered with each session, so that Client.lookup finds what is stored of them before "
-         "this engine stores a block; others are registered with their first block.")
+         "this engine stores a block; others are registered with their first block.  "
+         "device_blocks: "
+         "this process tells what the engine has in its own memory (add_device_blocks), and takes "
+         "directives for it, which must be answered (take_directive).")
       .def_prop_ro(
           "state",
           [](const PyEngineCache& self) {
@@ -505,6 +585,7 @@ void BindCache(nb::module_& module) {
            "Cancels all jobs, waits until nothing touches pages any more, and ends the session.  "
            "Later calls raise ValueError.");
   BindCalls(cls);
+  BindDevice(cls);
 }
 
 }  // namespace

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "client/client.h"
+#include "client/engine/directive_inbox.h"
 #include "client/paged_cache.h"
 #include "client/python/binding.h"
-#include "client/python/directives.h"
 #include "client/python/pages.h"
 #include "cuda/device.h"
 

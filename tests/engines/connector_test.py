@@ -600,6 +600,10 @@ class Questions(unittest.TestCase):
 
     def test_other_contents_never_hit(self):
         """Salts, adapters, generations, tenants, another packing, dtype or block size."""
+        patient = {"socket_dir": self.daemon.socket_dir, "patience_ms": 5_000}  # on a busy machine a late answer is a miss
+        engine = Engine(Config.of(patient), blocks=200, local=False)
+        self.addCleanup(engine.close)
+        self.until(lambda: engine.serves)
         with tempfile.TemporaryDirectory() as folder:
             loras = []
             for number in range(max(10, int(100 * SCALE))):
@@ -607,17 +611,17 @@ class Questions(unittest.TestCase):
                 path.mkdir()
                 (path / "adapter_model.safetensors").write_bytes(b"%d" % number)
                 loras.append(Lora(number + 1, "same name", path))
-                self.engine.contents.name_adapter(loras[-1]).result()
+                engine.contents.name_adapter(loras[-1]).result()
             users = [(f"salt {number}", None) for number in range(max(100, int(10_000 * SCALE)))]
             users += [(None, lora) for lora in loras]
             prompt = list(range(BLOCK + 1))
             for store in (True, False):
-                before = self.engine.loaded
+                before = engine.loaded
                 for number, (salt, lora) in enumerate(users):
-                    self.engine.add(Request(f"u{store}{number}", prompt, 1, salt, lora))
-                    while self.engine.busy:
-                        self.engine.step()
-                loaded = (self.engine.loaded - before) // BLOCK
+                    engine.add(Request(f"u{store}{number}", prompt, 1, salt, lora))
+                    while engine.busy:
+                        engine.step()
+                loaded = (engine.loaded - before) // BLOCK
                 self.assertEqual(loaded, 0 if store else len(users), "hits across, or none within")
         for change in ({"isa": "amx"}, {"dtype": "f16"}, {"engine_id": "engine"}):
             other = Engine(Config.of({"socket_dir": self.daemon.socket_dir}), blocks=200, local=False, **change)

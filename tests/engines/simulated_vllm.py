@@ -9,6 +9,7 @@ The "KV" of a block is a function of all tokens up to its end, the layer, the ra
 whether it is right: right_page.  A request that goes on from a wrong page raises WrongBytes.
 """
 
+import contextlib
 import hashlib
 import random
 import time
@@ -35,7 +36,8 @@ def right_page(prefix, layer, shard, weights):
 
 class Block:
     def __init__(self, number):
-        self.block_id, self.ref_cnt, self.prefix = number, 0, None  # prefix: tokens that it holds for others
+        self.block_id, self.ref_cnt, self.is_null = number, 0, number == 0
+        self.block_hash = None  # what it holds for others: the prefix that it ends (Engine._prefix)
 
 
 class FreeQueue(list):
@@ -53,12 +55,14 @@ class FreeQueue(list):
 
 
 class BlockPool:
-    """As vLLM's: it never hands out block 0, and reuses blocks whose ref_cnt is 0, the oldest first."""
+    """As vLLM's: it never hands out block 0, and reuses blocks whose ref_cnt is 0, the oldest first.  Several blocks may hold
+    the same."""
 
-    def __init__(self, blocks):
-        self.blocks = [Block(number) for number in range(blocks)]
+    def __init__(self, blocks, prefix_of):
+        """prefix_of(request, index): what a block of a request holds."""
+        self.blocks, self._prefix_of = [Block(number) for number in range(blocks)], prefix_of
         self.free = self.free_block_queue = FreeQueue(self.blocks[1:])
-        self.cached = {}
+        self.cached = {}  # blocks by what they hold
 
     def get_num_free_blocks(self):
         return len(self.free)
@@ -74,33 +78,42 @@ class BlockPool:
             assert block.ref_cnt > 0, "freed twice"
             block.ref_cnt -= 1
             if block.ref_cnt == 0:
-                self.free.insert(0 if block.prefix is None else len(self.free), block)
+                self.free.insert(0 if block.block_hash is None else len(self.free), block)
 
     def get_new_blocks(self, count):
         assert count <= len(self.free)
         taken = self.free[:count]
         del self.free[:count]
         for block in taken:
-            self.forget(block)
+            self._forget(block)
             block.ref_cnt = 1
         return taken
 
-    def forget(self, block):
-        if block.prefix is not None and self.cached.get(block.prefix) is block:
-            del self.cached[block.prefix]
-        block.prefix = None
+    def cache_full_blocks(self, request, blocks, num_cached_blocks, num_full_blocks):
+        for index in range(num_cached_blocks, num_full_blocks):
+            if blocks[index].block_hash is None:
+                prefix = self._prefix_of(request, index)
+                blocks[index].block_hash = prefix
+                self.cached.setdefault(prefix, []).append(blocks[index])
 
-    def keep(self, block, prefix):
-        if block.prefix is None and prefix not in self.cached:
-            block.prefix = prefix
-            self.cached[prefix] = block
+    def evict_blocks(self, block_ids):
+        for number in block_ids:
+            self._forget(self.blocks[number])
 
-    def reset(self):
+    def reset_prefix_cache(self):
         if len(self.free) != len(self.blocks) - 1:
             return False
         for block in self.blocks:
-            self.forget(block)
+            self._forget(block)
         return True
+
+    def _forget(self, block):
+        if block.block_hash is None:
+            return
+        self.cached[block.block_hash].remove(block)
+        if not self.cached[block.block_hash]:
+            del self.cached[block.block_hash]
+        block.block_hash = None
 
 
 class Lora:
@@ -206,7 +219,7 @@ class Engine:
         )
         self.random = random.Random(seed)
         self.log = Log()
-        self.pool, self.local = BlockPool(blocks), local
+        self.pool, self.local = BlockPool(blocks, self._prefix), local
         self.ranks = [
             Rank(config, self.facts, rank, self.clock, isa, self.log, restores is not None) for rank in range(ranks)
         ]
@@ -258,7 +271,7 @@ class Engine:
             for request in list(reversed(self.running)):
                 self._preempt(request)
         self.side.drain()
-        self.was_emptied = self.pool.reset()
+        self.was_emptied = self.pool.reset_prefix_cache()
         if running and not self.was_emptied and not any(request.blocks for request in self.requests.values()):
             raise RuntimeError("Failed to reset KV cache even when all the running requests are preempted")
         if self.was_emptied:
@@ -284,7 +297,8 @@ class Engine:
             decodes = sum(request.computed >= request.num_tokens - 1 for request in self.running)
             for request, tokens in self.side.begin_step(self.chunk, decodes):
                 self._here(request, tokens)
-        scheduled, begun = self._schedule(), self.clock()
+        with self.side.device.lock if self.side.device is not None else contextlib.nullcontext():
+            scheduled, begun = self._schedule(), self.clock()
         if self.side.restores is not None:
             self.side.step_scheduled(scheduled)
         resumed, self.resumed = self.resumed & scheduled.keys(), set()
@@ -361,10 +375,10 @@ class Engine:
         if request.computed == 0:
             if self.local:
                 while len(hit) < (request.num_tokens - 1) // BLOCK:
-                    block = self.pool.cached.get(self._prefix(request, len(hit)))
-                    if block is None:
+                    blocks = self.pool.cached.get(self._prefix(request, len(hit)))
+                    if blocks is None:
                         break
-                    hit.append(block)
+                    hit.append(blocks[0])
             tokens_hit = len(hit) * BLOCK
             request.local_tokens = tokens_hit
             external, asynchronous = self._ask(request, tokens_hit)
@@ -446,9 +460,13 @@ class Engine:
     def _check_loaded(self, request):
         for index in range(request.computed // BLOCK):
             self._check_page(request, index)
-            if self.local:
-                self.pool.keep(request.blocks[index], self._prefix(request, index))
+        self._cache(request)
         self.loaded += request.loaded_tokens
+
+    def _cache(self, request):
+        """Others find the blocks of what is computed."""
+        if self.local:
+            self.pool.cache_full_blocks(request, request.blocks, 0, request.computed // BLOCK)
 
     def _run(self, rank, plan, scheduled):
         """Worker: loads begin before the forward, stores after it."""
@@ -485,9 +503,7 @@ class Engine:
                         break
         for name in scheduled:
             request = self.requests[name]
-            if self.local:
-                for index in range(request.computed // BLOCK):
-                    self.pool.keep(request.blocks[index], self._prefix(request, index))
+            self._cache(request)
             if request.computed == request.num_tokens:
                 request.all_token_ids.append(hash((tuple(request.all_token_ids[-3:]), "next")) % 1000)
                 if request.done:

@@ -107,6 +107,11 @@ class VllmChild:
         them were aborted and preempted ("aborted_restores", "preempted_restores")."""
         return self._call("watch_free_pages")
 
+    def in_its_cache(self, texts):
+        """With VLLM_ENABLE_V1_MULTIPROCESSING=0: returns for each text, {tokens, salt}, its content (model, revision, salt in
+        hexadecimal digits, adapter) and the numbers of its blocks that are in vLLM's own prefix cache, as vLLM's BlockPool says."""
+        return self._call("in_its_cache", texts=texts)
+
     def long_steps(self):
         """With VLLM_ENABLE_V1_MULTIPROCESSING=0: from now on a step takes as long as the stores that it orders."""
         return self._call("long_steps")
@@ -118,6 +123,8 @@ class VllmChild:
         if self.process.returncode is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+            self._out.close()
+            self._in.close()
 
     def close(self):
         self._await_start()
@@ -354,6 +361,20 @@ class Engine:
     def watch_free_pages(self):
         self.watch = FreePages(self.engine.engine_core.engine_core, self.side.restores)
         return True
+
+    def in_its_cache(self, texts):
+        from vllm import SamplingParams
+        from vllm.v1.request import Request
+
+        core, found = self.engine.engine_core.engine_core, []
+        pool = core.scheduler.kv_cache_manager.block_pool
+        for text in texts:
+            salt = text.get("salt") or None
+            asked = Request("asked", text["tokens"], SamplingParams(max_tokens=1), None, cache_salt=salt, block_hasher=core.request_block_hasher)
+            content = self.side._contents.of(salt)
+            blocks = [number for number, name in enumerate(asked.block_hashes) if pool.get_cached_block(name, [0])]
+            found.append({"content": (content.model, content.revision, content.salt.hex(), content.lora), "blocks": blocks})
+        return found
 
     def long_steps(self):
         def step():

@@ -4,10 +4,12 @@
 vllm_test.py LARDERD PYTHON MODELS   PYTHON: of deploy/fetch-vllm.sh; MODELS: folder that hf_model.py wrote
 """
 
+import json
 import os
 import pathlib
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -30,6 +32,7 @@ ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # it starts in 10 s inste
 USUAL = {"patience_ms": Config().patience_ms, "load_timeout_ms": Config().load_timeout_ms}
 TOO_LATE = ("lookups_impatient", "loads_late", "blocks_store_failed", "blocks_dropped")  # counters
 LARDERD, PYTHON, MODELS = (*sys.argv[1:4], "", "", "")[:3]
+LARDERCTL = pathlib.Path(LARDERD).parents[1] / "client" / "cli" / "larderctl" if LARDERD else None
 
 
 def scaled(count, least=1):
@@ -565,6 +568,85 @@ class LazyStores(VllmTest):
         self.assertGreaterEqual(sum(answer["cached"] for answer in again), 0.9 * 6 * 1_792)
         self.assertGreater(metrics["vllm:larder_hit_tokens_host{}"], 0)
         self.assertTrue(vllm.reset(running=False, connector=False), "blocks of vLLM are still held")
+
+
+class DeviceBlocks(VllmTest):
+    def test_lookup_says_what_vllm_has(self):
+        """Requests, aborts, resets and restarts of the daemon.  vLLM takes no steps while it is asked to pin and to drop."""
+        texts = [[self.rolls.randrange(500) for _ in range(900)] for _ in range(6)]
+        vllm = self.vllm(
+            model="tiny", dtype="float32", enable_prefix_caching=True, num_gpu_blocks_override=30, max_num_seqs=4,
+            max_model_len=1_024, env=ONE_PROCESS,
+        )  # fmt: skip
+        known, rounds, compared, slowest, until = {}, 0, 0, 0.0, time.monotonic() + 600 * SCALE
+        while time.monotonic() < until or rounds < 4:
+            salt = self.rolls.choice(("", "a"))
+            prompts = [
+                {"tokens": self.rolls.choice(texts)[: self.rolls.randrange(100, 880)] + [number], "n": 40, "salt": salt}
+                for number in range(12)
+            ]
+            if rounds % 3 == 1:
+                self.daemon.kill()
+                self.daemon.start()
+            result = vllm.serve(prompts, clients=4, abort=0.02, reset=0.01, seed=SEED + rounds)
+            self.assertEqual(result["errors"], [])
+            for number, prompt in enumerate(prompts):
+                known[tuple(prompt["tokens"] + result["answers"].get(str(number), [])), salt] = None
+            for old in list(known)[:-40]:
+                del known[old]
+            time.sleep(1)
+            compared += self.compare(vllm, known)
+            slowest = max(slowest, self.pins_and_drops(vllm, known))
+            rounds += 1
+        self.assertTrue(vllm.reset(running=False, connector=False), "blocks of vLLM are still held")
+        print(f"{rounds} rounds; {compared} blocks compared, 0 differences; the slowest directive took {slowest:.3f} s", flush=True)
+        self.assertGreater(compared, 50)
+        self.assertLess(slowest, 5)
+
+    def compare(self, vllm, known):
+        """Returns how many blocks vLLM has of known texts, of which Lookup says the same."""
+        asked = [{"tokens": list(tokens), "salt": salt} for tokens, salt in known]
+        client, compared = kvlarder.connect(self.daemon.socket_dir), 0
+        for text, has in zip(asked, vllm.in_its_cache(asked)):
+            model, revision, salt, lora = has["content"]
+            content = kvlarder.ContentSpec(model=model, revision=revision, salt=bytes.fromhex(salt), lora=lora)
+            found = [
+                block for instance in client.lookup(content, tokens=text["tokens"]).instances for tier in instance.tiers
+                if tier.tier == kvlarder.Tier.DEVICE for one in tier.ranges for block in range(one.begin // BLOCK, one.end // BLOCK)
+            ]  # fmt: skip
+            self.assertEqual(found, has["blocks"])
+            compared += len(found)
+        return compared
+
+    def pins_and_drops(self, vllm, known):
+        """Returns the seconds of the slowest answer."""
+        tokens, salt = self.rolls.choice(list(known))
+        text = {"tokens": list(tokens), "salt": salt}
+        has = vllm.in_its_cache([text])[0]
+        model, revision, salt, _ = has["content"]
+        slowest = 0.0
+
+        def ctl(*arguments):
+            nonlocal slowest
+            begun = time.monotonic()
+            done = subprocess.run(
+                [LARDERCTL, *arguments, "--socket-dir", self.daemon.socket_dir, "--tier", "device", "-o", "json", "--model", model,
+                 "--revision", revision, "--salt", f"hex:{salt}", "--tokens", ",".join(map(str, tokens))],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            slowest = max(slowest, time.monotonic() - begun)
+            self.assertTrue(done.stdout, done.stderr)
+            return [one["status"] for one in json.loads(done.stdout)["blocks"]]
+
+        there = [block in has["blocks"] for block in range(len(tokens) // BLOCK)]
+        pinned = ctl("pin", "--ttl", "1h")
+        self.assertEqual([status in ("ok", "full") for status in pinned], there, pinned)
+        vllm.generate([{"tokens": [self.rolls.randrange(500) for _ in range(900)], "n": 1, "salt": "other"} for _ in range(5)])
+        left = vllm.in_its_cache([text])[0]["blocks"]
+        self.assertLessEqual({block for block, status in enumerate(pinned) if status == "ok"}, set(left))
+        self.assertEqual(ctl("clear", "--yes", "--pinned"), ["ok" if block in left else "missing" for block in range(len(there))])
+        self.assertEqual(vllm.in_its_cache([text])[0]["blocks"], [])
+        return slowest
 
 
 class Soak(VllmTest):

@@ -38,6 +38,10 @@ class Config:
     store_pin_fraction: float = option(
         0.1, least=0.01, most=0.5, doc="part of vLLM's blocks that stores under way may keep from being reused"
     )
+    report_device: bool = option(True, doc="tells the daemon which blocks vLLM itself has, and pins and drops them when asked to")
+    device_pin_fraction: float = option(
+        0.25, least=0.0, most=0.9, doc="part of vLLM's blocks that others may pin (Cache.Pin in DEVICE), at most"
+    )
     loaders: int = option(1, least=1, most=16, doc="threads that load")
     storers: int = option(1, least=1, most=16, doc="threads that store")
     copy_threads: int = option(1, least=1, most=16, doc="threads that copy one large batch")

@@ -98,9 +98,12 @@ class LarderConnector(api.KVConnectorBase_V1):
         contents = names.ContentNames(self._facts.model, engine_facts.revision_of(self._vllm_config, config))
         self._scheduler = scheduler.SchedulerSide(config, self._facts, contents, hellos, self._collector, api.logger)
         self._scheduler.bind_block_pool(self._pool)
+        if self._scheduler.device is not None:
+            self._scheduler.device.guard(self._manager)
 
     def bind_kv_cache_manager(self, kv_cache_manager):
         super().bind_kv_cache_manager(kv_cache_manager)
+        self._manager = kv_cache_manager
         reset = kv_cache_manager.reset_prefix_cache
 
         def reset_after_stores():

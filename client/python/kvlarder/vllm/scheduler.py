@@ -1,6 +1,6 @@
 """The part of the connector that lives in vLLM's scheduler: it decides what is looked up, loaded and stored.
 
-vLLM calls it from the one thread of its scheduler.  No method waits, except drain.
+vLLM calls it from the one thread of its scheduler.  No method waits, except drain and close.
 
 A request:
     asked ----answer----> found --scheduled with a load--> loading --all ranks reported--> running | failed
@@ -21,10 +21,11 @@ Invariants (check_invariants):
 
 import array
 import collections
+import contextlib
 import time
 
 import kvlarder
-from kvlarder.vllm import lazy_stores, metadata, restores, worker
+from kvlarder.vllm import device_blocks, lazy_stores, metadata, restores, worker
 
 HOST, DISK = kvlarder.Tier.HOST.value, kvlarder.Tier.DISK.value
 LOAD_MOST_S = 60.0  # the longest time that a request waits for a load
@@ -110,6 +111,8 @@ class SchedulerSide:
         self._stores_ordered = 0
         self._pool = None
         self._lazy = None  # LazyStores, with store_policy "lazy"
+        self._device = None  # DeviceBlocks, with report_device
+        self._blocks_lock = contextlib.nullcontext()  # held while free blocks are looked at
         self._step = metadata.Step()
         self._pinned = 0  # blocks of stores
         self._loading = self._asking = 0
@@ -127,12 +130,23 @@ class SchedulerSide:
             loaders=0,
             storers=0,
             contents=[contents.of(None)],  # so that routers find what is stored, also after a restart
+            device_blocks=self._reports_device,
         )
 
     # ---- requests that wait
 
+    @property
+    def _reports_device(self):
+        return self._config.report_device and self._facts.prefix_caching
+
     def bind_block_pool(self, pool):
         self._pool = pool
+        if self._reports_device and not device_blocks.fits(pool):
+            self._log.warning("this vLLM's block pool is not known: the daemon is not told which blocks vLLM itself has")
+        elif self._reports_device:
+            most = int(self._config.device_pin_fraction * self._facts.blocks)
+            self._device = device_blocks.DeviceBlocks(pool, self._cache, self, most, self._collector, self._log)
+            self._blocks_lock = self._device.lock
         if self._config.store and self._config.store_policy == "lazy":
             why = "" if self._facts.prefix_caching else "its prefix caching is off"
             if why := why or ("" if lazy_stores.fits(pool) else "its block pool is not known"):
@@ -246,6 +260,8 @@ class SchedulerSide:
         self._prefill.step(sum(tokens for _, tokens in scheduled.values() if tokens > 1), now)
         self._say_state()
         self._keep_promises()
+        if self._device is not None:
+            self._device.begin_step()
         for request_id, (done, tokens) in scheduled.items():
             request = self._requests.get(request_id)
             if request is not None and request.state == "chosen":
@@ -394,6 +410,8 @@ class SchedulerSide:
         self._contents.reset()
         if self._lazy is not None:
             self._lazy.forget()
+        if self._device is not None:
+            self._device.forget_unnamed()
         for request in self._requests.values():
             if request.state != "loading":
                 self._end_restore(request)
@@ -415,6 +433,8 @@ class SchedulerSide:
         daemon does not answer, are given up, and it waits until they read no blocks any more.  It does nothing where it
         cannot see what a worker reads (see `opened`).
         """
+        if self._device is not None:
+            self._device.end_pins()
         if self._restores_end:
             self._eventually(self._restores_have_ended, self._config.drain_ms / 1e3)
         stores = [number for number, job in self._jobs.items() if not job.load and job.pages]
@@ -455,12 +475,33 @@ class SchedulerSide:
             time.sleep(0.001)
         return True
 
+    # ---- names of the blocks that vLLM has (device_blocks)
+
+    @property
+    def device(self):
+        """DeviceBlocks, or None."""
+        return self._device
+
+    def request_of(self, vllm):
+        """Returns what is known of a request of vLLM, or None if its blocks have no names."""
+        request = self._requests.get(vllm.request_id)
+        return None if request is None or request.state == "passed" or request.stale or self._mixed else request
+
+    def chain_of(self, request, blocks):
+        """Returns the TokenChain of a request with so many blocks, None if it is not known yet, or False if it has none."""
+        if request.chain is None and not self._name(request):
+            return False if request.state == "passed" else None
+        self._extend(request, blocks)
+        return request.chain
+
     # ---- the rest
 
     def take_counts(self):
         return self._collector.take(self._cache.stats)
 
     def close(self):
+        if self._device is not None:
+            self._device.close()
         if self._restores is not None:
             self._restores.close()
         self._cache.close()
@@ -468,6 +509,8 @@ class SchedulerSide:
 
     def check_invariants(self):
         """For tests."""
+        if self._device is not None:
+            self._device.check_invariants()
         loads = {job.request for job in self._jobs.values() if job.load}
         assert self._loading == sum(job.load for job in self._jobs.values())
         assert self._pinned == sum(len(job.pages) for job in self._jobs.values() if not job.load)
@@ -617,7 +660,8 @@ class SchedulerSide:
         if not job.load:
             self._pinned -= len(pages)
         if job.step is not None:
-            self._lazy.release(list(reversed(pages)))
+            with self._blocks_lock:
+                self._lazy.release(list(reversed(pages)))
         else:
             self._pool.free_blocks(self._pool.blocks[page] for page in reversed(pages))
 
@@ -674,13 +718,15 @@ class SchedulerSide:
             self._lazy.keep(pages[block], entry)
 
     def _order_due(self):
-        for run in self._lazy.due(self._store_room):
-            parent = run.parent
-            for begin in range(0, len(run.pages), self._store_most):
-                end = min(begin + self._store_most, len(run.pages))
-                digests, tokens = run.digests[16 * begin : 16 * end], run.tokens[4 * self._block * begin : 4 * self._block * end]
-                self._order_store(run.content, parent, digests, tokens, run.pages[begin:end], self._lazy.step)
-                parent = digests[-16:]
+        with self._blocks_lock:
+            for run in self._lazy.due(self._store_room):
+                parent = run.parent
+                for begin in range(0, len(run.pages), self._store_most):
+                    end = min(begin + self._store_most, len(run.pages))
+                    digests = run.digests[16 * begin : 16 * end]
+                    tokens = run.tokens[4 * self._block * begin : 4 * self._block * end]
+                    self._order_store(run.content, parent, digests, tokens, run.pages[begin:end], self._lazy.step)
+                    parent = digests[-16:]
 
     @property
     def _store_room(self):

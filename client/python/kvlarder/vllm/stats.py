@@ -27,6 +27,8 @@ COUNTERS = {
     "claims_loaded": "Blocks loaded by restores, of all ranks",
     "claims_failed": "Tries of restores to load a block that was missing, damaged or revoked, of all ranks",
     "claims_cancelled": "Loads of restores that were withdrawn or late, of all ranks",
+    "directives": "Requests of the daemon to pin, unpin or drop blocks that vLLM itself has",
+    "device_reports_failed": "Reports of the blocks that vLLM itself has that could not be sent; all is reported again",
     "resets": "Times that the cache was reset",
     "sessions": "Sessions with a daemon, of all processes",
     "attach_failures": "Tries to reach a daemon that failed",

@@ -1,7 +1,8 @@
 // Directives of the daemon (SessionOptions::on_directive), as something that an engine asks for.
 //
-// An engine in Python takes directives when it has time for them, once a step for example, so that
-// no thread of C++ ever calls Python.  The session's thread waits in Handle meanwhile:
+// An engine takes directives on a thread of its own, when it has time for them, so that no thread
+// of the session ever calls it: one in Python could not be called.  The session's thread waits in
+// Handle meanwhile:
 //
 //   waiting ----Take----> taken ----Answer----> answered
 //      ^----PutBack---------|
@@ -9,7 +10,7 @@
 //
 // A directive that waited behind others has less than kAnswerMost left, because the daemon's
 // patience began when it was sent.
-// Thread-safety: all methods from any thread; no caller of Take holds the GIL.
+// Thread-safety: all methods from any thread.  Locks: mu_ is a leaf.
 #pragma once
 
 #include <chrono>
@@ -18,11 +19,10 @@
 #include <vector>
 
 #include "client/client.h"
-#include "proto/messages/client_messages.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"
 
-namespace larder::python {
+namespace larder {
 
 class DirectiveInbox {
  public:
@@ -59,4 +59,4 @@ class DirectiveInbox {
   std::optional<std::vector<BlockStatus>> answer_ LARDER_GUARDED_BY(mu_);
 };
 
-}  // namespace larder::python
+}  // namespace larder
