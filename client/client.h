@@ -342,9 +342,9 @@ class Session {
   void Poll();
 
   // Tells the daemon which blocks are in device memory, for Lookup, WatchEvents and directives.
-  // The daemon forgets them when the session ends; a later session must report them again.  A
-  // report of more than about 4 MiB is sent in portions, between which the call waits for the
-  // daemon, at most 10 s each time.  The daemon ignores a report that it finds wrong
+  // The daemon forgets them when the session ends; a later session must report them again.  Each
+  // time that this call and calls before it have sent more than about 4 MiB, it waits for the
+  // daemon, at most 10 s.  The daemon ignores a report that it finds wrong
   // (larder_device_reports_refused_total).
   [[nodiscard]] absl::Status ReportDevice(const VariantHandle& variant, const DeviceReport& report);
 

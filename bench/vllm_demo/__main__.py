@@ -57,13 +57,16 @@ class Plan:
     documents: int
     characters: int  # of a document; 3.5 of them are a token
     turns: int
-    runs: tuple  # of (requests per second, chats)
+    # Of (questions per second, as a part of those that the servers could compute if they found nothing, and chats), so that
+    # machines of different speed are equally busy.
+    runs: tuple
     cache_tokens: int  # of one server's own cache
     answer_tokens: int = 24
 
 
-FULL = Plan(documents=6, characters=2_800, turns=3, runs=((0.5, 8), (1.0, 16)), cache_tokens=2_560)
-QUICK = Plan(documents=4, characters=1_600, turns=2, runs=((1.0, 8),), cache_tokens=1_280, answer_tokens=12)
+SERVERS = 2
+FULL = Plan(documents=6, characters=2_800, turns=4, runs=((0.75, 6), (1.5, 14)), cache_tokens=2_560)
+QUICK = Plan(documents=4, characters=1_600, turns=2, runs=((1.5, 8),), cache_tokens=1_280, answer_tokens=12)
 
 
 def say(text):
@@ -82,7 +85,7 @@ class Demo:
         began = time.monotonic()
         say(f"starting two vLLM servers {'with' if socket_dir else 'without'} Larder")
         with processes.ended([]) as started:
-            for number in range(2):
+            for number in range(SERVERS):
                 started.append(
                     processes.Server(
                         f"vllm-{number}", self.arguments.model, self.plan.cache_tokens, socket_dir, self.folder, self.env
@@ -93,11 +96,12 @@ class Demo:
             yield started
 
     async def warm(self, servers):
-        """Asks each server twice, both at once.  Returns the tokens per second that one computes of a prompt."""
+        """Asks each server twice, both at once.  Returns (the tokens per second that one computes of a prompt, the tokens of the
+        prompt)."""
         for salt in ("warm-up 1", "warm-up 2"):
             messages = [{"role": "user", "content": self.texts[0]}]
             answers = await asyncio.gather(*(clients.ask(self.http, one.url, messages, salt, 2) for one in servers))
-        return min(answer.prompt_tokens / answer.first_s for answer in answers)
+        return min(answer.prompt_tokens / answer.first_s for answer in answers), answers[0].prompt_tokens
 
     async def run(self, configuration, servers, socket_dir, prefill_rate, rate, count):
         """Returns the tables.Result of one configuration at one rate."""
@@ -119,21 +123,22 @@ class Demo:
         return result
 
     async def all(self, daemon):
-        """Returns the Results of all configurations at all rates."""
-        results = []
+        """Returns the Results of all configurations at all rates, which those of the first servers decide about."""
+        results, rates = [], None
         for larder, configurations in itertools.groupby(CONFIGURATIONS, lambda one: one.larder):
             async with self.servers(daemon.socket_dir if larder else None) as servers:
-                rate = await self.warm(servers)
-                say(f"a server computes {rate:.0f} tokens of a prompt per second")
+                prefill, tokens = await self.warm(servers)
+                say(f"a server computes {prefill:.0f} tokens of a prompt per second")
+                rates = rates or [float(f"{part * SERVERS * prefill / tokens:.2g}") for part, _ in self.plan.runs]
                 for configuration in configurations:
-                    for requests, count in self.plan.runs:
-                        results.append(await self.run(configuration, servers, daemon.socket_dir, rate, requests, count))
+                    for rate, (_, count) in zip(rates, self.plan.runs, strict=True):
+                        results.append(await self.run(configuration, servers, daemon.socket_dir, prefill, rate, count))
         return results
 
 
-def show(plan, results, out):
+def show(results, out):
     """Prints the tables, and draws the picture into a folder."""
-    for rate, _ in plan.runs:
+    for rate in dict.fromkeys(one.rate for one in results):
         of_rate = [one for one in results if one.rate == rate]
         print("\n".join(["", *tables.table(of_rate), "", *tables.comparison(of_rate), *tables.troubles(of_rate)]))
     path = os.path.join(out, "demo-vllm.svg")
@@ -156,7 +161,7 @@ async def demo(plan, arguments):
         daemon.await_pool()
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
             results = await Demo(plan, arguments, folder, http).all(daemon)
-    show(plan, results, arguments.out)
+    show(results, arguments.out)
 
 
 def main():

@@ -223,15 +223,14 @@ absl::Status Session::ReportDevice(const VariantHandle& variant, const DeviceRep
     return absl::UnimplementedError(
         "this larderd does not take reports of device memory: update it");
   LARDER_RETURN_IF_ERROR(CheckReport(report, variant.spec));
-  uint64_t unheard = 0;  // bytes sent since the last answer; the send queue is bounded
   for (wire::DeviceBlocks& part : PartsOf(report, variant)) {
-    if (unheard > kReportAtOnce.value()) {
-      unheard = 0;
-      // The daemon answers this empty request once it has processed what this session sent before.
+    // The daemon answers this empty request once it has processed what this session sent before.
+    if (impl_->reported.load() > kReportAtOnce.value()) {
+      impl_->reported = 0;
       if (const auto heard = Register({}, {}); !heard.ok()) return heard.status();
     }
-    unheard += (part.stored.size() + part.removed.size()) * sizeof(Digest) +
-               part.tokens.size() * sizeof(uint32_t);
+    impl_->reported += (part.stored.size() + part.removed.size()) * sizeof(Digest) +
+                       part.tokens.size() * sizeof(uint32_t);
     wire::Up up;
     up.device_blocks.push_back(std::move(part));
     LARDER_RETURN_IF_ERROR(core.Send(std::move(up)));

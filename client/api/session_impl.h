@@ -4,6 +4,7 @@
 // Thread-safety: The pointers are const after Attach; each part is thread-safe by itself.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -28,6 +29,8 @@ struct SessionImpl {
   [[nodiscard]] Transport& transport() const {
     return shm != nullptr ? static_cast<Transport&>(*shm) : static_cast<Transport&>(*byte_stream);
   }
+  // Bytes of ReportDevice since the daemon last answered one of them.
+  std::atomic<uint64_t> reported{0};
 };
 
 }  // namespace larder

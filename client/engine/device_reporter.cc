@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -11,6 +12,7 @@
 
 namespace larder {
 
+using std::chrono::milliseconds;
 using Live = SessionKeeper::Live;
 
 DeviceReporter::DeviceReporter(SessionKeeper& keeper, const Options& options)
@@ -48,15 +50,13 @@ void DeviceReporter::Add(const Digest& parent, std::span<const Digest> digests,
     }
     before = digests[b];
   }
-  ++changes_;
-  changed_.NotifyAll();
+  Changed();
 }
 
 void DeviceReporter::Remove(std::span<const Digest> digests) {
   const MutexLock lock(mu_);
   for (const Digest& digest : digests) RemoveOne(digest);
-  ++changes_;
-  changed_.NotifyAll();
+  Changed();
 }
 
 void DeviceReporter::RemoveOne(const Digest& digest) {
@@ -80,11 +80,15 @@ void DeviceReporter::Clear() {
     news_.insert(digest);
   }
   present_ = 0;
-  ++changes_;
-  changed_.NotifyAll();
+  Changed();
 }
 
-absl::Status DeviceReporter::Flush(std::chrono::milliseconds at_most) {
+// The thread is waked once for each report, not for each change.
+void DeviceReporter::Changed() {
+  if (changes_++ == taken_) changed_.NotifyAll();
+}
+
+absl::Status DeviceReporter::Flush(milliseconds at_most) {
   const TimePoint until = SteadyNow() + at_most;
   const MutexLock lock(mu_);
   const uint64_t wanted = changes_;
@@ -104,71 +108,74 @@ DeviceReporter::Stats DeviceReporter::stats() const {
   return stats;
 }
 
-DeviceReporter::Report DeviceReporter::Take(bool all) {
-  Report report{.cleared = all};
+DeviceReporter::News DeviceReporter::Take(bool all) {
+  News news{.all = all};
   if (all) {
     absl::erase_if(blocks_, [](const auto& entry) { return entry.second.pages == 0; });
     news_.clear();
     for (const auto& [digest, block] : blocks_) news_.insert(digest);
   }
-  std::vector<Digest> stored;
   for (const Digest& digest : news_) {
     const auto found = blocks_.find(digest);
-    if (found->second.pages > 0) {
-      found->second.told = true;
-      stored.push_back(digest);
+    Block& block = found->second;
+    if (block.pages > 0) {
+      block.told = true;
+      news.stored.push_back({digest, block.parent, block.tokens});
     } else {
-      report.removed.push_back(digest);
+      news.removed.push_back(digest);
       blocks_.erase(found);
     }
   }
   news_.clear();
-  report.stored = RunsOf(stored);
-  return report;
+  taken_ = changes_;
+  return news;
 }
 
-std::vector<DeviceReporter::Run> DeviceReporter::RunsOf(std::span<const Digest> digests) const {
+namespace {
+
+// Consecutive blocks of a chain.
+struct ChainRun {
+  Digest parent = {};
+  std::vector<Digest> digests = {};
+  std::vector<uint32_t> tokens = {};
+};
+
+// Returns the blocks as few runs.
+std::vector<ChainRun> RunsOf(std::span<const DeviceReporter::StoredBlock> blocks) {
+  absl::flat_hash_map<Digest, const DeviceReporter::StoredBlock*> by_digest;
+  for (const auto& block : blocks) by_digest[block.digest] = &block;
   absl::flat_hash_map<Digest, std::vector<Digest>> children;  // by parent
-  const absl::flat_hash_set<Digest> all(digests.begin(), digests.end());
-  std::vector<Digest> heads;  // of runs
-  for (const Digest& digest : digests) {
-    const Digest& parent = blocks_.at(digest).parent;
-    if (all.contains(parent)) {
-      children[parent].push_back(digest);
-    } else {
-      heads.push_back(digest);
-    }
+  std::vector<Digest> heads;                                  // of runs
+  for (const auto& block : blocks) {
+    (by_digest.contains(block.parent) ? children[block.parent] : heads).push_back(block.digest);
   }
-  std::vector<Run> runs;
+  std::vector<ChainRun> runs;
   while (!heads.empty()) {
-    Digest at = heads.back();
+    const DeviceReporter::StoredBlock* at = by_digest.at(heads.back());
     heads.pop_back();
-    Run& run = runs.emplace_back(Run{.parent = blocks_.at(at).parent});
+    ChainRun& run = runs.emplace_back(ChainRun{.parent = at->parent});
     for (;;) {
-      const std::vector<uint32_t>& tokens = blocks_.at(at).tokens;
-      run.digests.push_back(at);
-      run.tokens.insert(run.tokens.end(), tokens.begin(), tokens.end());
-      const auto next = children.find(at);
+      run.digests.push_back(at->digest);
+      run.tokens.insert(run.tokens.end(), at->tokens.begin(), at->tokens.end());
+      const auto next = children.find(at->digest);
       if (next == children.end()) break;
       heads.insert(heads.end(), next->second.begin() + 1, next->second.end());
-      at = next->second.front();
+      at = by_digest.at(next->second.front());
     }
   }
   return runs;
 }
 
-namespace {
-
-// Sends a report for all variants.
-template <typename Report>
-absl::Status Send(const Live& live, const Report& report) {
+// Reports for all variants.
+absl::Status Send(const Live& live, bool all, std::span<const Digest> removed,
+                  std::span<const ChainRun> stored) {
   bool first = true;
   for (const VariantHandle& variant : live.variants) {
     // `cleared` is about all variants.
-    LARDER_RETURN_IF_ERROR(live.session->ReportDevice(
-        variant, {.cleared = report.cleared && first, .removed = report.removed}));
+    LARDER_RETURN_IF_ERROR(
+        live.session->ReportDevice(variant, {.cleared = all && first, .removed = removed}));
     first = false;
-    for (const auto& run : report.stored) {
+    for (const ChainRun& run : stored) {
       LARDER_RETURN_IF_ERROR(live.session->ReportDevice(
           variant, {.stored = run.digests, .parent = run.parent, .tokens = run.tokens}));
     }
@@ -178,16 +185,16 @@ absl::Status Send(const Live& live, const Report& report) {
 
 }  // namespace
 
-void DeviceReporter::Pause(const std::stop_token& stop, bool serves) {
+void DeviceReporter::Pause(const std::stop_token& stop, bool serves, milliseconds otherwise) {
   const MutexLock lock(mu_);
-  const auto wait = [&](std::chrono::milliseconds how_long, auto until) LARDER_REQUIRES(mu_) {
+  const auto wait = [&](milliseconds how_long, auto until) LARDER_REQUIRES(mu_) {
     const TimePoint end = SteadyNow() + how_long;
     while (!stop.stop_requested() && !until() && changed_.WaitUntil(mu_, end)) {
     }
   };
   if (serves) wait(options_.look_every, [&]() LARDER_REQUIRES(mu_) { return changes_ > sent_; });
-  const std::chrono::milliseconds gather = serves ? options_.every : options_.look_every;
-  if (changes_ > sent_ || !serves) wait(gather, [&]() LARDER_REQUIRES(mu_) { return hurry_; });
+  if (changes_ > sent_ || !serves)
+    wait(serves ? options_.every : otherwise, [&]() LARDER_REQUIRES(mu_) { return hurry_; });
   hurry_ = false;
 }
 
@@ -195,31 +202,34 @@ void DeviceReporter::Work(const std::stop_token& stop) {
   pthread_setname_np(pthread_self(), "device blocks");
   uint64_t told = 0;  // the number of the session that knows what blocks_ says it was told
   bool serves = false;
+  milliseconds otherwise = options_.look_every;
   for (;;) {
-    Pause(stop, serves);
+    Pause(stop, serves, otherwise);
     if (stop.stop_requested()) return;
     const std::shared_ptr<Live> live = keeper_.Get();
     serves = live != nullptr;
     if (!serves) continue;
-    Report report;
+    News news;
     uint64_t taken = 0;
     {
       const MutexLock lock(mu_);
-      report = Take(live->number != told);
-      taken = changes_;
+      news = Take(live->number != told);
+      taken = taken_;
     }
-    const absl::Status sent = Send(*live, report);
+    const absl::Status sent = Send(*live, news.all, news.removed, RunsOf(news.stored));
     keeper_.Note(*live, sent);
     const MutexLock lock(mu_);
     if (sent.ok()) {
       stats_.sessions += live->number != told;
       told = live->number;
+      otherwise = options_.look_every;
       sent_ = taken;
       changed_.NotifyAll();
     } else {
       ++stats_.reports_failed;
       told = 0;  // it may have taken a part
       serves = false;
+      otherwise = std::min(2 * otherwise, options_.backoff_max);
     }
   }
 }

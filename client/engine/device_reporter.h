@@ -35,9 +35,14 @@ namespace larder {
 
 class DeviceReporter {
  public:
+  struct StoredBlock {
+    Digest digest, parent;
+    std::vector<uint32_t> tokens;
+  };
   struct Options {
-    std::chrono::milliseconds every{20};        // changes of so long are sent together
-    std::chrono::milliseconds look_every{100};  // how often it looks for a new session
+    std::chrono::milliseconds every{20};            // changes of so long are sent together
+    std::chrono::milliseconds look_every{100};      // how often it looks for a new session
+    std::chrono::milliseconds backoff_max{10'000};  // between two tries, after failures in a row
   };
 
   DeviceReporter(SessionKeeper& keeper, const Options& options);
@@ -73,27 +78,21 @@ class DeviceReporter {
     uint32_t pages = 0;  // that hold it; 0: it is gone, which the session has not been told
     bool told = false;   // the session knows that it is there
   };
-  // Consecutive blocks of a chain.
-  struct Run {
-    Digest parent = {};
-    std::vector<Digest> digests = {};
-    std::vector<uint32_t> tokens = {};
-  };
-  struct Report {
-    bool cleared = false;
+  struct News {
+    bool all = false;  // instead of all that the session was told before
     std::vector<Digest> removed = {};
-    std::vector<Run> stored = {};
+    std::vector<StoredBlock> stored = {};
   };
 
   void Work(const std::stop_token& stop) LARDER_EXCLUDES(mu_);
   // Waits until there is something to report, and then while more may come.  serves: a session was
-  // there to report to.
-  void Pause(const std::stop_token& stop, bool serves) LARDER_EXCLUDES(mu_);
+  // there to report to; if not, waits for `otherwise`.
+  void Pause(const std::stop_token& stop, bool serves, std::chrono::milliseconds otherwise)
+      LARDER_EXCLUDES(mu_);
   void RemoveOne(const Digest& digest) LARDER_REQUIRES(mu_);
+  void Changed() LARDER_REQUIRES(mu_);
   // Takes what a session has not been told, all if it is a new one, and counts it as told.
-  [[nodiscard]] Report Take(bool all) LARDER_REQUIRES(mu_);
-  // Returns blocks that are there as few runs.
-  [[nodiscard]] std::vector<Run> RunsOf(std::span<const Digest> digests) const LARDER_REQUIRES(mu_);
+  [[nodiscard]] News Take(bool all) LARDER_REQUIRES(mu_);
 
   SessionKeeper& keeper_;
   const Options options_;
@@ -103,6 +102,7 @@ class DeviceReporter {
   absl::flat_hash_set<Digest> news_ LARDER_GUARDED_BY(mu_);  // of blocks_, not told as they are now
   size_t present_ LARDER_GUARDED_BY(mu_) = 0;                // blocks that a page holds
   uint64_t changes_ LARDER_GUARDED_BY(mu_) = 0;              // so far
+  uint64_t taken_ LARDER_GUARDED_BY(mu_) = 0;                // changes that were taken for a report
   uint64_t sent_ LARDER_GUARDED_BY(mu_) = 0;   // changes of which the session was told
   bool hurry_ LARDER_GUARDED_BY(mu_) = false;  // Flush waits
   Stats stats_ LARDER_GUARDED_BY(mu_);

@@ -46,6 +46,11 @@ bool DirectiveInbox::Answer(uint64_t directive_id, std::vector<BlockStatus> stat
   return true;
 }
 
+bool DirectiveInbox::Waits(uint64_t directive_id) const {
+  const MutexLock lock(mu_);
+  return !closed_ && waiting_ && waiting_->directive_id == directive_id && !answer_;
+}
+
 void DirectiveInbox::Close() {
   const MutexLock lock(mu_);
   closed_ = true;

@@ -43,6 +43,8 @@ class DirectiveInbox {
   // Returns false if the daemon does not wait for this directive any more.
   [[nodiscard]] bool Answer(uint64_t directive_id, std::vector<BlockStatus> status)
       LARDER_EXCLUDES(mu_);
+  // Returns false if the daemon does not wait for this directive any more.
+  [[nodiscard]] bool Waits(uint64_t directive_id) const LARDER_EXCLUDES(mu_);
   // No directive waits from now on.
   void Close() LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool closed() const LARDER_EXCLUDES(mu_) {

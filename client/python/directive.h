@@ -24,6 +24,7 @@ class PyDirective {
   ~PyDirective() {
     if (getpid() == process_) inbox_->PutBack(said_.directive_id);
   }
+  [[nodiscard]] bool Waits() const { return inbox_->Waits(said_.directive_id); }
   [[nodiscard]] const wire::Directive& said() const { return said_; }
   // Returns false if the daemon does not wait any more.  Raises ValueError for another number of
   // statuses than the directive has blocks.

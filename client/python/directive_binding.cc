@@ -85,6 +85,10 @@ void BindDirectives(nb::module_& module, nb::class_<PySession>& session) {
             return static_cast<double>(self.said().deadline_unix_ms) / 1e3;
           },
           "For PIN: when the pins end.")
+      .def_prop_ro(
+          "waits", &PyDirective::Waits,
+          "Whether the daemon still waits for the answer.  If not, the directive is not to "
+          "be carried out any more.")
       .def("done", &PyDirective::Done, "status"_a,
            "Answers with a BlockStatus for each digest: OK; MISSING, it is not in device memory; "
            "KEPT, it is pinned or in use; FULL, no more can be pinned, or there is no memory to "

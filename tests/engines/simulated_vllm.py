@@ -22,6 +22,7 @@ from kvlarder.vllm import engine_facts, names, pages, scheduler, stats, worker
 BLOCK = 16
 PAGE_BYTES = 512
 LAYERS = 2
+LONGEST = 20 * BLOCK
 
 
 class WrongBytes(AssertionError):
@@ -202,7 +203,7 @@ class Rank:
 def facts(blocks=64, ranks=1, shards=1, engine_id="engine", block_tokens=BLOCK, dtype="bf16", prefix_caching=True):
     return engine_facts.EngineFacts(
         block_tokens=block_tokens, blocks=blocks, dtype=dtype, ranks=ranks, shards=shards,
-        engine_id=engine_id, model="m", prefix_caching=prefix_caching,
+        engine_id=engine_id, model="m", longest_tokens=LONGEST, prefix_caching=prefix_caching,
     )  # fmt: skip
 
 
@@ -230,6 +231,8 @@ class Engine:
             self.clock,
         )  # fmt: skip
         self.side.bind_block_pool(self.pool)
+        # What one call of vLLM's KVCacheManager does: it looks at blocks, and then takes them.
+        self.manager_call = self.side.device.lock if self.side.device is not None else contextlib.nullcontext()
         if restores is not None:
             assert self.side.enable_restores(chunk, restores) == ""
         self.step_s, self.long_steps = step_s, long_steps
@@ -297,8 +300,7 @@ class Engine:
             decodes = sum(request.computed >= request.num_tokens - 1 for request in self.running)
             for request, tokens in self.side.begin_step(self.chunk, decodes):
                 self._here(request, tokens)
-        with self.side.device.lock if self.side.device is not None else contextlib.nullcontext():
-            scheduled, begun = self._schedule(), self.clock()
+        scheduled, begun = self._schedule(), self.clock()
         if self.side.restores is not None:
             self.side.step_scheduled(scheduled)
         resumed, self.resumed = self.resumed & scheduled.keys(), set()
@@ -326,10 +328,11 @@ class Engine:
         needed = -(-tokens // BLOCK) - len(request.blocks)
         if needed <= 0:
             return True
-        if needed > self.pool.get_num_free_blocks():
+        with self.manager_call:
+            new = self.pool.get_new_blocks(needed) if needed <= self.pool.get_num_free_blocks() else None
+        if new is None:
             self.stalled += self.side.frees_blocks_soon
             return False
-        new = self.pool.get_new_blocks(needed)
         request.blocks += new
         for block in new:  # whoever still moves such a block moves garbage
             for rank in self.ranks:
@@ -373,12 +376,13 @@ class Engine:
             self._check_loaded(request)
         hit, tokens_hit, external = [], request.computed, 0
         if request.computed == 0:
-            if self.local:
-                while len(hit) < (request.num_tokens - 1) // BLOCK:
-                    blocks = self.pool.cached.get(self._prefix(request, len(hit)))
-                    if blocks is None:
-                        break
-                    hit.append(blocks[0])
+            with self.manager_call:
+                if self.local:
+                    while len(hit) < (request.num_tokens - 1) // BLOCK:
+                        blocks = self.pool.cached.get(self._prefix(request, len(hit)))
+                        if blocks is None:
+                            break
+                        hit.append(blocks[0])
             tokens_hit = len(hit) * BLOCK
             request.local_tokens = tokens_hit
             external, asynchronous = self._ask(request, tokens_hit)
@@ -392,22 +396,23 @@ class Engine:
             held = self.side.held_tokens(request)
             if new == 0:
                 return False
-        # The whole request must fit; a load also leaves room for those that hold blocks and cannot be preempted.
-        needed = self._remaining(request) - len(hit)
-        if external:
-            needed += sum(self._remaining(other) for other in self.requests.values() if self._in_flight(other))
-        if needed > len([block for block in self.pool.free if block not in hit]):
-            self.stalled += self.side.frees_blocks_soon
-            return False
-        if request.computed == 0:
-            # Blocks of a load that failed from the beginning are still the request's.
-            if not request.blocks:
-                self.pool.touch(hit)
-                request.blocks = list(hit)
-            else:
-                tokens_hit = 0
-                new = min(request.num_tokens, budget)
-        assert self._blocks_for(request, max(tokens_hit + external + new, held))
+        with self.manager_call:
+            # The whole request must fit; a load also leaves room for those that hold blocks and cannot be preempted.
+            needed = self._remaining(request) - len(hit)
+            if external:
+                needed += sum(self._remaining(other) for other in self.requests.values() if self._in_flight(other))
+            if needed > len([block for block in self.pool.free if block not in hit]):
+                self.stalled += self.side.frees_blocks_soon
+                return False
+            if request.computed == 0:
+                # Blocks of a load that failed from the beginning are still the request's.
+                if not request.blocks:
+                    self.pool.touch(hit)
+                    request.blocks = list(hit)
+                else:
+                    tokens_hit = 0
+                    new = min(request.num_tokens, budget)
+            assert self._blocks_for(request, max(tokens_hit + external + new, held))
         self.side.allocated(request, [block.block_id for block in request.blocks], external)
         request.computed = tokens_hit + external
         if external:

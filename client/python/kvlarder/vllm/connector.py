@@ -3,6 +3,7 @@
 It decides nothing itself: calls go to SchedulerSide or WorkerSide.
 """
 
+import contextlib
 import dataclasses
 import time
 
@@ -77,6 +78,7 @@ class LarderConnector(api.KVConnectorBase_V1):
         self._facts = engine_facts.facts_of(vllm_config, kv_cache_config, self._config)
         self._collector = stats.Collector(self._config.stats_interval_s, time.monotonic)
         self._scheduler = self._worker = self._pool = None
+        self._manager = None  # vLLM's KVCacheManager
         self._was_emptied = False  # vLLM's own cache, by the last reset
         if role == api.KVConnectorRole.SCHEDULER and self._loads and transfer.kv_load_failure_policy != "recompute":
             api.logger.warning(
@@ -107,11 +109,13 @@ class LarderConnector(api.KVConnectorBase_V1):
         reset = kv_cache_manager.reset_prefix_cache
 
         def reset_after_stores():
-            if self._scheduler is not None:
-                self._scheduler.drain()
-            self._was_emptied = reset()
-            if self._was_emptied and self._scheduler is not None:
-                self._scheduler.emptied()
+            side = self._scheduler
+            with side.device.resetting() if side is not None and side.device is not None else contextlib.nullcontext():
+                if side is not None:
+                    side.drain()
+                self._was_emptied = reset()
+            if self._was_emptied and side is not None:
+                side.emptied()
             return self._was_emptied
 
         kv_cache_manager.reset_prefix_cache = reset_after_stores

@@ -28,6 +28,7 @@ class EngineFacts:
     shards: int  # distinct parts of the KV; fewer than ranks if heads are replicated
     engine_id: str
     model: str
+    longest_tokens: int  # of a request with its answer
     prefix_caching: bool  # of the engine itself: blocks that no request holds can be found until they are reused
 
     def shard_of(self, rank):
@@ -130,5 +131,6 @@ def facts_of(vllm_config, kv_cache_config, config):
         shards=shards,
         engine_id=config.engine_id or f"vllm-{derived[:16]}",
         model=name,
+        longest_tokens=vllm_config.model_config.max_model_len,
         prefix_caching=bool(cache.enable_prefix_caching),
     )

@@ -135,17 +135,12 @@ class SchedulerSide:
 
     # ---- requests that wait
 
-    @property
-    def _reports_device(self):
-        return self._config.report_device and self._facts.prefix_caching
-
     def bind_block_pool(self, pool):
         self._pool = pool
         if self._reports_device and not device_blocks.fits(pool):
             self._log.warning("this vLLM's block pool is not known: the daemon is not told which blocks vLLM itself has")
         elif self._reports_device:
-            most = int(self._config.device_pin_fraction * self._facts.blocks)
-            self._device = device_blocks.DeviceBlocks(pool, self._cache, self, most, self._collector, self._log)
+            self._device = device_blocks.DeviceBlocks(pool, self._cache, self, self._device_pins_max, self._log)
             self._blocks_lock = self._device.lock
         if self._config.store and self._config.store_policy == "lazy":
             why = "" if self._facts.prefix_caching else "its prefix caching is off"
@@ -433,12 +428,15 @@ class SchedulerSide:
         daemon does not answer, are given up, and it waits until they read no blocks any more.  It does nothing where it
         cannot see what a worker reads (see `opened`).
         """
-        if self._device is not None:
-            self._device.end_pins()
         if self._restores_end:
             self._eventually(self._restores_have_ended, self._config.drain_ms / 1e3)
         stores = [number for number, job in self._jobs.items() if not job.load and job.pages]
-        if not stores or None in self._fences or not self._stores_alone_hold_blocks(stores):
+        pinned = [] if self._device is None else self._device.pinned
+        if not self._these_alone_hold_blocks(stores, pinned):
+            return
+        if pinned:
+            self._device.end_pins()
+        if not stores or None in self._fences:
             return
         wait_s = self._config.drain_ms / 1e3
         if not self._eventually(self._stores_have_ended, wait_s):
@@ -450,8 +448,10 @@ class SchedulerSide:
         for number in stores:
             self._unpin(self._jobs[number])
 
-    def _stores_alone_hold_blocks(self, stores):
+    def _these_alone_hold_blocks(self, stores, pinned):
+        """pinned: pages that directives have pinned."""
         pins = collections.Counter(page for number in stores for page in self._jobs[number].pages)
+        pins.update(pinned)
         held = sum(self._pool.blocks[page].ref_cnt == count for page, count in pins.items())
         return self._pool.get_num_free_blocks() + held == len(self._pool.blocks) - 1  # block 0 is never used
 
@@ -478,6 +478,17 @@ class SchedulerSide:
     # ---- names of the blocks that vLLM has (device_blocks)
 
     @property
+    def _reports_device(self):
+        return self._config.report_device and self._facts.prefix_caching
+
+    @property
+    def _device_pins_max(self):
+        """So few that vLLM can always run one request of the greatest length beside the stores under way."""
+        facts = self._facts
+        needed = -(-facts.longest_tokens // self._block) + 1 + int(self._config.store_pin_fraction * facts.blocks)
+        return max(0, min(int(self._config.device_pin_fraction * facts.blocks), facts.blocks - 1 - needed))
+
+    @property
     def device(self):
         """DeviceBlocks, or None."""
         return self._device
@@ -497,6 +508,8 @@ class SchedulerSide:
     # ---- the rest
 
     def take_counts(self):
+        if self._device is not None:
+            self._collector.add("directives", self._device.take_count())
         return self._collector.take(self._cache.stats)
 
     def close(self):

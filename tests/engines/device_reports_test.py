@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What vLLM itself has, as the daemon's Lookup says, and directives for it: a simulated vLLM, a real daemon and larderctl.
 
-device_blocks_test.py LARDERD LARDERCTL   at LARDER_TEST_SCALE 1 it churns for ten minutes; LARDER_TEST_SEED repeats a run
+device_reports_test.py LARDERD LARDERCTL   at LARDER_TEST_SCALE 1 it churns for ten minutes; LARDER_TEST_SEED repeats a run
 """
 
 import json
@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "pyth
 import kvlarder  # noqa: E402
 from kvlarder.vllm.config import Config  # noqa: E402
 from larderd import Larderd  # noqa: E402
-from simulated_vllm import BLOCK, Engine, Request  # noqa: E402
+from simulated_vllm import BLOCK, LONGEST, Engine, Request  # noqa: E402
 
 SCALE = float(os.environ.get("LARDER_TEST_SCALE", "0.1"))
 SEED = int(os.environ.get("LARDER_TEST_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
@@ -178,6 +178,45 @@ class Directives(DeviceTest):
     def test_what_it_cannot_do(self):
         self.assertEqual(self.ctl("compress", self.names[0])[0], ["unsupported"])
 
+    def test_one_request_of_the_greatest_length_always_fits(self):
+        """Whatever the options allow to pin."""
+        greedy = self.engine({"device_pin_fraction": 0.9, "store_pin_fraction": 0.3}, blocks=40, engine_id="greedy")
+        self.serving(greedy)
+        texts = [[2_000 + number, *range(10 * BLOCK)] for number in range(3)]
+        for text in texts:
+            self.computes(greedy, text)
+        self.eventually(lambda: len(self.found(greedy, None, texts[-1])) == 10, "the blocks are never reported")
+        status, _ = self.ctl("pin", *(name for text in texts for name in self.digests(greedy, text)))
+        self.assertEqual((status.count("ok"), status.count("full")), (6, 24))
+        self.computes(greedy, [3_000, *range(LONGEST - 2)])
+        self.ctl("unpin", "--all")
+
+    def test_a_directive_that_waited_too_long_is_not_carried_out(self):
+        with self.idle.side.device.lock:  # vLLM is in the middle of something
+            status, seconds = self.ctl("pin", *self.names[:2])
+        self.assertEqual(status, ["pending", "pending"])
+        self.eventually(lambda: self.idle.side.device.take_count() == 0 and not self.idle.side.device.pinned, "it is pinned")
+        self.assertLess(seconds, 2 * ANSWER_MOST_S)
+        self.assertEqual(self.ctl("pin", *self.names[:2])[0], ["ok", "ok"])
+
+    def test_an_error_of_ours_does_not_reach_vllm(self):
+        device = self.idle.side.device
+        self.ctl("pin", *self.names[:3])
+        device._names = None
+        self.computes(self.idle, [5_000, *range(5 * BLOCK)])
+        self.assertIn("not told any more", self.idle.log.lines[-1])
+        self.assertEqual(len(self.idle.pool.free), 63)
+        self.eventually(lambda: not self.found(self.idle, None, self.text), "Lookup says what is not known any more")
+        self.assertEqual(self.ctl("pin", self.names[0])[0], ["missing"])
+
+    def test_a_reset_that_cannot_be_keeps_pins(self):
+        self.ctl("pin", *self.names[:3])
+        running = self.idle.add(Request("running", list(range(9_000, 9_000 + BLOCK + 1)), 50))
+        while not running.blocks:
+            self.idle.step()
+        self.assertFalse(self.idle.reset_prefix_cache(running=False))
+        self.assertEqual(len(self.idle.side.device.pinned), 3)
+
     def test_a_reset_ends_pins(self):
         self.ctl("pin", *self.names[:3])
         self.assertTrue(self.idle.reset_prefix_cache())
@@ -333,6 +372,8 @@ class Pressure(DeviceTest):
         class Asked:
             """What take_directive returns."""
 
+            waits = True
+
             def __init__(self, kind, digests):
                 self.kind, self.digests, self.owner, self.variant, self.pinned = kind, digests, "o", 0, True
                 self.ends_unix_s = time.time() + 0.05
@@ -347,7 +388,7 @@ class Pressure(DeviceTest):
                     kind = rolls.choice((kvlarder.DirectiveKind.PIN, kvlarder.DirectiveKind.UNPIN, kvlarder.DirectiveKind.DROP))
                     with device.lock:
                         device._end_late_pins()
-                        asked.append(device._obey(Asked(kind, some)))
+                    asked.append(device._obey(Asked(kind, some)))
             except Exception as error:
                 failures.append(error)
 
