@@ -18,7 +18,7 @@ Usage: deploy/demo-vllm.sh [--quick] [--out FOLDER] [--seed N] [--jobs N]
 Installs what is missing, builds larderd and the Python package, fetches vLLM for CPUs (2.5 GB) and a model of 98 MB, starts
 larderd and two vLLM servers with that model, and holds chats about shared documents through the router: with Larder, routed
 by KV and in turn; without Larder, in turn.  Prints times to first token, hits and throughput, and draws demo-vllm.svg.
-  --quick        fewer and shorter chats: about 4 minutes on two busy cores, once all is built
+  --quick        fewer and shorter chats: 75 s on two idle cores, once all is built
   --out FOLDER   where the picture goes (default: the current folder)
   --seed N       other chats (default: $SEED)
   --jobs N       compilers at once (default: cores, here $JOBS)

@@ -65,7 +65,7 @@ class Plan:
 
 
 SERVERS = 2
-FULL = Plan(documents=6, characters=2_800, turns=4, runs=((0.75, 6), (1.5, 14)), cache_tokens=2_560)
+FULL = Plan(documents=6, characters=2_800, turns=4, runs=((0.75, 12), (1.5, 12)), cache_tokens=2_560)
 QUICK = Plan(documents=4, characters=1_600, turns=2, runs=((1.5, 8),), cache_tokens=1_280, answer_tokens=12)
 
 
