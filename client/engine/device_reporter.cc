@@ -83,7 +83,7 @@ void DeviceReporter::Clear() {
   Changed();
 }
 
-// The thread is waked once for each report, not for each change.
+// The thread is woken once for each report, not for each change.
 void DeviceReporter::Changed() {
   if (changes_++ == taken_) changed_.NotifyAll();
 }
@@ -217,7 +217,8 @@ void DeviceReporter::Work(const std::stop_token& stop) {
       taken = taken_;
     }
     const absl::Status sent = Send(*live, news.all, news.removed, RunsOf(news.stored));
-    keeper_.Note(*live, sent);
+    // A report that was sent says nothing about whether the daemon answers in time.
+    if (!sent.ok()) keeper_.Note(*live, sent);
     const MutexLock lock(mu_);
     if (sent.ok()) {
       stats_.sessions += live->number != told;

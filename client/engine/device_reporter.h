@@ -40,7 +40,8 @@ class DeviceReporter {
     std::vector<uint32_t> tokens;
   };
   struct Options {
-    std::chrono::milliseconds every{20};            // changes of so long are sent together
+    std::chrono::milliseconds every{
+        20};  // changes are gathered for so long, and then sent together
     std::chrono::milliseconds look_every{100};      // how often it looks for a new session
     std::chrono::milliseconds backoff_max{10'000};  // between two tries, after failures in a row
   };
@@ -66,7 +67,7 @@ class DeviceReporter {
 
   struct Stats {
     size_t blocks = 0;      // different ones that the engine has
-    uint64_t sessions = 0;  // that were told all of them
+    uint64_t sessions = 0;  // that were told all that the engine had
     uint64_t reports_failed = 0;
   };
   [[nodiscard]] Stats stats() const LARDER_EXCLUDES(mu_);

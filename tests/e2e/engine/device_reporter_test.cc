@@ -1,8 +1,10 @@
 // What an engine has in its own memory, as a real daemon knows it: a random history, and a model.
 #include "client/engine/device_reporter.h"
 
+#include <csignal>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "client/engine/token_chain.h"
 #include "gtest/gtest.h"
@@ -136,6 +138,22 @@ TEST_F(DeviceReporterTest, TheDaemonKnowsWhatIsThereAfterEachFlush) {
     }
     EXPECT_EQ(reporter_->stats().blocks, std::set(pages.begin(), pages.end()).size());
   }
+}
+
+// What the reporter sends is no answer of the daemon, which may hang.
+TEST_F(DeviceReporterTest, CallsThatTimeOutOpenTheBreakerBesideReports) {
+  MakeChains(1, 0);
+  const auto live = keeper_->Get();
+  ASSERT_NE(live, nullptr);
+  daemon_->Signal(SIGSTOP);
+  for (int call = 0; call < 3; ++call) {
+    Add(chains_[0], 0, 1 + static_cast<size_t>(call));
+    std::this_thread::sleep_for(milliseconds(150));  // several looks of the reporter
+    keeper_->Note(*live, absl::DeadlineExceededError("no answer in time"));
+  }
+  EXPECT_TRUE(Eventually([&] { return keeper_->stats().breaker_open; }));
+  daemon_->Signal(SIGCONT);
+  EXPECT_TRUE(keeper_->WaitServing(seconds(10)).ok());
 }
 
 }  // namespace
