@@ -57,8 +57,8 @@ class Plan:
     documents: int
     characters: int  # of a document; 3.5 of them are a token
     turns: int
-    # Of (questions per second, as a part of those that the servers could compute if they found nothing, and chats), so that
-    # machines of different speed are equally busy.
+    # Pairs: how many questions per second, and how many chats.  1.0 is as many questions as both servers can compute if they
+    # find nothing, so that machines of different speed are equally busy.
     runs: tuple
     cache_tokens: int  # of one server's own cache
     answer_tokens: int = 24
@@ -123,7 +123,7 @@ class Demo:
         return result
 
     async def all(self, daemon):
-        """Returns the Results of all configurations at all rates, which those of the first servers decide about."""
+        """Returns the Results of all configurations at all rates.  How fast the first servers compute decides about the rates."""
         results, rates = [], None
         for larder, configurations in itertools.groupby(CONFIGURATIONS, lambda one: one.larder):
             async with self.servers(daemon.socket_dir if larder else None) as servers:

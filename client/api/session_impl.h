@@ -25,12 +25,12 @@ struct SessionImpl {
   std::unique_ptr<SessionStream> stream;
   std::unique_ptr<GrpcStreamTransport> byte_stream;  // stream mode
   std::unique_ptr<ShmTransport> shm;                 // mapped and staged
+  // Bytes that ReportDevice has sent since it last waited for the daemon to take them.
+  std::atomic<uint64_t> reported{0};
 
   [[nodiscard]] Transport& transport() const {
     return shm != nullptr ? static_cast<Transport&>(*shm) : static_cast<Transport&>(*byte_stream);
   }
-  // Bytes of ReportDevice since the daemon last answered one of them.
-  std::atomic<uint64_t> reported{0};
 };
 
 }  // namespace larder

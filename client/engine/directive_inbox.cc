@@ -33,14 +33,14 @@ std::optional<wire::Directive> DirectiveInbox::Take(TimePoint until) {
 
 void DirectiveInbox::PutBack(uint64_t directive_id) {
   const MutexLock lock(mu_);
-  if (!waiting_ || waiting_->directive_id != directive_id || answer_) return;
+  if (!IsOpen(directive_id)) return;
   taken_ = false;
   changed_.NotifyAll();
 }
 
 bool DirectiveInbox::Answer(uint64_t directive_id, std::vector<BlockStatus> status) {
   const MutexLock lock(mu_);
-  if (!waiting_ || waiting_->directive_id != directive_id || answer_) return false;
+  if (!IsOpen(directive_id)) return false;
   answer_ = std::move(status);
   changed_.NotifyAll();
   return true;
@@ -48,7 +48,7 @@ bool DirectiveInbox::Answer(uint64_t directive_id, std::vector<BlockStatus> stat
 
 bool DirectiveInbox::Waits(uint64_t directive_id) const {
   const MutexLock lock(mu_);
-  return !closed_ && waiting_ && waiting_->directive_id == directive_id && !answer_;
+  return !closed_ && IsOpen(directive_id);
 }
 
 void DirectiveInbox::Close() {

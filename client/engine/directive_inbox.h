@@ -53,6 +53,11 @@ class DirectiveInbox {
   }
 
  private:
+  // Returns whether it is the directive that waits for an answer.
+  [[nodiscard]] bool IsOpen(uint64_t directive_id) const LARDER_REQUIRES(mu_) {
+    return waiting_ && waiting_->directive_id == directive_id && !answer_;
+  }
+
   mutable Mutex mu_;
   CondVar changed_;
   bool closed_ LARDER_GUARDED_BY(mu_) = false;

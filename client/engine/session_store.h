@@ -35,7 +35,8 @@ class SessionStore final : public PageStore {
     std::chrono::milliseconds promise_life{60'000};
     // If set, the store tells the daemon what the engine has in its own memory (device()).
     std::optional<DeviceReporter::Options> device = {};
-    // If not null, gets the directives for these blocks; closed with the store.
+    // If not null, the engine takes from it what the daemon asks it to do with these blocks.  The
+    // store closes it when the store is destroyed.
     std::shared_ptr<DirectiveInbox> directives = nullptr;
   };
   // Returns InvalidArgument if the pages do not fit the variant or the payload.

@@ -273,12 +273,9 @@ class Engine:
         if running:
             for request in list(reversed(self.running)):
                 self._preempt(request)
-        self.side.drain()
-        self.was_emptied = self.pool.reset_prefix_cache()
+        self.was_emptied = self.side.empty(self.pool.reset_prefix_cache)
         if running and not self.was_emptied and not any(request.blocks for request in self.requests.values()):
             raise RuntimeError("Failed to reset KV cache even when all the running requests are preempted")
-        if self.was_emptied:
-            self.side.emptied()
         if connector:
             self.side.reset(clean=self.was_emptied)
             self.weights += self.was_emptied  # as after an update of the weights

@@ -3,7 +3,6 @@
 It decides nothing itself: calls go to SchedulerSide or WorkerSide.
 """
 
-import contextlib
 import dataclasses
 import time
 
@@ -109,13 +108,7 @@ class LarderConnector(api.KVConnectorBase_V1):
         reset = kv_cache_manager.reset_prefix_cache
 
         def reset_after_stores():
-            side = self._scheduler
-            with side.device.resetting() if side is not None and side.device is not None else contextlib.nullcontext():
-                if side is not None:
-                    side.drain()
-                self._was_emptied = reset()
-            if self._was_emptied and side is not None:
-                side.emptied()
+            self._was_emptied = reset() if self._scheduler is None else self._scheduler.empty(reset)
             return self._was_emptied
 
         kv_cache_manager.reset_prefix_cache = reset_after_stores

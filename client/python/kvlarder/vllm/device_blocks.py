@@ -28,10 +28,10 @@ POOL_METHODS = ("cache_full_blocks", "evict_blocks", "free_blocks", "get_new_blo
 MANAGER_METHODS = (
     "allocate_slots", "cache_blocks", "evict_blocks", "free", "get_computed_blocks", "get_computed_blocks_for_connector", "take_events",
 )  # fmt: skip
-LOOK_EVERY_S = 0.5  # at pins that end
+LOOK_EVERY_S = 0.5  # how often the thread looks for pins whose time is over
 FLUSH_S = 1.0  # one try, of the 4 s that a directive has for its answer
 AT_ONCE = 256  # blocks of a directive, and blocks that are named late in one step, before vLLM goes on
-REQUESTS_AT_ONCE = 32  # whose names are asked for again in one step
+REQUESTS_AT_ONCE = 32  # requests without names that one step asks for again
 OWNERS_MAX = 64  # of pins of one block
 
 
@@ -56,7 +56,7 @@ def guard(what, names, lock):
 
 
 class Pin:
-    """Of one block.  ends: {(owner, variant): Unix time when the owner's pin ends}."""
+    """What owners have pinned of one block, which keeps one of its pages.  ends: {(owner, variant): Unix time when the owner's pin ends}."""
 
     __slots__ = ("page", "ends")
 
@@ -188,7 +188,8 @@ class DeviceBlocks:
 
     @contextlib.contextmanager
     def _barrier(self):
-        """No error of this class reaches vLLM: the daemon is not told any more what vLLM has.  Holds the lock."""
+        """No error of this class reaches vLLM: after one, the daemon is not told any more what vLLM has.  The caller holds the
+        lock."""
         try:
             yield
         except Exception as error:
@@ -278,7 +279,7 @@ class DeviceBlocks:
         status = []
         for first in range(0, max(1, len(digests)), AT_ONCE):
             with self.lock:
-                if not directive.waits:  # nobody hears of it any more
+                if not directive.waits:  # the daemon has given it up
                     return status + [CANCELLED] * (max(1, len(digests)) - len(status))
                 status += self._obey_some(directive, digests[first : first + AT_ONCE], not digests)
         with self.lock:

@@ -1,6 +1,6 @@
 """The part of the connector that lives in vLLM's scheduler: it decides what is looked up, loaded and stored.
 
-vLLM calls it from the one thread of its scheduler.  No method waits, except drain and close.
+vLLM calls it from the one thread of its scheduler.  No method waits, except empty and close.
 
 A request:
     asked ----answer----> found --scheduled with a load--> loading --all ranks reported--> running | failed
@@ -413,16 +413,21 @@ class SchedulerSide:
                 self._end_lookup(request)
             request.stale = True
 
-    def emptied(self):
-        """vLLM's own cache was emptied."""
-        self._contents.emptied()
-        if self._mixed:
-            self._mixed = False
-            self._log.info("vLLM's own cache is empty: blocks are stored in Larder again")
+    def empty(self, reset):
+        """Empties vLLM's own cache by calling `reset`, between two steps.  Returns whether that was possible."""
+        with contextlib.nullcontext() if self._device is None else self._device.resetting():
+            self._drain()
+            was_emptied = reset()
+        if was_emptied:
+            self._contents.emptied()
+            if self._mixed:
+                self._mixed = False
+                self._log.info("vLLM's own cache is empty: blocks are stored in Larder again")
+        return was_emptied
 
-    def drain(self):
-        """Lets go of the blocks of stores, if these alone keep vLLM's own cache from being emptied.  For resetting that
-        cache between two steps, when no report comes.
+    def _drain(self):
+        """Lets go of the blocks of stores, and ends the pins of directives, if these alone keep vLLM's own cache from being
+        emptied: between two steps no report comes.
 
         It waits until the stores have ended, at most drain_ms; those that have not ended by then, for example because the
         daemon does not answer, are given up, and it waits until they read no blocks any more.  It does nothing where it
