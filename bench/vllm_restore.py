@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times restores of vLLM's LarderScheduler: computed only, loaded only, and both at once, over an emulated link.
 
-vllm_restore.py LARDERD PYTHON MODELS [--only cells|together|nothing_stored] [--tokens N ...] [--ratios R ...]
+vllm_restore.py LARDERD PYTHON MODELS [--only cells|together|nothing_stored|by_layer] [--tokens N ...] [--ratios R ...]
                 [--rounds N] [--tier pool|disk] [--json FILE]
 PYTHON: of deploy/fetch-vllm.sh; MODELS: folder that tests/engines/hf_model.py wrote.
 
@@ -11,6 +11,8 @@ cells            one request alone, of each length and ratio.  `best meet` is wh
                  time in which a head of whole blocks is computed while the tail is loaded, and then the rest is computed.
                  It fails if an answer has other tokens, or a prompt was not loaded or restored
 together         four requests at once at the crossing (ratio 1), alone and beside two that decode
+by_layer         a prefix whose load takes as long as computing what follows it in one step, with vLLM's own scheduler: layer by
+                 layer / first loaded, then computed
 nothing_stored   prompts of which nothing is stored, 8 clients: LarderScheduler / vLLM's own scheduler, both with the connector
 """
 
@@ -36,6 +38,7 @@ WARM = 3  # restores in which the engine learns what computing and loading cost
 SCHEDULER = "kvlarder.vllm.LarderScheduler"
 IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # for VllmChild.restore_by
 TOGETHER = 4
+PARTS = ("cells", "together", "by_layer", "nothing_stored")
 
 
 def percentile(values, part):
@@ -167,6 +170,47 @@ class Bench(vllm_bench.Bench):
             flush=True,
         )  # fmt: skip
 
+    def by_layer(self):
+        """Answers must be equal to those that were computed in the same chunks, from vLLM's own cache."""
+        suffix = 7 * BLOCK - 10
+        prefix = self.arguments.tokens[0] // BLOCK * BLOCK
+        prompt, step = self.ids[1_000 : 1_000 + prefix + suffix], {"max_num_batched_tokens": 8 * BLOCK}
+        with self.vllm(False, enable_prefix_caching=True, **step) as plain:
+            times = []
+            for _ in range(self.arguments.rounds + 1):
+                assert plain.reset(connector=False)
+                plain.generate([{"tokens": prompt[: prefix + 1], "n": 1}])
+                answer = plain.generate([{"tokens": prompt, "n": 8}])[0]
+                assert answer["cached"] == prefix, answer
+                times.append(answer["first_s"])
+        suffix_s, right = statistics.median(times[1:]), answer["tokens"]
+        with self.vllm(True, **step) as stores:
+            before = self.count(stores, "blocks_stored")
+            self.first(stores, prompt[: prefix + 1], None)
+            self.stored(stores, before, prefix // BLOCK)
+            block_bytes = self.count(stores, "bytes_stored") / self.count(stores, "blocks_stored")
+        rate = prefix // BLOCK * block_bytes / suffix_s
+        connector = {"emulated_link_mb_per_s": rate / 1e6, "store": False, "load_timeout_ms": 60_000, "patience_ms": 5_000}
+        with self.vllm(connector, env=IN_PROCESS, **step) as vllm:
+            ways = {False: [], True: []}  # the first loads tell how fast the link is
+            for round_ in range(-1, self.arguments.rounds):
+                for by_layer in ways:
+                    vllm.load_by_layer(by_layer)
+                    answer = vllm.generate([{"tokens": prompt, "n": 8}])[0]
+                    if answer["tokens"] != right or answer["cached"] != prefix:
+                        sys.exit(f"by layer {by_layer}: {answer}, not {right}")
+                    if round_ >= 0:
+                        ways[by_layer].append(answer["first_s"])
+            time.sleep(1.1)  # counters come once a second
+            vllm.generate([{"tokens": prompt[:20], "n": 1}])
+            if (loads := self.count(vllm, "loads_by_layer")) != self.arguments.rounds + 1:
+                sys.exit(f"{loads} of {self.arguments.rounds + 1} loads went by layer")
+        layers, loaded = statistics.median(ways[True]), statistics.median(ways[False])
+        print(
+            f"{prefix} tokens loaded at {rate / 1e6:.1f} MB/s before {suffix} are computed, which takes {suffix_s:.2f} s: first "
+            f"loaded, then computed {loaded:.2f} s, layer by layer {layers:.2f} s = {layers / loaded:.3f} of that", flush=True,
+        )  # fmt: skip
+
     def nothing_stored(self):
         rolls, ratios, slower = random.Random(1), [], []
         stock, ours = self.vllm({"store": False}, max_num_seqs=8), self.vllm({"store": False}, max_num_seqs=8, scheduler_cls=SCHEDULER)
@@ -198,12 +242,12 @@ def main():
     parser.add_argument("--ratios", type=float, nargs="+", default=[0.4, 0.6, 0.8, 1.0, 1.4, 2.0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tier", choices=("pool", "disk"), default="pool")
-    parser.add_argument("--only", choices=("cells", "together", "nothing_stored"))
+    parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--json")
     arguments = parser.parse_args()
     bench = Bench(arguments)
     try:
-        for name in ("cells", "together", "nothing_stored"):
+        for name in PARTS:
             if arguments.only in (None, name):
                 getattr(bench, name)()
     finally:

@@ -139,6 +139,11 @@ class PagedCache {
                                                const DeviceEvent* pages_free = nullptr,
                                                const CallOptions& options = {},
                                                PageWrites* writes = nullptr);
+  // Begins to load further layers of the same blocks, without a call to the daemon.  `load` is what
+  // Load returned for `blocks`; Placed must not be called on it afterwards.  Returns
+  // InvalidArgument if it is not, or if the session does not read in place.
+  [[nodiscard]] absl::Status LoadMore(PagedLoad& load, std::span<const PagedGet> blocks,
+                                      LayerRange layers);
   // Stores whole blocks; the device waits for `computed` before it reads them (null: they are
   // computed).  Returns when the pages may be written again, with a status per block; kOk and
   // kDuplicate are successes.  If the pool is full, blocks are kFull or the call returns

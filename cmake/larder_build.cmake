@@ -12,9 +12,9 @@ endif()
 find_program(CCACHE ccache)
 if(CCACHE)
   # Paths below this folder count relative to it, so that a tree in another folder is built from the cache too.
-  set(CMAKE_CXX_COMPILER_LAUNCHER
-      ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE})
-  set(CMAKE_C_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+  set(CCACHE_ENV ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_ENV} ${CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_ENV} ${CCACHE})
 endif()
 
 # GCC collects its own garbage from 128 MiB on, which takes a sixth of the time of sources that include gRPC; without it

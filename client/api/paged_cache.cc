@@ -270,6 +270,16 @@ absl::StatusOr<PagedLoad> PagedCache::Load(std::span<const PagedGet> blocks, Lay
   return load;
 }
 
+absl::Status PagedCache::LoadMore(PagedLoad& load, std::span<const PagedGet> blocks,
+                                  LayerRange layers) {
+  if (load.lease_.size() != blocks.size())
+    return absl::InvalidArgumentError("these are not the blocks of a load that reads in place");
+  std::vector<PagedBlock> places;
+  for (const PagedGet& block : blocks) places.push_back({0, block.pages, block.first_slot});
+  LARDER_RETURN_IF_ERROR(plan_->Check(layers, places));
+  return Queue(load, blocks, layers, nullptr);
+}
+
 absl::Status PagedCache::Queue(PagedLoad& load, std::span<const PagedGet> blocks, LayerRange layers,
                                PageWrites* writes) {
   load.status_.resize(blocks.size());

@@ -25,6 +25,10 @@ bool AwaitReady(const DeviceEvent& ready, const std::stop_token& stop) {
   return false;
 }
 
+uint32_t SlotOf(const std::vector<uint32_t>& slots, size_t block) {
+  return slots.empty() ? 0 : slots[block];
+}
+
 class FencedReads final : public PageReads {
  public:
   FencedReads(PageFence* fence, uint64_t order) : fence_(fence), order_(order) {}
@@ -157,7 +161,8 @@ JobId EngineCache::Add(std::shared_ptr<Job> job) {
     Finish(job);
   } else {
     waiting += blocks;
-    (job->loads ? loads_ : stores_).push_back(job);
+    Jobs& queue = job->loads ? loads_ : stores_;
+    queue.insert(job->loads && job->load.by_layer ? queue.begin() : queue.end(), job);
     changed_.NotifyAll();
   }
   return job->id;
@@ -167,6 +172,20 @@ JobId EngineCache::BeginLoad(LoadJob load) { return Add(std::make_shared<Job>(st
 
 JobId EngineCache::BeginStore(StoreJob store) {
   return Add(std::make_shared<Job>(std::move(store)));
+}
+
+bool EngineCache::AwaitLayers(JobId load, uint32_t layers, TimePoint until) {
+  MutexLock lock(mu_);
+  for (bool late = false;; late = !changed_.WaitUntil(mu_, until)) {
+    const auto known = jobs_.find(load);
+    if (known == jobs_.end()) break;
+    if (known->second->layers >= layers) return true;
+    if (late) return false;
+  }
+  const auto ended = std::ranges::find(done_, load, &JobResult::job);
+  return ended != done_.end() && std::ranges::all_of(ended->status, [](BlockStatus status) {
+           return status == BlockStatus::kOk;
+         });
 }
 
 std::vector<JobResult> EngineCache::Poll() {
@@ -285,6 +304,7 @@ void EngineCache::Do(Job& job, PageStore::Mover* mover) {
   const std::stop_token stop = job.stop.get_token();
   const auto& ready = job.loads ? job.load.ready : job.store.ready;
   if (ready != nullptr && !AwaitReady(*ready, stop)) return;
+  if (job.loads && job.load.by_layer) return LoadLayers(job, *mover);
   while (job.status.size() < job.blocks() && !stop.stop_requested() && !Voided(job)) {
     Yield(job);
     if (SteadyNow() >= job.until) {
@@ -300,35 +320,63 @@ void EngineCache::Do(Job& job, PageStore::Mover* mover) {
   }
 }
 
+// `all` has equally many entries for each block, in their order.  Returns those of `block`.
+std::span<const uint32_t> EngineCache::Job::PartOf(const std::vector<uint32_t>& all,
+                                                   size_t block) const {
+  const size_t each = all.size() / blocks();
+  return std::span(all).subspan(block * each, each);
+}
+
+std::vector<PagedGet> EngineCache::GetsOf(const Job& job, size_t first, size_t count) {
+  const LoadJob& load = job.load;
+  std::vector<PagedGet> gets;
+  for (size_t i = first; i < first + count; ++i)
+    gets.push_back({load.digests[i], job.PartOf(load.pages, i), SlotOf(load.first_slots, i)});
+  return gets;
+}
+
 PageStore::Moved EngineCache::Step(const Job& job, size_t first, size_t count,
                                    PageStore::Mover& mover) const {
   const auto deadline = std::max(MillisecondsLeft(job.until), std::chrono::milliseconds(1));
-  const auto part = [&](const std::vector<uint32_t>& all, size_t block) {
-    const size_t each = all.size() / job.blocks();
-    return std::span(all).subspan(block * each, each);
-  };
-  const auto slot = [](const std::vector<uint32_t>& slots, size_t block) {
-    return slots.empty() ? 0 : slots[block];
-  };
-  if (job.loads) {
-    const LoadJob& load = job.load;
-    std::vector<PagedGet> gets;
-    for (size_t i = first; i < first + count; ++i)
-      gets.push_back({load.digests[i], part(load.pages, i), slot(load.first_slots, i)});
-    return mover.Load(gets, load.promise, deadline, job.stop.get_token(), nullptr);
-  }
+  if (job.loads)
+    return mover.Load(GetsOf(job, first, count), job.load.promise, deadline, job.stop.get_token(),
+                      nullptr);
   const StoreJob& store = job.store;
   std::vector<PagedPut> puts;
   for (size_t i = first; i < first + count; ++i) {
     puts.push_back({.digest = store.digests[i],
                     .parent = i == 0 || !store.chained ? store.parent : store.digests[i - 1],
-                    .tokens = part(store.tokens, i),
-                    .pages = part(store.pages, i),
-                    .first_slot = slot(store.first_slots, i)});
+                    .tokens = job.PartOf(store.tokens, i),
+                    .pages = job.PartOf(store.pages, i),
+                    .first_slot = SlotOf(store.first_slots, i)});
   }
   FencedReads reads(options_.fence, store.order);
   return mover.Store(puts, *store.content, deadline, job.stop.get_token(),
                      options_.fence != nullptr && store.order != 0 ? &reads : nullptr);
+}
+
+void EngineCache::LoadLayers(Job& job, PageStore::Mover& mover) {
+  class Told final : public PageStore::LayerArrivals {
+   public:
+    Told(EngineCache& cache, Job& job) : cache_(cache), job_(job) {}
+    [[nodiscard]] bool Arrived(uint32_t layers) override {
+      MutexLock lock(cache_.mu_);
+      job_.layers = layers;
+      cache_.changed_.NotifyAll();
+      return !job_.stop.stop_requested();
+    }
+
+   private:
+    EngineCache& cache_;
+    Job& job_;
+  };
+  Told told(*this, job);
+  const auto deadline = std::max(MillisecondsLeft(job.until), std::chrono::milliseconds(1));
+  PageStore::Moved moved = mover.LoadLayers(GetsOf(job, 0, job.blocks()), job.load.promise,
+                                            deadline, job.stop.get_token(), told);
+  LARDER_CHECK(moved.status.size() == job.blocks());
+  job.status = std::move(moved.status);
+  job.cause = std::move(moved.cause);
 }
 
 bool EngineCache::Voided(const Job& job) const {

@@ -1,5 +1,5 @@
-// What an engine asks of Larder, without waiting for it: how long a prefix is stored, and to move
-// blocks between the store and its pages.
+// What an engine asks of Larder, mostly without waiting for it: how long a prefix is stored, and to
+// move blocks between the store and its pages.
 //
 //   EngineCache cache(std::move(store), {});
 //   const JobId asked = cache.BeginLookup(chain.steps(), have);   // in the scheduler
@@ -8,12 +8,14 @@
 //   for (JobResult& done : cache.Poll()) ...                      // once a step
 //   cache.EndLookup(asked);                                       // when the workers have read
 //
-// No call waits for the daemon or for a copy, except Cancel, throws, or ends the process.  A store
-// that does not serve is a miss; what does not fit into a queue is dropped and counted.  Loads and
-// stores have threads of their own, and a store begins no further step while a load is under way.
+// Only Cancel and AwaitLayers wait for the daemon or for a copy.  No call throws or ends the
+// process.  A store that does not serve is a miss; what does not fit into a queue is dropped and
+// counted.  Loads and stores have threads of their own, and a store begins no further step while a
+// load is under way.
 //
 // Ownership: owns the store and its threads.  The engine's pages stay the caller's: it neither
 // writes to the pages of a load nor to those of a store before the job has ended (Poll, Cancel).
+// Layers that AwaitLayers has returned may be read before.
 // Thread-safety: all methods from any thread.
 // Locks: a lookup's lock is held while its Question is called, and comes before mu_, which is a
 // leaf.  No lock is held while blocks move.
@@ -54,6 +56,9 @@ struct LoadJob {
   std::chrono::milliseconds deadline{10'000};
   // If not null, the pages are not written before it has fired.
   std::shared_ptr<const DeviceEvent> ready = nullptr;
+  // One layer of all blocks after the other (AwaitLayers), before loads that wait.  If a block
+  // cannot be loaded, none is.
+  bool by_layer = false;
 };
 
 // Blocks to store: consecutive ones of a chain, or, if `chained` is false, blocks whose parent is
@@ -129,6 +134,9 @@ class EngineCache {
   // A job whose lists do not fit each other ends at once, with kInvalid.
   [[nodiscard]] JobId BeginLoad(LoadJob load) LARDER_EXCLUDES(mu_);
   [[nodiscard]] JobId BeginStore(StoreJob store) LARDER_EXCLUDES(mu_);
+  // Waits until the first `layers` layers of a load by_layer are in its pages.  Returns whether
+  // they are; false at once if the load has failed, or if Poll has returned it, and after `until`.
+  [[nodiscard]] bool AwaitLayers(JobId load, uint32_t layers, TimePoint until) LARDER_EXCLUDES(mu_);
   // Returns the jobs that have ended and that no earlier call returned.
   [[nodiscard]] std::vector<JobResult> Poll() LARDER_EXCLUDES(mu_);
   // Ends a job soon, without waiting.  Poll returns the job with what was done; the other blocks
@@ -168,6 +176,8 @@ class EngineCache {
       return loads ? load.digests.size() : store.digests.size();
     }
     [[nodiscard]] bool Fits() const;  // its lists fit each other
+    [[nodiscard]] std::span<const uint32_t> PartOf(const std::vector<uint32_t>& all,
+                                                   size_t block) const;
 
     JobId id = 0;
     LoadJob load;  // if loads
@@ -178,6 +188,7 @@ class EngineCache {
     std::vector<BlockStatus> status;  // of the blocks that are done
     absl::Status cause;
     std::stop_source stop;
+    uint32_t layers = 0;  // that have come, of a load by_layer
     bool running = false;
     bool dropped = false;  // it did not fit into the queue
   };
@@ -192,6 +203,10 @@ class EngineCache {
   // Moves `count` blocks from number `first` on.
   [[nodiscard]] PageStore::Moved Step(const Job& job, size_t first, size_t count,
                                       PageStore::Mover& mover) const;
+  // Loads all blocks, layer by layer.
+  void LoadLayers(Job& job, PageStore::Mover& mover) LARDER_EXCLUDES(mu_);
+  // The blocks of a load from number `first` on.
+  [[nodiscard]] static std::vector<PagedGet> GetsOf(const Job& job, size_t first, size_t count);
   [[nodiscard]] bool Voided(const Job& job) const;
   // Waits while loads are under way, at most yield_max.
   void Yield(const Job& job) LARDER_EXCLUDES(mu_);

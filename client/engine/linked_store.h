@@ -2,8 +2,10 @@
 // machine without a slow link how an engine fares with one.
 //
 // All movers share the link, which carries one block after the other.  A block is written to its
-// pages when its last byte has arrived; until then it can be refused (PageWrites).  Stores and
-// lookups do not use the link, and neither do blocks that the store does not have.
+// pages when its last byte has arrived; until then it can be refused (PageWrites).  Of a load layer
+// by layer the link carries one layer of all blocks after the other, and tells of each when it has
+// arrived; the pages may have its bytes before.  Stores and lookups do not use the link, and
+// neither do blocks that the store does not have.
 // Ownership and thread-safety: those of PageStore.
 #pragma once
 
@@ -18,10 +20,13 @@ namespace larder {
 
 class LinkedStore final : public PageStore {
  public:
-  // `block_bytes`: of each block that is loaded.
+  // `block_bytes`, `layers`: of each block that is loaded.
   LinkedStore(std::unique_ptr<PageStore> store, std::shared_ptr<TokenBucket> link,
-              ByteCount block_bytes)
-      : store_(std::move(store)), link_(std::move(link)), block_bytes_(block_bytes) {}
+              ByteCount block_bytes, uint32_t layers)
+      : store_(std::move(store)),
+        link_(std::move(link)),
+        block_bytes_(block_bytes),
+        layers_(layers) {}
 
   [[nodiscard]] absl::Status status() const override { return store_->status(); }
   [[nodiscard]] std::optional<Digest> Seed(ContentSpec content) const override {
@@ -37,6 +42,7 @@ class LinkedStore final : public PageStore {
   const std::unique_ptr<PageStore> store_;
   const std::shared_ptr<TokenBucket> link_;
   const ByteCount block_bytes_;
+  const uint32_t layers_;
 };
 
 }  // namespace larder

@@ -47,6 +47,32 @@ class LoopbackStore::Copies final : public Mover {
     }
     return {std::move(status)};
   }
+  [[nodiscard]] Moved LoadLayers(std::span<const PagedGet> blocks, LeaseId,
+                                 std::chrono::milliseconds, const std::stop_token& stop,
+                                 LayerArrivals& arrivals) override {
+    std::vector<BlockStatus> status(blocks.size(), BlockStatus::kCancelled);
+    std::vector<std::vector<std::byte>> payloads;
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      std::optional<std::vector<std::byte>> payload;
+      if (store_.blocks_->weather().serves) payload = store_.blocks_->Get(blocks[i].digest);
+      if (!payload) {
+        status[i] = BlockStatus::kMissing;
+        return {std::move(status)};
+      }
+      payloads.push_back(*std::move(payload));
+    }
+    for (uint32_t layer = 0; layer < store_.plan_->layers(); ++layer) {
+      for (size_t i = 0; i < blocks.size(); ++i) {
+        if (Move(payloads[i], blocks[i].pages, blocks[i].first_slot, /*load=*/true, {layer, 1}) !=
+            BlockStatus::kOk) {
+          status[i] = BlockStatus::kInvalid;
+          return {std::move(status)};
+        }
+      }
+      if (stop.stop_requested() || !arrivals.Arrived(layer + 1)) return {std::move(status)};
+    }
+    return {std::vector<BlockStatus>(blocks.size(), BlockStatus::kOk)};
+  }
   [[nodiscard]] Moved Store(std::span<const PagedPut> blocks, const ContentSpec&,
                             std::chrono::milliseconds, const std::stop_token& stop,
                             PageReads* reads) override {
@@ -70,10 +96,15 @@ class LoopbackStore::Copies final : public Mover {
  private:
   [[nodiscard]] BlockStatus Move(std::span<std::byte> payload, std::span<const uint32_t> pages,
                                  uint32_t first_slot, bool load) const {
-    const PagedBlock block{reinterpret_cast<uint64_t>(payload.data()), pages, first_slot};
-    const LayerRange all{0, store_.plan_->layers()};
-    if (!store_.plan_->Check(all, {&block, 1}).ok()) return BlockStatus::kInvalid;
-    for (const RunCopy& run : RunsOf(*store_.plan_, all, {&block, 1})) {
+    return Move(payload, pages, first_slot, load, {0, store_.plan_->layers()});
+  }
+  [[nodiscard]] BlockStatus Move(std::span<std::byte> payload, std::span<const uint32_t> pages,
+                                 uint32_t first_slot, bool load, LayerRange layers) const {
+    const PagedBlock block{
+        reinterpret_cast<uint64_t>(payload.data()) + store_.plan_->PayloadBegin(layers).value(),
+        pages, first_slot};
+    if (!store_.plan_->Check(layers, {&block, 1}).ok()) return BlockStatus::kInvalid;
+    for (const RunCopy& run : RunsOf(*store_.plan_, layers, {&block, 1})) {
       std::memcpy(At(load ? run.engine : run.payload), At(load ? run.payload : run.engine),
                   run.bytes);
     }

@@ -55,6 +55,16 @@ class PageStore {
     absl::Status cause = absl::OkStatus();
   };
 
+  // Hears how much of a load that goes layer by layer has come.
+  class LayerArrivals {
+   public:
+    virtual ~LayerArrivals() = default;
+    // Called on the thread that called LoadLayers, whenever more layers have come: the pages of all
+    // its blocks have the first `layers` layers.  If it returns false, the others are not wanted
+    // any more.
+    [[nodiscard]] virtual bool Arrived(uint32_t layers) = 0;
+  };
+
   // Moves blocks for one thread.
   class Mover {
    public:
@@ -66,6 +76,13 @@ class PageStore {
     [[nodiscard]] virtual Moved Load(std::span<const PagedGet> blocks, LeaseId promise,
                                      std::chrono::milliseconds deadline,
                                      const std::stop_token& stop, PageWrites* writes) = 0;
+    // Loads one layer of all blocks after the other, so that an engine can compute with the first
+    // layers before the last ones have come.  Ends with the first block that cannot be loaded: then
+    // no block is kOk, and those without a reason of their own are kCancelled.  Otherwise as Load.
+    [[nodiscard]] virtual Moved LoadLayers(std::span<const PagedGet> blocks, LeaseId promise,
+                                           std::chrono::milliseconds deadline,
+                                           const std::stop_token& stop,
+                                           LayerArrivals& arrivals) = 0;
     // Stores blocks of a content; kOk and kDuplicate are successes.  PagedPut::content is ignored.
     // When it returns, nothing reads the pages any more.  `reads` may be null; if it does not let
     // pages be read, all blocks are kCancelled with a cause of OK, although some may be stored.

@@ -179,6 +179,32 @@ class SessionStore::Moves final : public Mover {
         load.ok() ? load->Wait(until) : absl::StatusOr<std::vector<BlockStatus>>(load.status());
     return Took(std::move(status), blocks.size(), stop, watched.refused());
   }
+  [[nodiscard]] Moved LoadLayers(std::span<const PagedGet> blocks, LeaseId promise,
+                                 std::chrono::milliseconds deadline, const std::stop_token& stop,
+                                 LayerArrivals& arrivals) override {
+    if (const absl::Status ready = Ready(); !ready.ok())
+      return All(blocks.size(), BlockStatus::kMissing, ready);
+    CallOptions options{.deadline = deadline};
+    options.promise = promise;
+    options.stop = stop;
+    const TimePoint until = SteadyNow() + deadline;
+    // A session that does not read in place reads whole blocks, whichever layers are wanted.
+    const bool in_place = live_->session->read_mode() == ReadMode::kMapped;
+    const uint32_t layers = pages_.engine.layers, step = in_place ? 1 : layers;
+    std::vector<PagedLoad> loads;  // of kLoadBlocksMax blocks each
+    for (uint32_t layer = 0; layer < layers; layer += step) {
+      absl::StatusOr<std::vector<BlockStatus>> status =
+          LoadLayer(loads, blocks, {layer, step}, options, until);
+      if (!status.ok() || !std::ranges::all_of(*status, IsOk)) {
+        const auto others = status.ok() ? std::ranges::count_if(*status, IsOk) : 0;
+        if (others > 0) std::ranges::replace(*status, BlockStatus::kOk, BlockStatus::kCancelled);
+        return Took(std::move(status), blocks.size(), stop, static_cast<size_t>(others));
+      }
+      if (!arrivals.Arrived(layer + step))
+        return All(blocks.size(), BlockStatus::kCancelled, absl::OkStatus());
+    }
+    return Took(std::vector<BlockStatus>(blocks.size(), BlockStatus::kOk), blocks.size(), stop);
+  }
   [[nodiscard]] Moved Store(std::span<const PagedPut> blocks, const ContentSpec& content,
                             std::chrono::milliseconds deadline, const std::stop_token& stop,
                             PageReads* reads) override {
@@ -210,6 +236,33 @@ class SessionStore::Moves final : public Mover {
  private:
   static constexpr size_t kKnownMax = 4'096;  // contents; more are registered again when used
 
+  [[nodiscard]] static bool IsOk(BlockStatus status) { return status == BlockStatus::kOk; }
+
+  // Loads these layers of all blocks, and waits for them.  Returns a status for each block.
+  // `loads` is empty for the first layers, and has what the others need afterwards.
+  [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> LoadLayer(std::vector<PagedLoad>& loads,
+                                                                   std::span<const PagedGet> blocks,
+                                                                   LayerRange layers,
+                                                                   const CallOptions& options,
+                                                                   TimePoint until) {
+    std::vector<BlockStatus> all;
+    for (size_t first = 0; first < blocks.size(); first += PagedCache::kLoadBlocksMax) {
+      const size_t number = first / PagedCache::kLoadBlocksMax;
+      const auto part =
+          blocks.subspan(first, std::min(PagedCache::kLoadBlocksMax, blocks.size() - first));
+      if (number == loads.size()) {
+        CallOptions call = options;
+        call.deadline = AtLeastOne(MillisecondsLeft(until));
+        LARDER_ASSIGN_OR_RETURN(PagedLoad load, cache_->Load(part, layers, nullptr, call));
+        loads.push_back(std::move(load));
+      } else {
+        LARDER_RETURN_IF_ERROR(cache_->LoadMore(loads[number], part, layers));
+      }
+      LARDER_ASSIGN_OR_RETURN(const std::vector<BlockStatus> status, loads[number].Wait(until));
+      all.insert(all.end(), status.begin(), status.end());
+    }
+    return all;
+  }
   void Forget() {
     cache_.reset();
     live_.reset();

@@ -25,6 +25,7 @@
 #include "client/python/pages.h"
 #include "client/python/session.h"
 #include "cuda/device.h"
+#include "storage/clock.h"
 
 namespace larder::python {
 namespace {
@@ -229,8 +230,9 @@ class PyEngineCache {
   void Make(std::unique_ptr<PageStore> store, const Options& options) {
     if (options.link_bytes_per_s > 0 && options.store.pages) {
       const ByteCount block = options.store.pages->payload.table.PayloadBytes();
-      store = std::make_unique<LinkedStore>(
-          std::move(store), std::make_shared<TokenBucket>(options.link_bytes_per_s), block);
+      store = std::make_unique<LinkedStore>(std::move(store),
+                                            std::make_shared<TokenBucket>(options.link_bytes_per_s),
+                                            block, options.store.pages->engine.layers);
     }
     store_ = store.get();
     cache_ = std::make_shared<EngineCache>(std::move(store), options.cache);
@@ -323,11 +325,12 @@ auto Unlocked(const PyEngineCache& self, Call&& call) {
 }
 
 JobId BeginLoad(const PyEngineCache& self, nb::handle digests, nb::handle pages, LeaseId promise,
-                double deadline_s) {
+                double deadline_s, bool by_layer) {
   LoadJob job{.digests = DigestsOf(digests),
               .pages = NumbersOf(pages),
               .promise = promise,
-              .deadline = Milliseconds(deadline_s, "deadline_s", 600)};
+              .deadline = Milliseconds(deadline_s, "deadline_s", 600),
+              .by_layer = by_layer};
   return Unlocked(self, [&](EngineCache& cache) { return cache.BeginLoad(std::move(job)); });
 }
 
@@ -388,9 +391,22 @@ void BindCalls(nb::class_<PyEngineCache>& cls) {
           },
           "job"_a)
       .def("begin_load", &BeginLoad, "digests"_a, "pages"_a, nb::kw_only(), "promise"_a = LeaseId(),
-           "deadline_s"_a = 10.0,
+           "deadline_s"_a = 10.0, "by_layer"_a = false,
            "Loads blocks (16 bytes each) into pages (numbers).  Returns a job, which poll returns "
-           "when it has ended, at the latest soon after the deadline.")
+           "when it has ended, at the latest soon after the deadline.  by_layer: one layer of all "
+           "blocks after the other (await_layers), before loads that wait; if a block cannot be "
+           "loaded, none is.")
+      .def(
+          "await_layers",
+          [](const PyEngineCache& self, JobId job, uint32_t layers, double timeout_s) {
+            const TimePoint until = SteadyNow() + Milliseconds(timeout_s, "timeout_s", 600);
+            return Unlocked(
+                self, [&](EngineCache& cache) { return cache.AwaitLayers(job, layers, until); });
+          },
+          "job"_a, "layers"_a, nb::kw_only(), "timeout_s"_a,
+          "Waits until the first `layers` layers of a load by_layer are in its pages.  Returns "
+          "whether they are; False at once if the load has failed, or if poll has returned it.  "
+          "Releases the GIL.")
       .def("begin_store", &BeginStore, nb::kw_only(), "content"_a, "parent"_a, "digests"_a,
            "tokens"_a, "pages"_a, "deadline_s"_a = 10.0, "order"_a = 0, "chained"_a = true,
            "Stores consecutive blocks of a chain, or, if not chained, blocks that all have this "
@@ -517,7 +533,8 @@ void BindCache(nb::module_& module) {
       "What an engine asks of Larder without waiting: how long a prefix is stored, and to move "
       "blocks between the pool and its pages.  It attaches by itself, and again after the daemon "
       "was restarted; while there is no daemon, lookups miss, loads and stores fail, at once.  Any "
-      "thread may call it, and no call but close, cancel(wait=True) waits.  Numbers of *_blocks "
+      "thread may call it, and no call but close, await_layers and cancel(wait=True) waits.  "
+      "Numbers of *_blocks "
       "are blocks that may wait; variants are those of all ranks, own_variant the one of `pages`.  "
       "Raises ValueError if pages and variant do not fit each other.");
   cls.def(

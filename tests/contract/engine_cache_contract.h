@@ -96,8 +96,12 @@ class EnginePages {
     }
   }
   [[nodiscard]] std::vector<std::byte> Read(uint32_t page) const {
+    return Read(page, {0, kLayers});
+  }
+  [[nodiscard]] std::vector<std::byte> Read(uint32_t page, LayerRange layers) const {
     std::vector<std::byte> bytes;
-    for (uint32_t plane = 0; plane < kLayers * kPlanes; ++plane)
+    const uint32_t end = (layers.first + layers.count) * kPlanes;
+    for (uint32_t plane = layers.first * kPlanes; plane < end; ++plane)
       bytes.insert(bytes.end(), At(plane, page), At(plane, page) + kPageBytes);
     return bytes;
   }
@@ -124,6 +128,8 @@ class EngineWorld {
   virtual void Break() = 0;
   virtual void Heal() = 0;
   virtual void Lose(const Digest& digest) = 0;
+  // How many layers of a load layer by layer come at a time.
+  [[nodiscard]] virtual uint32_t LayersAtOnce() const { return 1; }
 };
 
 struct EngineRoad {
@@ -245,6 +251,94 @@ TEST_P(EngineCacheContract, WhatWasStoredIsFoundAndLoaded) {
   EXPECT_EQ(stats.stores_ended, 2u);
   EXPECT_TRUE(cache_->TiersOf(lookup).empty()) << "the lookup has ended";
   EXPECT_EQ(stats.lookups_open, 0u);
+}
+
+// A layer that was awaited is there, whatever comes of the others.
+TEST_P(EngineCacheContract, LayersComeOneAfterTheOther) {
+  const TokenChain chain = ChainOf(500, 40);
+  std::vector<std::vector<std::byte>> stored;
+  const StoreJob store = StoresOf(chain, 500);
+  for (uint32_t b = 0; b < 40; ++b) stored.push_back(pages_.Read(b));
+  EXPECT_EQ(Await(cache_->BeginStore(store)).status, std::vector(40, BlockStatus::kOk));
+  const TimePoint never = SteadyNow() + std::chrono::seconds(60);
+  for (uint64_t round = 0; round < testing::Scaled(200); ++round) {
+    for (uint32_t page = 40; page < 80; ++page) pages_.Fill(page, round);
+    LoadJob job = LoadsOf(chain, 0, 40, 40);
+    job.by_layer = true;
+    const JobId load = cache_->BeginLoad(job);
+    const size_t layer_bytes = EnginePages::kPlanes * EnginePages::kPageBytes;
+    for (uint32_t layer = 0; layer < EnginePages::kLayers; ++layer) {
+      ASSERT_TRUE(cache_->AwaitLayers(load, layer + 1, never));
+      for (uint32_t b = 0; b < 40; ++b) {
+        const std::span all(stored[b]);
+        const std::span want = all.subspan(layer * layer_bytes, layer_bytes);
+        ASSERT_TRUE(std::ranges::equal(pages_.Read(40 + b, {layer, 1}), want)) << layer;
+      }
+    }
+    const JobResult loaded = Await(load);
+    EXPECT_EQ(loaded.status, std::vector(40, BlockStatus::kOk));
+    EXPECT_FALSE(cache_->AwaitLayers(load, 1, never)) << "Poll has returned it";
+  }
+  EXPECT_EQ(cache_->stats().loaded, 40 * testing::Scaled(200));
+}
+
+TEST_P(EngineCacheContract, ArrivalsTellOfEachLayer) {
+  class Counts final : public PageStore::LayerArrivals {
+   public:
+    explicit Counts(size_t most) : most_(most) {}
+    [[nodiscard]] bool Arrived(uint32_t layers) override {
+      told.push_back(layers);
+      return told.size() < most_;
+    }
+    std::vector<uint32_t> told;
+
+   private:
+    const size_t most_;
+  };
+  const TokenChain chain = ChainOf(502, 3);
+  (void)Store(chain, 502);
+  const LoadJob job = LoadsOf(chain, 0, 3, 40);
+  std::vector<PagedGet> gets;
+  for (size_t b = 0; b < 3; ++b)
+    gets.push_back({job.digests[b], std::span(job.pages).subspan(b, 1)});
+  std::unique_ptr<PageStore> store = world_->MakeStore(pages_);
+  ASSERT_TRUE(Eventually([&] { return store->status().ok(); }));
+  const auto mover = store->MakeMover();
+  ASSERT_TRUE(mover.ok()) << mover.status();
+  std::vector<uint32_t> expected;
+  for (uint32_t layers = world_->LayersAtOnce(); layers <= EnginePages::kLayers;
+       layers += world_->LayersAtOnce())
+    expected.push_back(layers);
+  Counts all(10);
+  const PageStore::Moved moved =
+      (*mover)->LoadLayers(gets, {}, std::chrono::seconds(10), std::stop_token(), all);
+  EXPECT_EQ(moved.status, std::vector(3, BlockStatus::kOk)) << moved.cause;
+  EXPECT_EQ(all.told, expected);
+  Counts first(1);
+  const PageStore::Moved given_up =
+      (*mover)->LoadLayers(gets, {}, std::chrono::seconds(10), std::stop_token(), first);
+  EXPECT_EQ(given_up.status, std::vector(3, BlockStatus::kCancelled));
+  EXPECT_EQ(given_up.cause, absl::OkStatus());
+  EXPECT_EQ(first.told.size(), 1u);
+}
+
+// Nothing waits for the layers of a load that fails.
+TEST_P(EngineCacheContract, ALoadByLayerOfWhichABlockIsGoneLoadsNone) {
+  const TokenChain chain = ChainOf(501, 5);
+  (void)Store(chain, 501);
+  world_->Lose(chain.DigestOf(2, kBlockTokens));
+  LoadJob job = LoadsOf(chain, 0, 5, 40);
+  job.by_layer = true;
+  const TimePoint begun = SteadyNow();
+  const JobId load = cache_->BeginLoad(job);
+  EXPECT_FALSE(cache_->AwaitLayers(load, 1, begun + std::chrono::seconds(60)));
+  EXPECT_FALSE(cache_->AwaitLayers(load, 3, begun + std::chrono::seconds(60)));
+  EXPECT_LT(SteadyNow() - begun, std::chrono::seconds(30));
+  const JobResult loaded = Await(load);
+  EXPECT_EQ(loaded.status[2], BlockStatus::kMissing);
+  EXPECT_EQ(std::ranges::count(loaded.status, BlockStatus::kOk), 0);
+  EXPECT_EQ(loaded.cause, absl::OkStatus()) << "the store serves";
+  EXPECT_FALSE(cache_->AwaitLayers(load, 1, begun + std::chrono::seconds(60)));
 }
 
 // One job stores the first blocks of many chains, which all have the seed as their parent.
@@ -440,7 +534,9 @@ TEST_P(EngineCacheContract, AfterCancelThePagesAreTheEnginesAgain) {
   told_.clear();
   results_.clear();
   for (uint64_t round = 0; round < testing::Scaled(1'000); ++round) {
-    const JobId job = cache_->BeginLoad(LoadsOf(chain, 0, 40, 40));
+    LoadJob load = LoadsOf(chain, 0, 40, 40);
+    load.by_layer = round % 3 == 0;
+    const JobId job = cache_->BeginLoad(load);
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 800));
     if (round % 2 == 0) cache_->BeginCancel(job);
     cache_->Cancel(job);
@@ -470,10 +566,13 @@ TEST_P(EngineCacheContract, EveryJobEndsOnce) {
         const TokenChain chain = ChainOf(text, 1 + random() % 4);
         const size_t blocks = chain.Blocks(kBlockTokens);
         const JobId asked = cache_->BeginLookup(chain.steps(), {});
-        const JobId job = random() % 2 == 0
-                              ? cache_->BeginLoad(LoadsOf(chain, 0, blocks, 20 + 10 * user))
-                              : cache_->BeginStore(Storing(chain, 0));
+        LoadJob load = LoadsOf(chain, 0, blocks, 20 + 10 * user);
+        load.by_layer = random() % 2 == 0;
+        const JobId job =
+            random() % 2 == 0 ? cache_->BeginLoad(load) : cache_->BeginStore(Storing(chain, 0));
         ++begun;
+        if (load.by_layer)
+          (void)cache_->AwaitLayers(job, 1, SteadyNow() + std::chrono::milliseconds(5));
         if (random() % 3 == 0) cache_->Cancel(job);
         (void)cache_->PollLookup(asked);
         cache_->EndLookup(asked);

@@ -17,7 +17,7 @@ import unittest.mock
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "python"))
 
 import kvlarder  # noqa: E402
-from kvlarder.vllm import restores  # noqa: E402
+from kvlarder.vllm import restores, scheduler  # noqa: E402
 from kvlarder.vllm.config import Config  # noqa: E402
 from kvlarder.vllm.scheduler import SchedulerSide  # noqa: E402
 from kvlarder.vllm.worker import WorkerSide  # noqa: E402
@@ -102,6 +102,27 @@ class World(unittest.TestCase):
         self.nothing_held(engine)
         print(f"{self.id().split('.')[-1]}: {begun} requests, {engine.steps} steps, {engine.preempted} preempted, "
               f"{engine.loaded} tokens loaded, {engine.recomputed} computed because a load failed, {engine.restored} more restored")  # fmt: skip
+
+    def share_failed_layers(self, engine):
+        """Two requests share a prefix that is loaded by layer, and the load fails; then the one that vLLM lets compute it again
+        is aborted.  Returns how often that happened."""
+        prompt, happened = Texts(SEED).documents[0][: 10 * BLOCK], 0
+        for number in range(10):
+            for name in ("writer", "reader"):  # the load of the latter tells how fast loads are
+                engine.add(Request(f"{name}{number}", [*prompt, number], 1))
+                self.finish(engine)
+                self.assertTrue(engine.reset_prefix_cache(connector=False))
+            with lost_blocks(1.0):
+                first, second = (engine.add(Request(f"{name}{number}", [*prompt, 1], 3)) for name in ("first", "second"))
+                before, until = engine.taken_back, time.monotonic() + 30
+                while engine.taken_back == before and engine.busy and time.monotonic() < until:
+                    engine.step()
+            if engine.taken_back == before + 2:
+                happened += 1
+                engine.abort(first.request_id)
+            self.finish(engine)
+            self.assertEqual(second.status, "finished")
+        return happened
 
     def reset_while_the_daemon_hangs(self, engine):
         """Returns whether stores were under way.  The requests end."""
@@ -262,6 +283,63 @@ class Storm(World):
         self.assertGreater(self.stored_is_right(engine), 0)
 
 
+class ByLayer(World):
+    """Prefixes are loaded layer by layer, in the steps that compute with them."""
+
+    def engine(self, **more):
+        return super().engine(**{"blocks": 40, "running_max": 8, "layers": True, **more})
+
+    def setUp(self):
+        super().setUp()
+        off = unittest.mock.patch.object(scheduler, "LAYERS_OFF_S", 0.0)  # one failure is followed by others
+        off.start()
+        self.addCleanup(off.stop)
+
+    def storm(self, engine, requests, abort=0.0, **more):
+        """Requests are also aborted while a step is under way."""
+        rolls = random.Random(SEED + 6)
+
+        def mid_step():
+            if engine.requests and rolls.random() < abort:
+                engine.abort(rolls.choice(list(engine.requests)))
+
+        engine.mid_step = mid_step
+        super().storm(engine, requests, abort=abort, **more)
+
+    def has_loaded(self, engine):
+        self.stores_end(engine)
+        print(f"{engine.by_layer} loads by layer, {engine.taken_back} requests of steps whose load failed")
+        self.assertGreater(engine.by_layer, 0)
+        self.assertGreater(self.stored_is_right(engine), 0)
+
+    def test_preemption_aborts_and_resets(self):
+        engine = self.engine()
+        self.storm(engine, scaled(2_000), abort=0.05, reset=0.01)
+        # The last reset may have come just now, or unclean, after which nothing is stored: a clean one ends that.
+        self.assertTrue(engine.reset_prefix_cache())
+        self.storm(engine, 50)
+        self.has_loaded(engine)
+
+    def test_loads_that_fail(self):
+        engine = self.engine(blocks=60)
+        with lost_blocks(0.05):
+            self.storm(engine, scaled(2_000), abort=0.1)
+        self.assertGreater(engine.taken_back, 0)
+        self.has_loaded(engine)
+
+    def test_requests_that_share_failed_layers(self):
+        engine = self.engine(blocks=80)
+        happened = self.share_failed_layers(engine)
+        print(f"{happened} times a request was aborted that others shared failed blocks with")
+        self.assertGreater(happened, 0)
+        self.nothing_held(engine)
+
+    def test_a_daemon_that_comes_and_goes(self):
+        engine = self.engine(blocks=60)
+        self.weather(engine, scaled(100))
+        self.has_loaded(engine)
+
+
 class LazyStores(World):
     """Blocks are stored when vLLM is about to reuse them."""
 
@@ -357,6 +435,15 @@ class Restores(World):
         self.storm(engine, 50)
         self.assertGreater(self.stored_is_right(engine), 0)
 
+    def test_beside_loads_by_layer(self):
+        engine = self.engine(blocks=60, running_max=6, layers=True)
+        with unittest.mock.patch.object(scheduler, "LAYERS_OFF_S", 0.0), lost_blocks(0.02):
+            self.storm(engine, scaled(2_000), abort=0.05)
+        print(f"{engine.by_layer} loads by layer, {engine.taken_back} requests of steps whose load failed")
+        self.assertGreater(engine.restored, 0)
+        self.assertGreater(engine.by_layer, 0)
+        self.assertGreater(self.stored_is_right(engine), 0)
+
     def test_two_ranks(self):
         engine = self.engine(blocks=60, running_max=6, ranks=2, shards=2, local=False, late_reports=0.3)
         self.storm(engine, scaled(2_000), abort=0.05)
@@ -448,13 +535,13 @@ def lost_blocks(lost=0.1):
 class Harm(World):
     """The storms notice what must never happen."""
 
-    def harmed(self, side, method, harm, **more):
+    def harmed(self, side, method, harm, reset=0.02, noticed=(AssertionError, KeyError), **more):
         settings = {"blocks": 40, "running_max": 8, "late_reports": 0.3, "local": False, **more}
         with unittest.mock.patch.object(side, method, harm):
             engine = self.engine(**settings)
-            with self.assertRaises((AssertionError, KeyError)) as raised:
+            with self.assertRaises(noticed) as raised:
                 for _ in range(20):
-                    self.storm(engine, 200, abort=0.1, reset=0.02)
+                    self.storm(engine, 200, abort=0.1, reset=reset)
                     self.stored_is_right(engine)
         print(f"noticed: {type(raised.exception).__name__} {str(raised.exception)[:90]}")
 
@@ -518,6 +605,36 @@ class Harm(World):
                     hung = sum(self.reset_while_the_daemon_hangs(engine) for _ in range(10))
                     print(f"{hung} resets while stores hung")
                     self.stored_is_right(engine, self.hung_prompts)
+
+    def without_layers_off(self, side, method, harm):
+        with unittest.mock.patch.object(scheduler, "LAYERS_OFF_S", 0.0), lost_blocks(0.05):
+            self.harmed(side, method, harm, reset=0.0, noticed=WrongBytes, layers=True, late_reports=0, local=True)
+
+    def test_failed_layers_that_stay_in_the_prefix_cache(self):
+        with unittest.mock.patch("simulated_vllm.BlockPool.evict_blocks", lambda *_: None):
+            self.without_layers_off(SchedulerSide, "_end_restore", SchedulerSide._end_restore)
+
+    def test_blocks_computed_from_failed_layers_that_are_stored(self):
+        end_layers = WorkerSide._end_layers
+        self.without_layers_off(WorkerSide, "_end_layers", lambda self: end_layers(self) or True)
+
+    def test_requests_that_share_failed_layers_and_go_on(self):
+        take_back = SchedulerSide._take_back
+
+        def only_the_first(self, job):
+            job.computed = [one for one in job.computed if one[0] is job.request or not one[2]]
+            take_back(self, job)
+
+        with unittest.mock.patch.object(SchedulerSide, "_take_back", only_the_first), self.assertRaises(WrongBytes):
+            with unittest.mock.patch.object(scheduler, "LAYERS_OFF_S", 0.0):
+                self.share_failed_layers(self.engine(blocks=80, running_max=8, layers=True))
+
+    def test_layers_that_are_not_awaited(self):
+        def at_once(self, name):
+            if self._layered is not None:
+                self._layered.awaited = self._layered.layers
+
+        self.without_layers_off(WorkerSide, "wait_for_layer", at_once)
 
     def test_an_old_generation(self):
         self.harmed(SchedulerSide, "reset", lambda self, clean: None)

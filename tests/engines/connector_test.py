@@ -23,7 +23,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "client", "pyth
 import kvlarder  # noqa: E402
 import numpy  # noqa: E402
 from kvlarder import weights  # noqa: E402
-from kvlarder.vllm import engine_facts, names, pages, stats, versions, worker  # noqa: E402
+from kvlarder.vllm import engine_facts, names, pages, scheduler, stats, versions, worker  # noqa: E402
 from kvlarder.vllm.config import Config  # noqa: E402
 from kvlarder.vllm_tier import stats as tier_stats  # noqa: E402
 from kvlarder.vllm_tier.config import TierOptions  # noqa: E402
@@ -410,6 +410,48 @@ class Counters(unittest.TestCase):
         both = stats.joined({"lookups": 1, "load_seconds": [1.0]}, {"lookups": 2, "bytes_loaded": 3, "load_seconds": [3.0]})
         self.assertEqual(both, {"lookups": 3, "bytes_loaded": 3, "load_seconds": [1.0, 3.0]})
         self.assertEqual(stats.summary(both)["load_seconds_max"], 3.0)
+
+
+class LayersOrNot(unittest.TestCase):
+    """When a prefix is loaded layer by layer: 30 layers, steps of 1,024 tokens, 1,000 tokens a second, 1 GB/s."""
+
+    def setUp(self):
+        self.prefill, self.loads = scheduler.Prefill(), scheduler.LayerLoads(30, 1_024)
+        for number in range(100):
+            self.prefill.step(1_000, 10.0 * number)
+            self.prefill.step_ended(10.0 * number + 1.0)
+            self.prefill.step(8, 10.0 * number + 2.0)  # a step that decodes; the pause before it is no step
+            self.prefill.step_ended(10.0 * number + 3.0)
+        self.assertAlmostEqual(self.prefill.rate, 1_000.0, delta=1.0)
+
+    def pays(self, size, tokens, now=0.0):
+        return self.loads.pays(size, tokens, self.prefill, now)
+
+    def test_it_pays_where_the_step_hardly_waits(self):
+        self.assertFalse(self.pays(1_000, 1_000), "no load was measured")
+        self.loads.observe(1e9, 1.0)
+        self.assertTrue(self.pays(1e9, 1_000))
+        self.assertFalse(self.pays(1.2e9, 1_000), "0.2 s longer than the step computes, and a layer")
+        self.assertTrue(self.pays(4e6, 1), "5 ms are nothing")
+        self.assertFalse(self.pays(5e7, 1))
+        self.assertFalse(self.pays(1.9e9, 8_000), "the first step computes 1,024 tokens of them")
+
+    def test_no_step_waits_for_long(self):
+        self.loads.observe(1e9, 1.0)
+        slow, loads = scheduler.Prefill(), scheduler.LayerLoads(30, 1_024)
+        loads.observe(1e9, 1.0)
+        self.assertFalse(loads.pays(1e9, 1_000, slow, 0.0), "no step was measured")
+        slow.step(1_000, 0.0)
+        slow.step_ended(100.0)
+        slow.rate = 100.0
+        self.assertTrue(loads.pays(1.9e9, 1_000, slow, 0.0))
+        self.assertFalse(loads.pays(2.1e9, 1_000, slow, 0.0), "a daemon may hang")
+
+    def test_none_for_a_while_after_one_has_failed(self):
+        self.loads.observe(1e9, 1.0)
+        self.loads.failed(100.0)
+        self.assertFalse(self.pays(1e9, 1_000, now=100.0 + scheduler.LAYERS_OFF_S - 0.1))
+        self.assertTrue(self.pays(1e9, 1_000, now=100.0 + scheduler.LAYERS_OFF_S))
 
 
 class Questions(unittest.TestCase):

@@ -131,12 +131,21 @@ class Request:
         self.mm_features, self.prompt_embeds, self.pooling_params = [], None, None
         self.skip_reading_prefix_cache = self.resumable = False
         self.blocks, self.computed, self.status = [], 0, "waiting"
+        self.cached = 0  # blocks that were told to the BlockPool
         self.loaded_tokens = self.preemptions = self.local_tokens = 0
         self.began_step = None
 
     @property
     def num_tokens(self):
         return len(self.all_token_ids)
+
+    @property
+    def num_computed_tokens(self):
+        return self.computed
+
+    @num_computed_tokens.setter
+    def num_computed_tokens(self, tokens):
+        self.computed = tokens
 
     @property
     def done(self):
@@ -189,15 +198,14 @@ class Rank:
         self.side = worker.WorkerSide(config, facts, rank, described, self.counts, log, restores)
         self.held = []  # outputs of steps that the scheduler has not seen yet
 
-    def write(self, block, prefix, weights):
-        for layer, kv in enumerate(self.kv):
-            kv[block] = right_page(prefix, layer, self.shard, weights)
+    def write(self, block, prefix, layer, weights):
+        self.kv[layer][block] = right_page(prefix, layer, self.shard, weights)
+
+    def has(self, block, prefix, layer, weights):
+        return numpy.array_equal(self.kv[layer][block], right_page(prefix, layer, self.shard, weights))
 
     def is_right(self, block, prefix, weights):
-        return all(
-            numpy.array_equal(kv[block], right_page(prefix, layer, self.shard, weights))
-            for layer, kv in enumerate(self.kv)
-        )
+        return all(self.has(block, prefix, layer, weights) for layer in range(LAYERS))
 
 
 def facts(blocks=64, ranks=1, shards=1, engine_id="engine", block_tokens=BLOCK, dtype="bf16", prefix_caching=True):
@@ -211,8 +219,10 @@ class Engine:
     """One engine: a scheduler and its workers, stepped by the caller."""
 
     def __init__(self, config, *, blocks=64, ranks=1, shards=1, running_max=4, chunk=64, engine_id="engine", local=True,
-                 late_reports=0.0, seed=0, clock=None, isa="vec", dtype="bf16", restores=None, step_s=0.0, long_steps=False):  # fmt: skip
-        """restores: a kvlarder.Profile, with which the scheduler restores as LarderScheduler does; step_s: how long the
+                 late_reports=0.0, seed=0, clock=None, isa="vec", dtype="bf16", restores=None, layers=False, step_s=0.0,
+                 long_steps=False):  # fmt: skip
+        """restores: a kvlarder.Profile, with which the scheduler restores as LarderScheduler does; layers: prefixes may be loaded
+        layer by layer, which needs one rank and reports that are not late; step_s: how long the
         model takes for a step at least; long_steps: a step takes as long as the stores that it orders."""
         self.clock = clock or time.monotonic
         self.config, self.facts = config, facts(
@@ -235,6 +245,11 @@ class Engine:
         self.manager_call = self.side.device.lock if self.side.device is not None else contextlib.nullcontext()
         if restores is not None:
             assert self.side.enable_restores(chunk, restores) == ""
+        self.layers = layers
+        self.mid_step = lambda: None  # called when a step was computed and the scheduler has yet to learn of it
+        if layers:
+            assert ranks == 1 and not late_reports
+            self.side.enable_layers(chunk)
         self.step_s, self.long_steps = step_s, long_steps
         self.running_max, self.chunk, self.late_reports = running_max, chunk, late_reports
         self.waiting, self.running, self.requests = [], [], {}
@@ -243,6 +258,7 @@ class Engine:
         self.weights = 0
         self.was_emptied = False
         self.steps = self.loaded = self.recomputed = self.preempted = self.restored = 0
+        self.by_layer = self.taken_back = 0  # loads; requests of steps whose load failed
         self.stalled = 0  # allocations that failed while stores held blocks
         self.hits = 0  # tokens that vLLM's own cache had
         self.call_times = []
@@ -308,8 +324,12 @@ class Engine:
         )
         for request, tokens in [(self.requests[name], tokens) for name, tokens in scheduled.items()]:
             request.computed += tokens
+        wrong = set()
         for rank in self.ranks:
-            self._run(rank, plan, scheduled)
+            wrong |= self._run(rank, plan, scheduled)
+        if wrong and not any(load.by_layer for load in plan.loads):
+            raise WrongBytes(f"{sorted(wrong)} went on from wrong blocks")
+        self.wrong = wrong
         if scheduled and self.step_s:
             time.sleep(self.step_s)
         if self.long_steps:
@@ -318,6 +338,7 @@ class Engine:
             prompts = [(self.requests[name].computed - tokens, self.requests[name].computed)
                        for name, tokens in scheduled.items() if tokens > 1]  # fmt: skip
             self.side.step_ended(prompts, len(scheduled) - len(prompts), self.clock() - begun)
+        self.mid_step()
         self._update(scheduled)
         self.side.check_invariants()
 
@@ -354,6 +375,8 @@ class Engine:
             if request in self.running and tokens:
                 scheduled[request.request_id] = tokens
                 budget -= tokens
+                if self.layers:
+                    self._cache(request, request.computed + tokens)
         for request in list(self.waiting):
             if len(self.running) >= self.running_max or budget == 0:
                 break
@@ -385,18 +408,19 @@ class Engine:
             external, asynchronous = self._ask(request, tokens_hit)
             if external is None:
                 return False
-            assert external >= 0 and external % BLOCK == 0 and asynchronous == (external > 0)
+            assert external >= 0 and external % BLOCK == 0 and (external > 0 or not asynchronous)
             assert tokens_hit + external < request.num_tokens
-        new, held = 0 if external else min(request.num_tokens - tokens_hit, budget), 0
+        later = external > 0 and asynchronous
+        new, held = 0 if later else min(request.num_tokens - tokens_hit - external, budget), 0
         if self.side.restores is not None and new:
-            new = self.side.tokens_of_step(request, tokens_hit, new)
+            new = self.side.tokens_of_step(request, tokens_hit + external, new)
             held = self.side.held_tokens(request)
             if new == 0:
                 return False
         with self.manager_call:
             # The whole request must fit; a load also leaves room for those that hold blocks and cannot be preempted.
             needed = self._remaining(request) - len(hit)
-            if external:
+            if later:
                 needed += sum(self._remaining(other) for other in self.requests.values() if self._in_flight(other))
             if needed > len([block for block in self.pool.free if block not in hit]):
                 self.stalled += self.side.frees_blocks_soon
@@ -408,21 +432,27 @@ class Engine:
                     request.blocks = list(hit)
                 else:
                     tokens_hit = 0
-                    new = min(request.num_tokens, budget)
+                    new = min(request.num_tokens - external, budget)
             assert self._blocks_for(request, max(tokens_hit + external + new, held))
         self.side.allocated(request, [block.block_id for block in request.blocks], external)
         request.computed = tokens_hit + external
         if external:
             host, disk = self.side.hit_sources(request)
             assert host + disk == external
-            request.status, request.loaded_tokens = "loading", external
+            request.loaded_tokens = external
+        if later:
+            request.status = "loading"
             return False
+        self.by_layer += external > 0
+        if self.layers:
+            self._cache(request, request.computed + new)
         self.waiting.remove(request)
         self.running.append(request)
         request.status = "running"
         self.hits += request.local_tokens
-        for index in range(request.computed // BLOCK):
-            self._check_page(request, index)
+        if not self.layers:  # otherwise the blocks may be computed or loaded in this step, whose forward checks them
+            for index in range(request.computed // BLOCK):
+                self._check_page(request, index)
         if request.preemptions:
             self.resumed.add(name)
         scheduled[name] = new
@@ -465,22 +495,35 @@ class Engine:
         self._cache(request)
         self.loaded += request.loaded_tokens
 
-    def _cache(self, request):
-        """Others find the blocks of what is computed."""
-        if self.local:
-            self.pool.cache_full_blocks(request, request.blocks, 0, request.computed // BLOCK)
+    def _cache(self, request, tokens=None):
+        """Others find the blocks of the first tokens, by default of those that are computed; as vLLM, it tells of none again."""
+        last = (request.computed if tokens is None else min(tokens, request.num_tokens)) // BLOCK
+        if self.local and last > request.cached:
+            self.pool.cache_full_blocks(request, request.blocks, request.cached, last)
+            request.cached = last
 
     def _run(self, rank, plan, scheduled):
-        """Worker: loads begin before the forward, stores after it."""
+        """Worker: loads begin before the forward, stores after it.  KV that was computed from wrong KV is wrong.  Returns the
+        requests that have computed from wrong KV, with an engine that loads by layer."""
         rank.side.begin_step(plan)
-        for name, tokens in scheduled.items():
-            request = self.requests[name]
-            for index in range((request.computed - tokens) // BLOCK, -(-request.computed // BLOCK)):
-                if (index + 1) * BLOCK <= request.computed:
-                    rank.write(request.blocks[index].block_id, self._prefix(request, index), self.weights)
+        wrong = set()
+        for layer in range(LAYERS):
+            rank.side.wait_for_layer(f"model.layers.{layer}.attn")
+            for name, tokens in scheduled.items():
+                request = self.requests[name]
+                first = (request.computed - tokens) // BLOCK
+                if self.layers and not all(
+                    rank.has(request.blocks[index].block_id, self._prefix(request, index), layer, self.weights)
+                    for index in range(first)
+                ):
+                    wrong.add(name)
+                for index in range(first, request.computed // BLOCK):
+                    block, prefix = request.blocks[index].block_id, self._prefix(request, index)
+                    rank.write(block, prefix if name not in wrong else ("wrong", *prefix), layer, self.weights)
         rank.side.end_forward()
         loaded = rank.side.take_loaded()
         rank.held.append((loaded, rank.side.take_bad_pages(), rank.side.take_report()))
+        return wrong
 
     def _update(self, scheduled):
         """As Scheduler.update_from_output and KVOutputAggregator, where one rank may lag behind."""
@@ -503,14 +546,20 @@ class Engine:
                         request.computed = index * BLOCK
                         self.failed.add(request.request_id)
                         break
+        taken_back = self._take_back(scheduled, bad)
         for name in scheduled:
-            request = self.requests[name]
+            if (request := self.requests.get(name)) is None or name in taken_back:
+                continue  # it was aborted meanwhile, or computes again
+            if name in self.wrong:
+                raise WrongBytes(f"{name} goes on although it has computed from wrong blocks")
             self._cache(request)
             if request.computed == request.num_tokens:
                 request.all_token_ids.append(hash((tuple(request.all_token_ids[-3:]), "next")) % 1000)
                 if request.done:
                     self.running.remove(request)
                     self._finish(request, late=False)
+        if scheduled:
+            self.side.step_computed()
         for report in reports[1:]:
             reports[0].aggregate(report)
         if reports:
@@ -523,11 +572,27 @@ class Engine:
                 assert request.status == "finished"
                 self._free(request)
 
+    def _take_back(self, scheduled, bad):
+        """As Scheduler._update_requests_with_invalid_blocks for running requests.  Returns those that compute again."""
+        taken_back, marked = set(), set()
+        for request in self.running if bad else ():
+            had = request.computed - scheduled.get(request.request_id, 0)
+            for index in range(-(-had // BLOCK)):
+                block = request.blocks[index].block_id
+                if block not in bad:
+                    continue
+                if request.request_id not in taken_back:
+                    request.computed = had if block in marked else index * BLOCK
+                    taken_back.add(request.request_id)
+                marked.add(block)
+        self.taken_back += len(taken_back)
+        return taken_back
+
     def _preempt(self, request):
         self.running.remove(request)
         self.side.preempted(request)
         self.pool.free_blocks(reversed(request.blocks))
-        request.blocks, request.computed, request.status = [], 0, "waiting"
+        request.blocks, request.computed, request.status, request.cached = [], 0, "waiting", 0
         request.preemptions += 1
         self.preempted += 1
         self.waiting.insert(0, request)

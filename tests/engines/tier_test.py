@@ -684,13 +684,29 @@ class Hints(World):
     def test_a_daemon_that_comes_back_carries_hints_out(self):
         self.await_disk(self.one, self.keys[:2])
         self.daemon.kill()
-        starter = threading.Timer(0.5, self.daemon.start)
-        starter.start()
-        outcomes = self.hint("Pin", {**self.named(self.keys[:2]), "owner": "o"})
-        starter.join()
-        self.assertEqual(outcomes[0].outcome, "deferred")
+        self.one.outcomes.clear()
+        self.one.add(Request("waits", [7], hints=hints_of("waits", ("Pin", {**self.named(self.keys[:2]), "owner": "o"}))))
+
+        def told():
+            self.one.step()
+            return [outcome.outcome for outcome in self.one.outcomes]
+
+        self.await_(told, "no outcome while there is no daemon")
+        self.assertEqual(told(), ["deferred"])
+        self.daemon.start()
+        self.await_final(1)
+        outcomes = list(self.one.outcomes)
         self.assertEqual(outcomes[-1].outcome, "accepted", outcomes)
         self.assertEqual(self.pinned("o", self.keys[:2]), 2)
+
+    def test_a_daemon_that_has_come_back_meanwhile_carries_hints_out(self):
+        """It may still be reading which blocks its disk has, and need not know the engine yet."""
+        for number in range(5):
+            self.await_disk(self.one, self.keys[:2])
+            self.daemon.kill()
+            self.daemon.start()
+            outcomes = self.hint("Pin", {**self.named(self.keys[:2]), "owner": f"o{number}"})
+            self.assertEqual(outcomes[-1].outcome, "accepted", outcomes)
 
     def test_the_end_does_not_wait_for_all_hints(self):
         self.daemon.stop()
@@ -712,6 +728,8 @@ class Hints(World):
 
 class FakeLink:
     """Answers `copies` for a HintDesk or TierLookups.  `asks` is called with the keys, and returns the answer or raises."""
+
+    may_recover = False
 
     def __init__(self, asks):
         self.asks = asks

@@ -97,6 +97,14 @@ class VllmChild:
         'both' at once, whatever pays."""
         return self._call("restore_by", way=way)
 
+    def load_by_layer(self, always):
+        """With VLLM_ENABLE_V1_MULTIPROCESSING=0: from now on all loads of blocks in the pool go layer by layer, or none."""
+        return self._call("load_by_layer", always=always)
+
+    def lose_layers(self, from_layer):
+        """With these: from now on loads by layer fail at a layer, after those before it have come; None: no more."""
+        return self._call("lose_layers", from_layer=from_layer)
+
     def costs(self):
         """With these: returns what was learnt, {fixed_s, linear_s, quadratic_s, rates: bytes/s by channel}."""
         return self._call("costs")
@@ -349,6 +357,28 @@ class Engine:
             self.side.matched_tokens = lambda request, computed: (0, False)
         else:
             self.side.__dict__.pop("matched_tokens", None)
+        return True
+
+    def load_by_layer(self, always):
+        self.side._goes_by_layer = lambda request, *_: always and self.side._layered is None
+        return True
+
+    def lose_layers(self, from_layer):
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        connector = get_kv_transfer_group()
+        side, wait = connector._worker, type(connector._worker).wait_for_layer
+
+        def loses(name):
+            layered = side._layered
+            if layered is None or from_layer is None or side._pages.layer_of[name] < from_layer:
+                return wait(side, name)
+            if not layered.failed:
+                layered.failed = True
+                side._cache.cancel(layered.job, wait=True)
+            connector._tensors[name][list(side._requests[layered.job][1])] = FreePages.FILL
+
+        side.wait_for_layer = loses
         return True
 
     def costs(self):

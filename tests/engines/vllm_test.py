@@ -238,6 +238,75 @@ class Restores(RestoringTest):
         self.assertGreater(counts["restored_tokens_loaded"], 0)
 
 
+class Layers(VllmTest):
+    """Prefixes that are loaded layer by layer, in the step that computes what follows them."""
+
+    def counts(self, vllm):
+        self.settled(vllm)
+        return {name: vllm.metrics().get(f"vllm:larder_{name}{{}}", 0) for name in ("loads_by_layer", "blocks_load_failed")}
+
+    def test_layers(self):
+        # Every way computes the prefix in one chunk and the rest in the next one, because bf16 depends on where chunks end.
+        prefix, rest, step = 4 * BLOCK, 100, {"max_num_batched_tokens": 4 * BLOCK}
+        plain = self.vllm(larder=False, ahead=True, env=ONE_PROCESS, **step)
+        vllm = self.vllm(ahead=True, env=ONE_PROCESS, extra={"emulated_link_mb_per_s": 200.0}, **step)
+        ids = plain.tokens_of(corpus())
+        prompts = [{"tokens": ids[at : at + prefix + rest], "n": 16} for at in range(0, 6_000, 1_000)]
+        right = plain.generate(prompts)
+        plain.kill()
+        self.equal("computed", vllm.generate(prompts), right, [0] * len(prompts))
+        self.settled(vllm)
+        vllm.load_by_layer(False)
+        self.equal("loaded", vllm.generate(prompts), right, [prefix] * len(prompts))  # how fast that is decides about deadlines
+        vllm.load_by_layer(True)
+        self.equal("layer by layer", vllm.generate(prompts), right, [prefix] * len(prompts))
+        self.assertEqual(self.counts(vllm), {"loads_by_layer": len(prompts), "blocks_load_failed": 0})
+        for lost in (0, 1, 15, 29):  # of 30 layers
+            vllm.lose_layers(lost)
+            self.equal(f"layer {lost} is lost", vllm.generate(prompts), right)
+            self.assertEqual(self.counts(vllm)["loads_by_layer"], len(prompts), "loads that failed are not counted")
+        vllm.lose_layers(None)
+        self.equal("layer by layer again", vllm.generate(prompts), right, [prefix] * len(prompts))
+        self.nothing_held(vllm)
+
+    def test_loads_that_fail_beside_others(self):
+        """Requests share prefixes that others load, in steps in which the load fails, and are aborted.  In float32, so that an
+        answer does not depend on which requests are computed together."""
+        texts = [[self.rolls.randrange(500) for _ in range(6 * BLOCK)] for _ in range(6)]
+        # A prompt and another one that goes on from its beginning come at once, so that both wait for the same load.
+        prompts = []
+        for number in range(scaled(1_000, least=120)):
+            text = self.rolls.choice(texts)[: self.rolls.randrange(2 * BLOCK, 6 * BLOCK)]
+            prompts += [{"tokens": [*text, number % 500, other], "n": self.rolls.randrange(1, 12)} for other in range(2)]
+        plain = self.vllm(larder=False, model="tiny", ahead=True, env=ONE_PROCESS, max_model_len=1024, max_num_seqs=8)
+        small = {"model": "tiny", "max_num_seqs": 8, "max_model_len": 1024, "num_gpu_blocks_override": 30, "enable_prefix_caching": True}
+        vllm, reader = self.vllm(ahead=True, env=ONE_PROCESS, **small), self.vllm(ahead=True, env=ONE_PROCESS, **small)
+        right = plain.serve(prompts, clients=8)["answers"]
+        plain.kill()
+        vllm.load_by_layer(False)
+        vllm.generate([{"tokens": text, "n": 1} for text in texts])
+        self.settled(vllm)
+        self.assertTrue(vllm.reset(connector=False))
+        vllm.generate([{"tokens": text, "n": 1} for text in texts])  # how fast loads are decides about deadlines
+        vllm.load_by_layer(True)
+        half = len(prompts) // 2
+        for lost, abort, some in ((None, 0.0, prompts[:half]), (1, 0.2, prompts[half:])):
+            vllm.lose_layers(lost)
+            result = vllm.serve(some, clients=8, abort=abort, seed=SEED)
+            self.assertEqual((result["errors"], result["bad_resets"]), ([], []))
+            first = 0 if lost is None else half
+            for number, answer in result["answers"].items():
+                self.assertEqual(answer, right[str(int(number) + first)], f"request {number}, lost from layer {lost}")
+            print(f"lost from layer {lost}: {len(some)} requests, {result['aborted']} aborted, {self.counts(vllm)}", flush=True)
+        self.assertGreater(self.counts(vllm)["loads_by_layer"], 0)
+        failed = sum(vllm.metrics().get(f"vllm:larder_loads_{how}{{}}", 0) for how in ("cancelled", "failed_otherwise"))
+        self.assertGreater(failed, 0)
+        print(f"{failed} loads have failed", flush=True)
+        self.nothing_held(vllm)
+        found = reader.serve(prompts, clients=8)["answers"]
+        self.assertEqual(found, right, "what was stored")
+
+
 class RestoreStorms(RestoringTest):
     """What disturbs restores at random moments.  In float32 an answer does not depend on how its prefix was restored."""
 

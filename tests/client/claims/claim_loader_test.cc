@@ -43,7 +43,7 @@ class ClaimLoaderTest : public ::testing::Test {
     const ByteCount bytes(uint64_t{kLayers} * kPageBytes);
     const double seconds = std::chrono::duration<double>(block).count();
     auto link = std::make_shared<TokenBucket>(static_cast<double>(bytes.value()) / seconds);
-    store_ = std::make_unique<LinkedStore>(std::move(store_), std::move(link), bytes);
+    store_ = std::make_unique<LinkedStore>(std::move(store_), std::move(link), bytes, kLayers);
   }
   static Digest DigestOf(uint32_t number) {
     Digest digest;

@@ -499,8 +499,8 @@ class Pages(OnDaemon):
                 begun.wait()
                 try:
                     while True:
-                        if session.get_pages(variant, pages, self.digests, range(BLOCKS)) != self.all_ok:
-                            failures.append("a block is missing")
+                        if (status := session.get_pages(variant, pages, self.digests, range(BLOCKS))) != self.all_ok:
+                            failures.append(status)
                         for block, digest in enumerate(self.digests):
                             if [bytes(layer[block]) for layer in memory] != segments_of(digest):
                                 failures.append("other bytes")

@@ -55,6 +55,9 @@ class DaemonWorld final : public EngineWorld {
     EXPECT_EQ(cleared->host.blocks, 1u);
   }
 
+  [[nodiscard]] uint32_t LayersAtOnce() const override {
+    return mode_ == WriteMode::kStream ? EnginePages::kLayers : 1;  // the others read in place
+  }
   void Signal(int signal) {
     MutexLock lock(mu_);
     daemon_->Signal(signal);

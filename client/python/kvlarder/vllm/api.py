@@ -6,6 +6,7 @@ from kvlarder.vllm import versions
 
 try:
     import vllm
+    import vllm.envs
     from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # noqa: F401
         KVConnectorBase_V1,
         KVConnectorHandshakeMetadata,
@@ -68,6 +69,21 @@ def restores(vllm_config):
     if isinstance(chosen, str):
         return chosen == "kvlarder.vllm.LarderScheduler"
     return chosen is not None and chosen.__module__ == "kvlarder.vllm.scheduler_class"
+
+
+def why_not_by_layer(vllm_config):
+    """Returns why no step of this engine may compute with blocks that are being loaded, or ''."""
+    if vllm_config.parallel_config.world_size != 1:
+        return "it has several ranks"
+    if vllm_config.scheduler_config.async_scheduling:
+        return "it schedules a step before the last one is known"
+    if vllm_config.use_v2_model_runner:
+        return "its V2 model runner takes no failed loads back"
+    if vllm_config.kv_transfer_config.kv_load_failure_policy != "recompute":
+        return "it fails requests whose load fails"
+    if vllm.envs.VLLM_RAISE_ON_LOGIT_NANS:
+        return "VLLM_RAISE_ON_LOGIT_NANS ends it when a step that will be taken back has computed nonsense"
+    return ""
 
 
 def packing_of(vllm_config, kv_caches):

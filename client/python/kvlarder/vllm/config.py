@@ -27,6 +27,9 @@ class Config:
     )
     heal: bool = option(True, doc="with eager stores: stores blocks that vLLM still has and the daemon has not")
     patience_ms: int = option(200, least=0, most=5_000, doc="how long a request waits for an answer of the daemon")
+    layer_by_layer: bool = option(
+        True, doc="where that pays, a prefix in the pool is loaded layer by layer while vLLM computes what follows it"
+    )
     load_timeout_ms: int = option(600, least=50, most=60_000, doc="how long a load may take at least")
     load_patience: float = option(0.5, least=0.0, most=10.0, doc="and in addition, in times of computing the same")
     store_timeout_ms: int = option(10_000, least=100, most=60_000, doc="then a store is given up")

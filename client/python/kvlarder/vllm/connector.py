@@ -99,8 +99,19 @@ class LarderConnector(api.KVConnectorBase_V1):
         contents = names.ContentNames(self._facts.model, engine_facts.revision_of(self._vllm_config, config))
         self._scheduler = scheduler.SchedulerSide(config, self._facts, contents, hellos, self._collector, api.logger)
         self._scheduler.bind_block_pool(self._pool)
+        if config.load and config.layer_by_layer:
+            self._enable_layers(config)
         if self._scheduler.device is not None:
             self._scheduler.device.guard(self._manager)
+
+    def _enable_layers(self, config):
+        lazy = "blocks are stored late" if config.store and config.store_policy == "lazy" else ""
+        if why := lazy or api.why_not_by_layer(self._vllm_config):
+            api.logger.info("Prefixes are not loaded layer by layer: %s", why)
+            return
+        vllm = self._vllm_config.scheduler_config
+        limit = vllm.long_prefill_token_threshold
+        self._scheduler.enable_layers(min(vllm.max_num_batched_tokens, limit) if limit > 0 else vllm.max_num_batched_tokens)
 
     def bind_kv_cache_manager(self, kv_cache_manager):
         super().bind_kv_cache_manager(kv_cache_manager)
@@ -140,6 +151,7 @@ class LarderConnector(api.KVConnectorBase_V1):
         return Step(step.loads, step.stores, step.cancels)
 
     def update_connector_output(self, connector_output):
+        self._scheduler.step_computed()
         if connector_output.kv_connector_worker_meta is not None:
             self._scheduler.on_report(connector_output.kv_connector_worker_meta)
 
@@ -183,7 +195,7 @@ class LarderConnector(api.KVConnectorBase_V1):
         pass  # begun in bind_connector_metadata, which comes before the forward
 
     def wait_for_layer_load(self, layer_name):
-        pass
+        self._worker.wait_for_layer(layer_name)
 
     def save_kv_layer(self, layer_name, kv_layer, attn_metadata, **kwargs):
         pass

@@ -14,6 +14,7 @@ class Load(typing.NamedTuple):
     pages: bytes
     promise: int
     deadline_s: float
+    by_layer: bool  # the forward of this step awaits one layer after the other
 
 
 class Store(typing.NamedTuple):

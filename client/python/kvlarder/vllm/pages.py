@@ -16,6 +16,7 @@ class Pages:
     layout: kvlarder.PageLayout
     name: str  # the layout of the variant
     block_bytes: int  # of all layers
+    layer_of: dict  # the number in the layout of each of vLLM's layers
 
 
 def layer_order(name):
@@ -63,7 +64,9 @@ def describe(kv_caches, facts, backend, version, isa):
         )
     except ValueError as error:
         refuse(f"its pages cannot be described ({error})", "please report it with the model's name")
-    return Pages(layout, names.layout(backend, version, isa, shape, strides), layout.block_bytes)
+    order = {address: number for number, address in enumerate(tensors)}
+    layer_of = {name: order[tensor.data_ptr()] for name, tensor in kv_caches.items()}
+    return Pages(layout, names.layout(backend, version, isa, shape, strides), layout.block_bytes, layer_of)
 
 
 def _product(shape):

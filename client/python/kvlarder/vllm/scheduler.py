@@ -4,6 +4,7 @@ vLLM calls it from the one thread of its scheduler.  No method waits, except emp
 
 A request:
     asked ----answer----> found --scheduled with a load--> loading --all ranks reported--> running | failed
+      |  |                  \\--scheduled with a load by layer--> running | failed
       |  \\--patience over, nothing stored--> missed --scheduled--> running --preempted--> asked again
       |                                        (failed stays: what could not be loaded once is computed)
       +-- passed: neither looked up nor stored
@@ -16,6 +17,8 @@ Invariants (check_invariants):
     ranks have reported it: a preempted or aborted request frees its blocks at once, and workers hear of it later.
   * A promise is held from the answer until all ranks have loaded, or the request is scheduled without a load or ends.
   * A request loads at most once at a time; one that failed to load is computed, and does not ask again.
+  * A step has at most one load by layer, which has ended when the step has.  If it failed, no request goes on from its blocks
+    or from what the step computed from them, and nobody finds them, in vLLM's own cache or in Larder.
   * A request stores blocks of one generation only: after reset_cache nothing that was computed before is stored.
 """
 
@@ -33,6 +36,11 @@ STORE_BLOCKS_MAX = 64  # in one job
 TRIES_MAX = 3
 FREES_SOON_S = 0.1
 READS_MOST_S = 1.0  # copying one part of a store takes milliseconds
+# A step may wait for its load by layer, as estimated, for this part of the time that it computes, and so long.
+STALL_PART, STALL_S = 0.1, 0.005
+LAYERS_MOST_S = 2.0  # a load by layer that takes longer, as estimated
+LAYERS_PATIENCE_S = 0.5  # beyond the estimate: a daemon that hangs holds up one step for so long
+LAYERS_OFF_S = 30.0  # after one has failed, none begins for so long
 
 
 class Request:
@@ -40,7 +48,7 @@ class Request:
 
     __slots__ = (
         "vllm", "state", "content", "chain", "lookup", "asked_from", "asked_at", "found_blocks", "first_block", "load", "sources",
-        "saved", "stale", "adapter", "until_block", "tries",
+        "saved", "stale", "adapter", "until_block", "tries", "by_layer",
     )  # fmt: skip
 
     def __init__(self, vllm):
@@ -52,6 +60,7 @@ class Request:
         self.asked_at = None  # when vLLM first asked for it
         self.found_blocks = None  # None: not known
         self.first_block = 0  # of the load that vLLM was offered
+        self.by_layer = False  # so was that load
         self.until_block = 0  # the end of what is restored, if it is chosen or restoring
         self.tries = 0  # to admit it for a restore when the step had no room for a block
         self.load = 0  # job
@@ -64,30 +73,70 @@ class Request:
 class Job:
     """Blocks that all ranks load, or that those store which write."""
 
-    __slots__ = ("load", "request", "pages", "ranks", "good", "blocks", "begun", "step")
+    __slots__ = ("load", "request", "pages", "ranks", "good", "blocks", "begun", "step", "computed")
 
-    def __init__(self, load, request, pages, ranks, begun, step=None):
-        """request: None for stores; step: of lazy stores, when it was ordered."""
+    def __init__(self, load, request, pages, ranks, begun, step=None, computed=None):
+        """request: None for stores; step: of lazy stores, when it was ordered; computed: of loads by layer, a list for what
+        its step computes from the loaded blocks: (Request, number of the first block, pages)."""
         self.load, self.request, self.pages, self.ranks, self.begun, self.step = load, request, pages, ranks, begun, step
-        self.blocks, self.good = len(pages), len(pages)
+        self.blocks, self.good, self.computed = len(pages), len(pages), computed
 
 
 class Prefill:
-    """How fast this engine computes prompts, in tokens per second, for the deadlines of loads."""
+    """How fast this engine computes prompts, in tokens per second."""
 
     LEAST, MOST = 100.0, 1e6
 
     def __init__(self):
-        self.rate = 2_000.0
-        self._last = None
+        self.rate, self.measured = 2_000.0, False
+        self._steps = collections.deque()  # under way: (tokens, when it began)
+        self._ended = 0.0  # the last one
 
     def step(self, tokens, now):
-        """tokens: of this step's prompts; steps that only decode say nothing about prompts."""
-        if self._last is not None and self._last[0] >= 64:
-            seconds = max(now - self._last[1], 1e-4)
-            measured = min(max(self._last[0] / seconds, self.LEAST), self.MOST)
+        """A step begins.  tokens: of its prompts; steps that only decode say nothing about prompts."""
+        self._steps.append((tokens, now))
+
+    def step_ended(self, now):
+        if not self._steps:
+            return
+        tokens, begun = self._steps.popleft()
+        if tokens >= 64:
+            seconds = max(now - max(begun, self._ended), 1e-4)
+            measured = min(max(tokens / seconds, self.LEAST), self.MOST)
             self.rate += 0.2 * (measured - self.rate)
-        self._last = (tokens, now)
+            self.measured = True
+        self._ended = now
+
+
+class LayerLoads:
+    """When a prefix is loaded layer by layer: while vLLM computes with the first layers, the next ones come.  The whole step waits
+    where they come later."""
+
+    def __init__(self, layers, step_tokens):
+        """step_tokens: that one step computes of a request."""
+        self._layers, self._step_tokens = layers, step_tokens
+        self._bytes_per_s = None  # None: not measured yet
+        self._off_until = 0.0
+
+    def observe(self, size, seconds):
+        """A load of so many bytes from the pool has ended."""
+        rate = size / max(seconds, 1e-6)
+        self._bytes_per_s = rate if self._bytes_per_s is None else self._bytes_per_s + 0.2 * (rate - self._bytes_per_s)
+
+    def failed(self, now):
+        self._off_until = now + LAYERS_OFF_S
+
+    def load_s(self, size):
+        """As estimated; 0 if no load was measured."""
+        return size / self._bytes_per_s if self._bytes_per_s else 0.0
+
+    def pays(self, size, tokens, prefill, now):
+        """Returns whether `size` bytes are to be loaded so before `tokens` more are computed."""
+        if self._bytes_per_s is None or not prefill.measured or now < self._off_until:
+            return False
+        load_s, compute_s = self.load_s(size), min(tokens, self._step_tokens) / prefill.rate
+        stall_s = load_s / self._layers + max(0.0, load_s - compute_s)
+        return load_s <= LAYERS_MOST_S and stall_s <= STALL_PART * compute_s + STALL_S
 
 
 class SchedulerSide:
@@ -101,6 +150,10 @@ class SchedulerSide:
         self._collector, self._log, self._clock = collector, log, clock
         self._block, self._hellos = facts.block_tokens, hellos
         self._restores = None  # restores.Restores, with LarderScheduler
+        self._layers = None  # LayerLoads, where vLLM allows them
+        self._layered = None  # Job of the load by layer in the step that is being scheduled
+        self._admitted = []  # requests of that step whose blocks vLLM has just found or allocated
+        self._step_layered = False  # whether the last step that was built has a load by layer
         self._ending = []  # requests in this state, and those that were
         self._requests, self._jobs = {}, {}
         self._last_job = 0
@@ -197,16 +250,18 @@ class SchedulerSide:
         if self._restores is not None and self._is_restored(request, first, first + blocks):
             request.state, request.until_block = "chosen", first + blocks
             return 0, False
-        if self._loading >= self._config.loads_max:
+        request.by_layer = self._goes_by_layer(request, first, first + blocks, now)
+        if not request.by_layer and self._loading >= self._config.loads_max:
             return None, False  # loads have deadlines, so that its turn comes
         request.first_block = first
-        return blocks * self._block, True
+        return blocks * self._block, not request.by_layer
 
     def allocated(self, vllm, block_ids, external_tokens):
         """vLLM schedules a request, and loads external_tokens (0: none) of it into the blocks that it has now."""
         request = self._requests.get(vllm.request_id)
         if request is None or request.state == "loading":
             return
+        self._admitted.append(request)
         if external_tokens == 0 and request.state == "chosen":
             return  # build_step begins it
         if external_tokens == 0:
@@ -217,24 +272,28 @@ class SchedulerSide:
         first, last = request.first_block, request.first_block + external_tokens // self._block
         pages = list(block_ids[first:last])
         promise = self._cache.poll_lookup(request.lookup)
-        job = self._plan(Job(True, request, pages, self._facts.ranks, self._clock()))
-        request.load, request.state = job, "loading"
-        self._loading += 1
+        job = Job(True, request, pages, self._facts.ranks, self._clock(), computed=[] if request.by_layer else None)
+        number = self._plan(job)
+        if request.by_layer:
+            self._layered, request.state = job, "running"
+            deadline_s = LAYERS_PATIENCE_S + self._layers.load_s(len(pages) * self._hellos[0].block_bytes)
+        else:
+            request.load, request.state = number, "loading"
+            self._loading += 1
+            deadline_s = self._config.load_timeout_ms / 1e3 + self._config.load_patience * external_tokens / self._prefill.rate
         disk = self._cache.lookup_tiers(request.lookup)[first:last].count(DISK) * self._block
         request.sources = (external_tokens - disk, disk)
         self._collector.add("hit_tokens_host", external_tokens - disk)
         self._collector.add("hit_tokens_disk", disk)
         self._step.loads.append(
             metadata.Load(
-                job=job,
+                job=number,
                 request=vllm.request_id,
                 digests=request.chain.digests(first, last),
                 pages=array.array("I", pages).tobytes(),
                 promise=promise.promise if promise is not None else 0,
-                deadline_s=min(
-                    self._config.load_timeout_ms / 1e3 + self._config.load_patience * external_tokens / self._prefill.rate,
-                    LOAD_MOST_S,
-                ),
+                deadline_s=min(deadline_s, LOAD_MOST_S),
+                by_layer=request.by_layer,
             )
         )
 
@@ -252,7 +311,9 @@ class SchedulerSide:
         preempted before; block_ids_of(id): all blocks of a scheduled request.
         """
         now = self._clock()
-        self._prefill.step(sum(tokens for _, tokens in scheduled.values() if tokens > 1), now)
+        self._step_layered = self._layered is not None
+        if scheduled:
+            self._prefill.step(0 if self._step_layered else self._prompt_tokens(scheduled), now)
         self._say_state()
         self._keep_promises()
         if self._device is not None:
@@ -261,6 +322,9 @@ class SchedulerSide:
             request = self._requests.get(request_id)
             if request is not None and request.state == "chosen":
                 self._begin_restore(request, done + tokens, block_ids_of)
+        if self._layered is not None:
+            self._note_computed(self._layered, scheduled, block_ids_of)
+        self._layered, self._admitted = None, []
         if self._lazy is not None:
             self._lazy.begin_step()
         if self._config.store and not self._mixed and (self._lazy is not None or not self._state):
@@ -272,6 +336,19 @@ class SchedulerSide:
                 self._order_due()
         step, self._step = self._step, metadata.Step()
         return step
+
+    def _prompt_tokens(self, scheduled):
+        """Returns how many tokens of prompts a step computes."""
+        total = 0
+        for request_id, (done, tokens) in scheduled.items():
+            request = self._requests.get(request_id)
+            end = done + tokens if request is None else min(done + tokens, request.vllm.num_prompt_tokens)
+            total += max(0, end - done)
+        return total
+
+    def step_computed(self):
+        """The workers have computed a step, the oldest one under way."""
+        self._prefill.step_ended(self._clock())
 
     def on_report(self, report):
         for ended in report.ended:
@@ -308,6 +385,51 @@ class SchedulerSide:
             not job.load and job.begun > since and any(self._pool.blocks[page].ref_cnt == 1 for page in job.pages)
             for job in self._jobs.values()
         )
+
+    def enable_layers(self, step_tokens):
+        """From now on, prefixes are loaded layer by layer where that pays.  step_tokens: that a step computes of a request."""
+        if self._config.layer_by_layer and self._lazy is None:
+            self._layers = LayerLoads(self._hellos[0].layers, step_tokens)
+
+    def _goes_by_layer(self, request, first, last, now):
+        if self._layers is None or self._layered is not None or _keeps_step(request.vllm):
+            return False
+        if self._loading or (self._restores is not None and self._restores.under_way):
+            return False  # they would share what carries the bytes
+        if self._tiers(request, last)[first:].count(HOST) != last - first:
+            return False
+        size = (last - first) * self._hellos[0].block_bytes
+        return self._layers.pays(size, request.vllm.num_tokens - last * self._block, self._prefill, now)
+
+    def _note_computed(self, job, scheduled, block_ids_of):
+        """Remembers what a step computes, and which requests have blocks of its load by layer: these were admitted in this
+        step, because vLLM had none of those blocks before."""
+        sharing = [request for request in self._admitted if request is not job.request]
+        for request_id, (done, tokens) in scheduled.items():
+            request = self._requests.get(request_id)
+            if request is None:
+                continue
+            first, pages = done // self._block, ()
+            if request is job.request or (request in sharing and job.pages[0] in block_ids_of(request_id)):
+                first = job.request.first_block
+                pages = block_ids_of(request_id)[first : -(-(done + tokens) // self._block)]
+            job.computed.append((request, first, pages))
+
+    def _take_back(self, job):
+        """A load by layer has failed.  vLLM computes the loaded blocks again with one of the requests that have them; here all of
+        them do, because that one may end before it has."""
+        self._layers.failed(self._clock())
+        for request, first, pages in job.computed:
+            if request.saved is not None:
+                request.saved = min(request.saved, first)  # no store of this step was carried out
+            if not pages:
+                continue
+            self._pool.evict_blocks(set(pages))
+            self._end_restore(request)
+            if self._requests.get(request.vllm.request_id) is request:
+                request.vllm.num_computed_tokens = min(request.vllm.num_computed_tokens, first * self._block)
+        if job.request.state == "running":
+            job.request.state = "failed"
 
     # ---- with LarderScheduler
 
@@ -378,7 +500,8 @@ class SchedulerSide:
 
     def step_ended(self, prompts, decode_tokens, seconds):
         """prompts: (begin, end) of the tokens of prompts that the step computed."""
-        self._restores.observe_step(prompts, decode_tokens, seconds)
+        if not self._step_layered:  # otherwise it may have waited
+            self._restores.observe_step(prompts, decode_tokens, seconds)
 
     def preempted(self, vllm):
         """vLLM frees the blocks of a running request now."""
@@ -529,12 +652,14 @@ class SchedulerSide:
         """For tests."""
         if self._device is not None:
             self._device.check_invariants()
-        loads = {job.request for job in self._jobs.values() if job.load}
-        assert self._loading == sum(job.load for job in self._jobs.values())
+        loads = {job.request for job in self._jobs.values() if job.load and job.computed is None}
+        by_layer = {job.request for job in self._jobs.values() if job.computed is not None}
+        assert self._loading == len(loads) and len(by_layer) <= 1
         assert self._pinned == sum(len(job.pages) for job in self._jobs.values() if not job.load)
         for request in self._requests.values():
             assert (request.state == "loading") == (request in loads), request.state
-            assert request.lookup == 0 or request.state in ("asked", "found", "chosen", "loading", "restoring"), request.state
+            holds = request.state in ("asked", "found", "chosen", "loading", "restoring") or request in by_layer
+            assert request.lookup == 0 or holds, request.state
         held = [request.lookup for request in self._requests.values() if request.lookup]
         assert len(held) == len(set(held))
 
@@ -660,9 +785,13 @@ class SchedulerSide:
 
     def _measure(self, job, ended):
         """A load of blocks that lay in one tier tells how fast that is."""
-        if self._restores is None or not job.load or ended.good < ended.blocks:
+        if not job.load or ended.good < ended.blocks:
             return
         host, disk = job.request.sources
+        if self._layers is not None and disk == 0:
+            self._layers.observe(ended.blocks * self._hellos[0].block_bytes, ended.seconds)
+        if self._restores is None:
+            return
         if (host == 0) != (disk == 0):
             tier = kvlarder.Tier.DISK if disk else kvlarder.Tier.HOST
             self._restores.observe_load(ended.rank, tier, ended.blocks * self._hellos[0].block_bytes, ended.seconds)
@@ -690,8 +819,13 @@ class SchedulerSide:
             if job.step is not None:
                 self._lazy.ended(job.step)
             return
-        self._loading -= 1
         request = job.request
+        if job.computed is not None:
+            self._end_lookup(request)
+            if job.good < job.blocks:
+                self._take_back(job)
+            return
+        self._loading -= 1
         self._end_lookup(request)
         if request.state == "loading":
             request.state = "running" if job.good == job.blocks else "failed"
@@ -781,6 +915,12 @@ class SchedulerSide:
                 self._log.warning("Larder is not used now, requests are computed: %s", state)
             else:
                 self._log.info("Larder is used; engine %s", self._facts.engine_id)
+
+
+def _keeps_step(vllm):
+    """Returns whether a step that is computed again would change a request's answer."""
+    sampling = getattr(vllm, "sampling_params", None)
+    return sampling is not None and (sampling.prompt_logprobs is not None or sampling.seed is not None)
 
 
 def _passes(vllm):

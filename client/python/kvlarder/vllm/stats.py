@@ -8,6 +8,7 @@ COUNTERS = {
     "hit_tokens_disk": "Tokens to be loaded that were found on disk",
     "blocks_loaded": "Blocks loaded, of all ranks",
     "blocks_load_failed": "Blocks that could not be loaded and were computed, of all ranks",
+    "loads_by_layer": "Loads of which one layer came after the other while vLLM computed with those before",
     "loads_late": "Loads that ended at their deadline",
     "loads_unserved": "Loads that ended because no daemon served",
     "loads_cancelled": "Loads that ended because their request did",
@@ -36,6 +37,7 @@ COUNTERS = {
 }
 TIMES = {
     "load_seconds": "Time that a load took on one rank",
+    "layers_seconds": "Time that a step waited for the layers of its load",
     "store_seconds": "Time that a store took on one rank",
     "restore_seconds": "Time from the beginning of a restore until its whole prefix was there",
     "lookup_seconds": "Time from asking for a prefix until its answer was used",

@@ -7,6 +7,7 @@ same step.  No exception leaves it in a step.
 
 import mmap
 import os
+import time
 
 import kvlarder
 from kvlarder.vllm import metadata
@@ -14,6 +15,7 @@ from kvlarder.vllm import metadata
 OK, DUPLICATE, CANCELLED = (
     kvlarder.BlockStatus[name].value for name in ("OK", "DUPLICATE", "CANCELLED")
 )
+LATE_S = 0.1  # that a load by layer, which ends at its deadline, may be late
 CAUSES = {"DEADLINE_EXCEEDED": "loads_late", "UNAVAILABLE": "loads_unserved"}
 
 
@@ -92,6 +94,23 @@ class SharedBoards(SharedMemory):
         return [memoryview(memory)[i * size : (i + 1) * size] for i in range(cls.BOARDS)]
 
 
+class LayeredLoad:
+    """A load of which the forward of its step awaits one layer after the other."""
+
+    __slots__ = ("job", "until", "layers", "awaited", "waited_s", "failed")
+
+    def __init__(self, job, until, layers):
+        """job: of the cache; until: when to give it up; layers: of the engine."""
+        self.job, self.until, self.layers = job, until, layers
+        self.awaited = 0  # layers
+        self.waited_s, self.failed = 0.0, False
+
+    @property
+    def good(self):
+        """Whether the forward has computed with what was loaded, and with nothing else."""
+        return not self.failed and self.awaited == self.layers
+
+
 class WorkerSide:
     def __init__(self, config, facts, rank, pages, collector, log, restores=False):
         """pages: what pages.describe returned; log: has info() and warning(); restores: vLLM's scheduler is
@@ -99,9 +118,11 @@ class WorkerSide:
         self._config, self._facts, self._log = config, facts, log
         self._collector, self._pages, self._rank = collector, pages, rank
         self._fence = SharedFence()
-        self._requests = {}  # load job: (request, its pages)
+        self._requests = {}  # load job: (request, its pages, whether the forward awaits it)
         self._jobs = {}  # job of the scheduler by job of the cache, of jobs that have not ended
         self._stores = []  # ordered by this step, not begun yet
+        self._layered = None  # LayeredLoad of this step
+        self._distrusted = set()  # jobs of the cache, of loads by layer without which the forward computed
         self._bad = set()
         self._ended = []
         self._state = None
@@ -139,14 +160,32 @@ class WorkerSide:
                 if known == job:
                     self._cache.cancel(own)
         for load in step.loads:
-            own = self._cache.begin_load(load.digests, load.pages, promise=load.promise, deadline_s=load.deadline_s)
+            own = self._cache.begin_load(
+                load.digests, load.pages, promise=load.promise, deadline_s=load.deadline_s, by_layer=load.by_layer
+            )
             self._jobs[own] = load.job
-            self._requests[own] = (load.request, memoryview(load.pages).cast("I"))
+            self._requests[own] = (load.request, memoryview(load.pages).cast("I"), load.by_layer)
+            if load.by_layer:
+                until = time.monotonic() + load.deadline_s + LATE_S
+                self._layered = LayeredLoad(own, until, self._pages.layout.layers)
         self._stores += step.stores if self._facts.writes(self._rank) else []
+
+    def wait_for_layer(self, name):
+        """In the forward, before the attention of a layer: its load of this step, if there is one, has come or has failed."""
+        layered = self._layered
+        if layered is None or layered.failed:
+            return
+        began, layers = time.monotonic(), self._pages.layer_of.get(name, layered.layers - 1) + 1
+        if self._cache.await_layers(layered.job, layers, timeout_s=max(0.0, layered.until - began)):
+            layered.awaited = max(layered.awaited, layers)
+        else:
+            layered.failed = True
+        layered.waited_s += time.monotonic() - began
 
     def end_forward(self):
         """After the forward: the blocks of this step are computed, so that they can be stored."""
         stores, self._stores = self._stores, []
+        good = self._end_layers()
         for store in stores:
             own = self._cache.begin_store(
                 content=kvlarder.ContentSpec(*store.content),
@@ -154,26 +193,47 @@ class WorkerSide:
                 digests=store.digests,
                 tokens=store.tokens,
                 pages=store.pages,
-                deadline_s=store.deadline_s,
+                deadline_s=store.deadline_s if good else 0.0,  # 0: it ends before it has read a page
                 order=store.order,
             )
             self._jobs[own] = store.job
 
     def take_loaded(self):
-        """Returns the requests whose loads have ended; take_bad_pages has the pages of theirs that are not loaded."""
+        """Returns the requests whose loads have ended, except those that the forward awaited: vLLM has never marked them as
+        loading.  take_bad_pages has the pages that are not loaded."""
         self.end_forward()  # stores of a step without a forward must begin, too
         loaded = set()
         for result in self._cache.poll():
             job = self._jobs.pop(result.job)
             good = result.status.count(OK) + (0 if result.load else result.status.count(DUPLICATE))
+            if result.job in self._distrusted:
+                self._distrusted.remove(result.job)
+                good = 0
             self._ended.append(metadata.Ended(job, len(result.status), good, result.moved_s, self._rank))
             if result.load:
-                request, pages = self._requests.pop(result.job)
-                loaded.add(request)
-                self._bad.update(page for page, status in zip(pages, result.status) if status != OK)
+                request, pages, awaited = self._requests.pop(result.job)
+                if not awaited:
+                    loaded.add(request)
+                self._bad.update(page for page, status in zip(pages, result.status) if status != OK or good == 0)
             self._measure(result, good)
         self._say_state()
         return loaded
+
+    def _end_layers(self):
+        """After this nothing writes to the pages of the step's layered load any more.  Returns False if blocks that this step has
+        computed may be wrong because of it."""
+        layered, self._layered = self._layered, None
+        if layered is None:
+            return True
+        self._cache.cancel(layered.job, wait=True)
+        self._collector.observe("layers_seconds", layered.waited_s)
+        if layered.good:
+            self._collector.add("loads_by_layer")
+        else:
+            self._distrusted.add(layered.job)
+            if not layered.failed:
+                self._log.warning("this vLLM does not await layers before it computes with them: set layer_by_layer to false")
+        return layered.good
 
     def take_bad_pages(self):
         bad, self._bad = self._bad, set()

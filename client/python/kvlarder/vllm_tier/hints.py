@@ -327,6 +327,8 @@ class HintDesk:
         storing = set() if last else {key for key in keys if self._storing(key)}  # a store may end during the call
         found = dict(zip(keys, getattr(self, f"_{hint.verb}")(keys, hint, last), strict=True))
         found |= {key: PENDING for key in storing if found[key] == MISSING}
+        if self._link.may_recover and not last:
+            found = {key: PENDING if status == MISSING else status for key, status in found.items()}
         return [status_of([found[key] for key in block]) for block in hint.blocks]
 
     # Each verb returns a BlockStatus for each key.

@@ -8,12 +8,14 @@ Locks: one, held while it connects.
 
 import contextlib
 import threading
+import time
 
 import kvlarder
 from kvlarder.hash_keys import STEP
 
 CONNECT_S = 1.0
 UNKNOWN_CLIENT = "UNAUTHENTICATED"  # code of the error of a daemon that was restarted; others say that the user has no right
+RECOVERY_S = 3.0  # a daemon that has just started may still be reading which blocks its disk has
 DIGESTS_MAX = 2_048  # of one call; the daemon takes 8,192
 
 
@@ -29,6 +31,8 @@ class TierLink:
         self._lock = threading.Lock()
         self._client = self._session = None
         self._boot_id = ""  # of the daemon that the client was seen to reach
+        self._connects = 0
+        self._connected_s = 0.0  # when it last did
 
     def digests(self, keys):
         """Raises NotYet."""
@@ -36,6 +40,11 @@ class TierLink:
         if names is None:
             raise NotYet("no daemon has answered yet")
         return [digest for digest, _, _ in names]
+
+    @property
+    def may_recover(self):
+        """Whether the daemon may have blocks that it does not know of yet, because it was restarted a moment ago."""
+        return self._connects > 1 and time.monotonic() - self._connected_s < RECOVERY_S
 
     def selection(self, digests):
         """Returns these blocks of this engine's variant."""
@@ -92,6 +101,7 @@ class TierLink:
             session = client.attach(self._engine_id, role="scheduler", write_mode="stream")
             session.register([self.names.content], [self._variant], deadline_s=CONNECT_S)
             self._on_session(session)
+            self._connects, self._connected_s = self._connects + 1, time.monotonic()
             self._client, self._session, self._boot_id = client, session, ""
             return client, True
 
