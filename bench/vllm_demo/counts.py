@@ -16,6 +16,8 @@ COUNTERS = {
     "computed": ("vllm:prompt_tokens_by_source_total", {"source": "local_compute"}),
     "bytes_loaded": ("vllm:larder_bytes_loaded_total", {}),
     "blocks_failed": ("vllm:larder_blocks_load_failed_total", {}),
+    "restores": ("vllm:larder_restores_total", {}),
+    "by_layer": ("vllm:larder_loads_by_layer_total", {}),
     "preempted": ("vllm:num_preemptions_total", {}),
 }
 

@@ -21,6 +21,7 @@ import aiohttp
 START_S, END_S = 300.0, 20.0  # vLLM starts in a minute on slow cores, and ends in a few seconds
 ERRORS_MOST, LINES_MOST = 6, 30  # of a log
 BLOCK = 32  # tokens; vLLM's own default on CPUs is 128, of which a short prompt has few
+AT_ONCE = 8  # requests that a server computes at once
 CONTEXT = 1_216  # tokens of a prompt and its answer at most; a server's own cache has more
 
 
@@ -48,6 +49,10 @@ class Process:
         lines = self.output().splitlines()
         errors = [line for line in lines if "Error: " in line][-ERRORS_MOST:]
         return "\n".join(["its log says:", *(errors or lines[-LINES_MOST:])])
+
+    @property
+    def pid(self):
+        return self._process.pid
 
     def check(self):
         """Raises Failed if it has ended."""
@@ -112,21 +117,22 @@ def _free_port():
 
 
 class Server(Process):
-    """A vLLM server.  socket_dir: of the daemon whose blocks it uses; None: it runs without Larder."""
+    """A vLLM server.  socket_dir: of the daemon whose blocks it uses; None: it runs without Larder.  options: of the connector;
+    flags: more of vLLM's, the last ones count."""
 
-    def __init__(self, engine_id, model, cache_tokens, socket_dir, folder, env):
+    def __init__(self, engine_id, model, cache_tokens, socket_dir, folder, env, options=None, flags=()):
         self.engine_id, port = engine_id, _free_port()
         self.url = f"http://127.0.0.1:{port}"
         command = [
             sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "demo",
             "--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16", "--enforce-eager", "--enable-prefix-caching",
             "--block-size", str(BLOCK), "--num-gpu-blocks-override", str(cache_tokens // BLOCK),
-            "--max-model-len", str(CONTEXT), "--max-num-seqs", "8", "--max-num-batched-tokens", "256",
+            "--max-model-len", str(CONTEXT), "--max-num-seqs", str(AT_ONCE), "--max-num-batched-tokens", "256",
             "--disable-uvicorn-access-log",
         ]  # fmt: skip
         if socket_dir is not None:
-            command += ["--kv-transfer-config", json.dumps(_connector(engine_id, socket_dir))]
-        super().__init__(engine_id, command, folder, env)
+            command += ["--kv-transfer-config", json.dumps(_connector(engine_id, socket_dir, options or {}))]
+        super().__init__(engine_id, [*command, *flags], folder, env)
 
     async def up(self, http):
         """Returns when it answers.  Raises Failed if it ends, or takes too long."""
@@ -141,11 +147,11 @@ class Server(Process):
         raise Failed(f"{self.name} does not serve after {START_S:.0f} s; {self.last_words()}")
 
 
-def _connector(engine_id, socket_dir):
+def _connector(engine_id, socket_dir, options):
     return {
         "kv_connector": "LarderConnector", "kv_connector_module_path": "kvlarder.vllm", "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute",
-        "kv_connector_extra_config": {"engine_id": engine_id, "socket_dir": socket_dir, "stats_interval_s": 0.1},
+        "kv_connector_extra_config": {"engine_id": engine_id, "socket_dir": socket_dir, "stats_interval_s": 0.1, **options},
     }  # fmt: skip
 
 
@@ -156,7 +162,7 @@ class Router(Process):
         flags = [flag for server in servers for flag in ("--server", f"{server.engine_id}={server.url}")]
         command = [
             sys.executable, "-m", "kvlarder.router", *flags, "--listen", "127.0.0.1:0", "--socket-dir", socket_dir,
-            "--policy", policy, "--prefill-rate", f"{prefill_rate:.0f}",
+            "--policy", policy, "--prefill-rate", f"{prefill_rate:.0f}", "--server-requests", str(AT_ONCE),
         ]  # fmt: skip
         super().__init__("router", command, folder, env)
 
