@@ -17,6 +17,9 @@ if(CCACHE)
   set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_ENV} ${CCACHE})
 endif()
 
+# __FILE__ has no name of a folder outside the tree, so that what is built does not depend on where the tree lies.
+add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>")
+
 # GCC collects its own garbage from 128 MiB on, which takes a sixth of the time of sources that include gRPC; without it
 # the largest of them needs 1.1 GiB instead of 0.9.
 add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=1048576>")
