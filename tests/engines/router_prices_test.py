@@ -164,6 +164,14 @@ class Rates(unittest.TestCase):
             server.observe(1_000, 0.15)
         self.assertAlmostEqual(server.seconds(2_000), 0.25)
 
+    def test_a_server_that_was_busy_is_not_taken_for_a_slow_one(self):
+        server = self.prefill()
+        for seconds in (0.05, 0.7, 0.8, 0.6, 0.9):
+            server.observe(16, seconds)
+        self.assertLessEqual(server.fixed_s, 0.6)
+        server.observe(16, 0.05)
+        self.assertAlmostEqual(server.fixed_s, 0.05)
+
     def test_an_answer_that_is_sooner_than_any_is_not_endlessly_fast(self):
         server = self.prefill()
         for seconds, tokens in ((0.5, 16), (0.4, 1_000)):

@@ -99,7 +99,7 @@ class ServingSoak(unittest.IsolatedAsyncioTestCase):
                 processes.Server(
                     f"vllm-{number}", os.path.join(MODELS, "smol"), CACHE_TOKENS, daemon.socket_dir, folder, env,
                     # A link on which loading takes about as long as computing, so that both are done at once.
-                    options={"emulated_link_mb_per_s": 60.0, "load_timeout_ms": 5_000, "patience_ms": 1_000},
+                    options={"emulated_link_mb_per_s": 20.0, "load_timeout_ms": 5_000, "patience_ms": 1_000},
                     flags=("--dtype", "float32", "--scheduler-cls", "kvlarder.vllm.LarderScheduler"),
                 )  # fmt: skip
             )

@@ -2,7 +2,8 @@
 
 A server computes prompts one after the other, so the tokens that it computed between two answers' beginnings, divided
 by the time between them, are its rate, whatever else it did meanwhile (decoding makes it slower, and that counts).
-Medians of the last samples are used: an answer that is late for another reason changes nothing.  A server that has told
+Medians of the last samples are used, and for the time that every answer takes a fifth of them is less: an answer that is late
+for another reason changes nothing.  A server that has told
 too little, for example because it has just started or was not used for a while, is taken for one like the others.
 Thread-safety: the objects of this file are for one thread.
 """
@@ -17,31 +18,38 @@ TOKENS_LEAST = 512  # of one sample of the rate; fewer tell more about the lengt
 TOKENS_FEW = 64  # an answer that computes at most so many tells the time that every answer takes
 RATE_LEAST, RATE_MOST = 10.0, 1e7
 FIXED_MOST_S = 10.0
+# What an answer waits for in a busy server is no fixed time: a server that was busy once would look slow, be chosen no more, and
+# so never tell otherwise.
+FIXED_PART = 0.2
 
 
 class Samples:
     """The last samples of one quantity."""
 
-    def __init__(self, clock):
+    def __init__(self, clock, part=0.5):
+        """part: of the samples that are less than what they tell; 0.5 is the median."""
         self._clock, self._samples = clock, collections.deque(maxlen=SAMPLES)  # of (when, value)
-        self._median = None
+        self._part, self._told = part, None
 
     def add(self, value):
         self._samples.append((self._clock(), value))
         self._calculate()
 
     @property
-    def median(self):
-        """The median, or None if there are too few."""
+    def told(self):
+        """What they tell, or None if there are too few."""
         oldest = self._clock() - AGE_MOST_S
         while self._samples and self._samples[0][0] < oldest:
             self._samples.popleft()
             self._calculate()
-        return self._median
+        return self._told
 
     def _calculate(self):
-        enough = len(self._samples) >= SAMPLES_LEAST
-        self._median = statistics.median(value for _, value in self._samples) if enough else None
+        values = sorted(value for _, value in self._samples)
+        if len(values) < SAMPLES_LEAST:
+            self._told = None
+        else:
+            self._told = statistics.median(values) if self._part == 0.5 else values[int(self._part * len(values))]
 
 
 class Prefill:
@@ -50,7 +58,7 @@ class Prefill:
     def __init__(self, guess, peers, clock=time.monotonic):
         """guess: tokens per second, while no server has told its own; peers: of all servers, a list that this joins."""
         self._guess, self._peers = guess, peers
-        self._rates, self._fixed = Samples(clock), Samples(clock)
+        self._rates, self._fixed = Samples(clock), Samples(clock, FIXED_PART)
         self._tokens, self._seconds = 0, 0.0
         peers.append(self)
 
@@ -65,9 +73,9 @@ class Prefill:
         return self._known(lambda one: one._fixed, 0.0)
 
     def _known(self, samples, guess):
-        if (own := samples(self).median) is not None:
+        if (own := samples(self).told) is not None:
             return own
-        others = [found for peer in self._peers if (found := samples(peer).median) is not None]
+        others = [found for peer in self._peers if (found := samples(peer).told) is not None]
         return statistics.median(others) if others else guess
 
     def seconds(self, tokens):
