@@ -18,7 +18,7 @@ Invariants (check_invariants):
   * A promise is held from the answer until all ranks have loaded, or the request is scheduled without a load or ends.
   * A request loads at most once at a time; one that failed to load is computed, and does not ask again.
   * A step has at most one load by layer, which has ended when the step has.  If it failed, no request goes on from its blocks
-    or from what the step computed from them, and nobody finds them, in vLLM's own cache or in Larder.
+    or from what the step computed from them, and other requests find these blocks neither in vLLM's own cache nor in Larder.
   * A request stores blocks of one generation only: after reset_cache nothing that was computed before is stored.
 """
 
@@ -38,9 +38,9 @@ FREES_SOON_S = 0.1
 READS_MOST_S = 1.0  # copying one part of a store takes milliseconds
 # A step may wait for its load by layer, as estimated, for this part of the time that it computes, and so long.
 STALL_PART, STALL_S = 0.1, 0.005
-LAYERS_MOST_S = 2.0  # a load by layer that takes longer, as estimated
-LAYERS_PATIENCE_S = 0.5  # beyond the estimate: a daemon that hangs holds up one step for so long
-LAYERS_OFF_S = 30.0  # after one has failed, none begins for so long
+LAYERS_MOST_S = 2.0  # a prefix whose load takes longer, as estimated, is not loaded by layer
+LAYERS_PATIENCE_S = 0.5  # a load by layer ends so long after its estimated end: a daemon that hangs holds up a step until then
+LAYERS_OFF_S = 30.0  # after a load by layer has failed, none begins for so long
 
 
 class Request:
@@ -60,7 +60,7 @@ class Request:
         self.asked_at = None  # when vLLM first asked for it
         self.found_blocks = None  # None: not known
         self.first_block = 0  # of the load that vLLM was offered
-        self.by_layer = False  # so was that load
+        self.by_layer = False  # whether that load goes layer by layer
         self.until_block = 0  # the end of what is restored, if it is chosen or restoring
         self.tries = 0  # to admit it for a restore when the step had no room for a block
         self.load = 0  # job
@@ -416,8 +416,8 @@ class SchedulerSide:
             job.computed.append((request, first, pages))
 
     def _take_back(self, job):
-        """A load by layer has failed.  vLLM computes the loaded blocks again with one of the requests that have them; here all of
-        them do, because that one may end before it has."""
+        """A load by layer has failed.  vLLM makes only the first of the requests that share the loaded blocks compute them again.
+        That request may be aborted before it has, so here each of the requests does."""
         self._layers.failed(self._clock())
         for request, first, pages in job.computed:
             if request.saved is not None:
@@ -918,7 +918,8 @@ class SchedulerSide:
 
 
 def _keeps_step(vllm):
-    """Returns whether a step that is computed again would change a request's answer."""
+    """Returns whether a request's answer would change if vLLM discarded one of its steps and computed it again: that uses up
+    a draw of a seeded generator, and loses the logprobs of the prompt."""
     sampling = getattr(vllm, "sampling_params", None)
     return sampling is not None and (sampling.prompt_logprobs is not None or sampling.seed is not None)
 
