@@ -168,9 +168,7 @@ class SessionStore::Moves final : public Mover {
                            PageWrites* writes) override {
     if (const absl::Status ready = Ready(); !ready.ok())
       return All(blocks.size(), BlockStatus::kMissing, ready);
-    CallOptions options{.deadline = deadline};
-    options.promise = promise;
-    options.stop = stop;
+    const CallOptions options = LoadOptions(promise, deadline, stop);
     const TimePoint until = SteadyNow() + deadline;
     WatchedWrites watched(writes);
     absl::StatusOr<PagedLoad> load = cache_->Load(blocks, {0, pages_.engine.layers}, nullptr,
@@ -184,9 +182,7 @@ class SessionStore::Moves final : public Mover {
                                  LayerArrivals& arrivals) override {
     if (const absl::Status ready = Ready(); !ready.ok())
       return All(blocks.size(), BlockStatus::kMissing, ready);
-    CallOptions options{.deadline = deadline};
-    options.promise = promise;
-    options.stop = stop;
+    const CallOptions options = LoadOptions(promise, deadline, stop);
     const TimePoint until = SteadyNow() + deadline;
     // A session that does not read in place reads whole blocks, whichever layers are wanted.
     const bool in_place = live_->session->read_mode() == ReadMode::kMapped;
@@ -236,6 +232,13 @@ class SessionStore::Moves final : public Mover {
  private:
   static constexpr size_t kKnownMax = 4'096;  // contents; more are registered again when used
 
+  [[nodiscard]] static CallOptions LoadOptions(LeaseId promise, std::chrono::milliseconds deadline,
+                                               const std::stop_token& stop) {
+    CallOptions options{.deadline = deadline};
+    options.promise = promise;
+    options.stop = stop;
+    return options;
+  }
   [[nodiscard]] static bool IsOk(BlockStatus status) { return status == BlockStatus::kOk; }
 
   // Loads these layers of all blocks, and waits for them.  Returns a status for each block.
