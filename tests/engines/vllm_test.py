@@ -87,6 +87,9 @@ class VllmTest(unittest.TestCase):
             last = now
             time.sleep(1.5)
 
+    def larder(self, vllm):
+        return {name: value for name, value in vllm.metrics().items() if "larder" in name and value}
+
     def nothing_held(self, vllm):
         self.settled(vllm)
         self.assertTrue(vllm.reset(running=False, connector=False), "blocks of vLLM are still held")
@@ -500,12 +503,14 @@ class Storms(VllmTest):
 
             thread = threading.Thread(target=again)
             thread.start()
-            until = time.monotonic() + 30
-            hits = []
+            before, hits = self.larder(vllm), []
             while not hits:
                 firsts = served()
                 hits = [at - answers[0] for at, cached in firsts if answers and cached and at > answers[0]]
-                self.assertLess(time.monotonic(), until, "hits do not return")
+                self.assertTrue(answers or thread.is_alive(), "the daemon does not start")
+                # On a busy disk the daemon that was killed may take long to end, and the next one to answer.
+                if answers and time.time() > answers[0] + 60:
+                    self.fail(f"hits do not return; counters before {before}, and now {self.larder(vllm)}")
             thread.join()
             waits.append(min(hits))
         print(f"{len(waits)} restarts under load: hits returned after {[round(wait, 2) for wait in waits]} s", flush=True)
