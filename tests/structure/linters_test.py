@@ -36,8 +36,8 @@ LOCKS = re.compile(r"\b(Mutex|MutexLock|LARDER_GUARDED_BY|LARDER_REQUIRES|LARDER
 THREAD_SAFETY = ["-fsyntax-only", "-Wno-everything", "-Wthread-safety", "-Werror=thread-safety"]
 
 
-def run(command, cwd=source_tree.ROOT):
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+def run(command, cwd=source_tree.ROOT, stdin=None):
+    done = subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, text=True, check=False)
     return done.returncode == 0, done.stdout + done.stderr
 
 
@@ -70,27 +70,28 @@ def uses_locks(source):
 
 
 def product_sources(build):
-    """Returns [(source, flags)] of the product's sources that the build compiles, and those that it does not compile:
-    parts that an option or a missing package leaves out."""
+    """Returns [(sources, flags)] of the product's sources that the build compiles, those together that it compiles
+    together; and those that it does not compile: parts that an option or a missing package leaves out."""
     database = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
     wanted = {str(path) for path in source_tree.sources() if str(path).startswith(PRODUCT) and path.suffix == ".cc"}
-    found = {}
+    left, found = set(wanted), []
     for entry in database:
-        for name in wanted.intersection(compiled_sources(pathlib.Path(entry["file"]))):
-            found.setdefault(name, kept_flags(entry["command"]))
-    return sorted(found.items()), sorted(wanted - found.keys())
+        if new := sorted(left.intersection(compiled_sources(pathlib.Path(entry["file"])))):
+            found.append((new, kept_flags(entry["command"])))
+            left.difference_update(new)
+    return found, sorted(left)
 
 
-def check_thread_safety(sources, cwd=source_tree.ROOT):
-    """Yields what clang says about each [(source, flags)] that it does not accept.  A source is read by itself, also
-    where the build compiles it together with others."""
-    def one(item):
-        name, flags = item
-        return name, *run(["clang++", *THREAD_SAFETY, *flags, name], cwd)
+def check_thread_safety(groups, cwd=source_tree.ROOT):
+    """Yields what clang says about each [(sources, flags)] that it does not accept."""
+    def one(group):
+        names, flags = group
+        text = "".join(f'#include "{pathlib.Path(cwd) / name}"\n' for name in names)
+        return names, *run(["clang++", *THREAD_SAFETY, *flags, "-x", "c++", "-"], cwd, text)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for name, passed, output in pool.map(one, sources):
+        for names, passed, output in pool.map(one, groups):
             if not passed:
-                yield f"{name}:\n{output}"
+                yield f"{', '.join(names)}:\n{output}"
 
 
 # ---- shellcheck
@@ -127,7 +128,7 @@ SAMPLES = {  # of each linter: file name, a good text, a bad one
 
 def lint_sample(linter, path):
     if linter == "thread-safety":
-        return not list(check_thread_safety([(str(path), ["-std=c++20", f"-I{source_tree.ROOT}"])]))
+        return not list(check_thread_safety([([str(path)], ["-std=c++20", f"-I{source_tree.ROOT}"])]))
     if linter == "format":
         return run([HERE / "format.sh", path])[0]
     return run([*SHELLCHECK, path])[0]
@@ -148,12 +149,13 @@ def self_test(linter):
 
 def lint(linter, build):
     if linter == "thread-safety":
-        sources, left_out = product_sources(build)
+        groups, left_out = product_sources(build)
         if os.environ.get("LARDER_TEST_SCALE") not in FULL:
-            sources = [(name, flags) for name, flags in sources if uses_locks(name)]
+            groups = [([name for name in names if uses_locks(name)], flags) for names, flags in groups]
         missing = [name for name in left_out if not name.startswith(OPTIONAL)]
-        complaints = list(check_thread_safety(sources)) + [f"{name}: the build does not compile it" for name in missing]
-        print(*complaints, f"{len(sources)} sources, {len(complaints)} complaints", sep="\n")
+        complaints = list(check_thread_safety([group for group in groups if group[0]]))
+        complaints += [f"{name}: the build does not compile it" for name in missing]
+        print(*complaints, f"{sum(len(names) for names, _ in groups)} sources, {len(complaints)} complaints", sep="\n")
         return not complaints
     names = [str(path) for path in source_tree.sources()] if linter == "format" else list(shell_scripts())
     if not names:
