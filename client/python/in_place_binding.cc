@@ -52,7 +52,7 @@ class Views {
 };
 
 // What a memoryview of a segment was made from, which Python can make others from.
-struct Segment {
+struct PySegment {
   nb::object owner;  // has the views
   Views* views;
   size_t block;
@@ -66,7 +66,7 @@ int BeginView(PyObject* self, Py_buffer* view, int flags) {
     PyErr_SetString(PyExc_BufferError, "there is no segment");
     return -1;
   }
-  const Segment& segment = *nb::inst_ptr<Segment>(self);
+  const PySegment& segment = *nb::inst_ptr<PySegment>(self);
   if (!segment.views->Begin(segment.block)) {
     PyErr_SetString(PyExc_BufferError, "the block is published or given back");
     return -1;
@@ -79,7 +79,7 @@ int BeginView(PyObject* self, Py_buffer* view, int flags) {
 }
 
 void EndView(PyObject* self, Py_buffer*) {
-  const Segment& segment = *nb::inst_ptr<Segment>(self);
+  const PySegment& segment = *nb::inst_ptr<PySegment>(self);
   segment.views->End(segment.block);
 }
 
@@ -90,7 +90,7 @@ nb::list ViewsOf(nb::object owner, Views* views, size_t block, std::span<std::by
   size_t at = 0;
   for (const larder::Segment& segment : table.segments) {
     const nb::object part =
-        nb::cast(Segment{owner, views, block, payload.subspan(at, segment.bytes), writable},
+        nb::cast(PySegment{owner, views, block, payload.subspan(at, segment.bytes), writable},
                  nb::rv_policy::move);
     PyObject* const view = PyMemoryView_FromObject(part.ptr());
     if (view == nullptr) throw nb::python_error();
@@ -361,7 +361,7 @@ void BindInPlace(nb::module_& module, nb::class_<PySession>& session) {
   static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(BeginView)},
                                 {Py_bf_releasebuffer, reinterpret_cast<void*>(EndView)},
                                 {0, nullptr}};
-  nb::class_<Segment>(module, "_Segment", nb::type_slots(slots));
+  nb::class_<PySegment>(module, "_Segment", nb::type_slots(slots));
   BindLease(module);
   BindReservation(module);
   session

@@ -12,7 +12,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using wire::SelectionScope;
-constexpr std::chrono::milliseconds kCallLimit{60'000};
 constexpr TierSet kBothTiers = TierBit(Tier::kHost) | TierBit(Tier::kDisk);
 
 StormState CopiesOf(TierSet tiers) {

@@ -11,7 +11,6 @@
 namespace larder::e2e {
 namespace {
 
-constexpr std::chrono::milliseconds kCallLimit{60'000};
 constexpr BlockStatus kOk = BlockStatus::kOk, kMissing = BlockStatus::kMissing;
 
 }  // namespace

@@ -43,7 +43,6 @@ namespace {
 
 constexpr uint64_t kSteps = 200'000, kStepsARound = 2'000;
 constexpr std::chrono::minutes kRoundLimit{5};
-constexpr std::chrono::milliseconds kCallLimit{60'000};
 constexpr uint64_t kMemoryGrowthMax = 64 << 20;  // of the daemon's memory without the pool
 
 size_t OwnDescriptors() {
