@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -123,7 +124,39 @@ def child(request):
     }  # fmt: skip
 
 
+def children():
+    """In a process with torch: for each line of requests, a new process answers it.  That one is forked, because to import torch
+    and transformers takes longer than most answers.  It has a session of its own: none is attached before."""
+    import kvlarder.hf  # noqa: F401
+    import torch  # noqa: F401
+    import transformers  # noqa: F401
+
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries print what is no answer
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            print(json.dumps(child(json.loads(line))), file=answers, flush=True)
+            return
+        _, status = os.waitpid(pid, 0)
+        if status != 0:
+            print(json.dumps({"ended": os.waitstatus_to_exitcode(status)}), file=answers, flush=True)
+
+
 class Caches(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.errors = tempfile.TemporaryFile("w+")
+        cls.parent = subprocess.Popen(
+            [PYTHON, os.path.abspath(__file__), "children"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=cls.errors, text=True,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"},
+        )  # fmt: skip
+
+    @classmethod
+    def tearDownClass(cls):
+        with cls.parent, cls.errors:
+            pass
+
     def setUp(self):
         self.daemon = Larderd(LARDERD, "--pool", "1GiB")
         self.daemon.await_pool()
@@ -135,12 +168,13 @@ class Caches(unittest.TestCase):
             "socket_dir": self.daemon.socket_dir,
             "tokens": [(number * 37 + shift + number // 9) % 480 + 10 for number in range(tokens)],
         }  # fmt: skip
-        done = subprocess.run(
-            [PYTHON, os.path.abspath(__file__), "child"], input=json.dumps(request), capture_output=True, text=True,
-            check=False, env={**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"},
-        )  # fmt: skip
-        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
-        return json.loads(done.stdout.splitlines()[-1])
+        self.parent.stdin.write(json.dumps(request) + "\n")
+        self.parent.stdin.flush()
+        answer = self.parent.stdout.readline()
+        if not answer or "ended" in (answer := json.loads(answer)):
+            self.errors.seek(0)
+            self.fail(f"{answer or 'no answer'}: {self.errors.read()[-3000:]}")
+        return answer
 
     def test_a_new_process_goes_on(self):
         for static in (False, True):  # the mask of a static cache makes other bits, so each restores its own
@@ -247,7 +281,7 @@ class Caches(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "child":
-        print(json.dumps(child(json.loads(sys.stdin.read()))))
+    if sys.argv[1] == "children":
+        children()
         sys.exit()
     unittest.main(argv=sys.argv[:1] + sys.argv[4:])
