@@ -178,7 +178,6 @@ def main():
         parser.error("--tokens must be a multiple of --chunk")
     daemon = Larderd(args.larderd, "--pool", "4GiB" if args.device == "cuda" else "256MiB")
     try:
-        daemon.await_pool()
         figures = Bench(args, daemon.socket_dir).run()
     finally:
         daemon.end()

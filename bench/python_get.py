@@ -91,7 +91,6 @@ def main():
     from larderd import Larderd
 
     daemon = Larderd(os.path.join(build, "server", "larderd"), "--pool", "1GiB")
-    daemon.await_pool()
     try:
         for name, shape in SHAPES.items():
             size = shape[0] * shape[1] * shape[2]

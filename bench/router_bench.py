@@ -140,7 +140,6 @@ async def run(arguments):
     daemon = Larderd(arguments.larderd, "--pool", "256MiB")
     servers = [FakeProcess(first_s=0.02) for _ in range(SERVERS)]
     try:
-        daemon.await_pool()
         prompts = Prompts(daemon)
         await show_lookups(daemon, prompts)
         print(f"{'prompts':<28}{'direct p50':>12}{'p99':>9}{'router p50':>12}{'p99':>9}{'added p50':>11}{'p99':>9}   ms, n")

@@ -31,7 +31,6 @@ class Bench:
         self.disk = os.path.join(self.folder.name, "disk")
         os.mkdir(self.disk)
         self.daemon = Larderd(arguments.larderd, "--pool", "4GiB", "--disk", self.disk)
-        self.daemon.await_pool()
         self.rolls = random.Random(1)
         self.texts = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
 

@@ -179,7 +179,6 @@ async def run(arguments):
         os.mkdir(disk)
         daemon = Larderd(arguments.larderd, "--pool", "2GiB", "--disk", disk, "--disk-limit", "4GiB")
         stack.callback(daemon.end)
-        daemon.await_pool()
         env = processes.environment(folder, 2)
         started = stack.enter_context(processes.ended([]))
         for name in (WITH, WITHOUT):

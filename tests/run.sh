@@ -22,7 +22,7 @@ Configures and builds a preset, runs its tests, and ends with "N passed, N faile
   --label REGEX   only tests with a matching label
   --tests REGEX   only tests with a matching name
   --jobs N        compilers at once (default: cores, here $JOBS)
-  --unity         compiles the sources of a library together: a new folder is built sooner, but a changed source takes
+  --unity         compiles the sources of a library or program together: a new folder is built sooner, a changed source takes
                   longer to build again
   --without-llama leaves out the tests that need llama.cpp.  They run in the preset release only; llama.cpp is built
                   once, into the cache (deploy/build-llama.sh)

@@ -158,7 +158,6 @@ async def demo(plan, arguments):
         os.mkdir(disk)
         daemon = Larderd(arguments.larderd, "--pool", "1GiB", "--disk", disk, "--disk-limit", "2GiB")
         stack.callback(daemon.end)
-        daemon.await_pool()
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
             results = await Demo(plan, arguments, folder, http).all(daemon)
     show(results, arguments.out)

@@ -51,7 +51,8 @@ class Views {
   std::vector<Block> blocks_;
 };
 
-// What a memoryview of a segment was made from, which Python can make others from.
+// One segment of a block as a Python object with the buffer protocol: memoryview(it) begins a view of `bytes`,
+// and Python may begin more from the memoryview's `obj`.
 struct PySegment {
   nb::object owner;  // has the views
   Views* views;
@@ -88,7 +89,7 @@ nb::list ViewsOf(nb::object owner, Views* views, size_t block, std::span<std::by
                  const SegmentTable& table, bool writable) {
   nb::list list;
   size_t at = 0;
-  for (const larder::Segment& segment : table.segments) {
+  for (const Segment& segment : table.segments) {
     const nb::object part =
         nb::cast(PySegment{owner, views, block, payload.subspan(at, segment.bytes), writable},
                  nb::rv_policy::move);
@@ -251,7 +252,7 @@ class PyReservation {
 // The format wants zeros between segments (storage/format/layout.h).
 void ClearPadding(std::span<std::byte> payload, const SegmentTable& table) {
   size_t at = 0;
-  for (const larder::Segment& segment : table.segments) {
+  for (const Segment& segment : table.segments) {
     const size_t end = std::min<size_t>(payload.size(), at + PayloadStride(segment.bytes));
     std::ranges::fill(payload.subspan(at + segment.bytes, end - at - segment.bytes), std::byte(0));
     at = end;

@@ -53,7 +53,6 @@ class World(unittest.TestCase):
         print(f"LARDER_TEST_SEED={SEED}", flush=True)
         self.daemon = Larderd(sys.argv[1], "--pool", "64MiB")
         self.addCleanup(lambda: self.daemon.end())
-        self.daemon.await_pool()
         self.hung_prompts = []
 
     def engine(self, **more):

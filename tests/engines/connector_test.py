@@ -462,7 +462,6 @@ class Questions(unittest.TestCase):
         self.addCleanup(disk.cleanup)
         self.daemon = Larderd(sys.argv[1], "--pool", "256MiB", "--disk", os.path.join(disk.name, "disk"))
         self.addCleanup(self.daemon.end)
-        self.daemon.await_pool()
         self.engine = Engine(
             Config.of({"socket_dir": self.daemon.socket_dir, "store_pin_fraction": 0.5}), blocks=200, local=False
         )

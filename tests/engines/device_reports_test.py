@@ -52,7 +52,6 @@ class DeviceTest(unittest.TestCase):
         self.texts = Texts(self.rolls)
         self.daemon = Larderd(LARDERD, "--pool", "64MiB")
         self.addCleanup(lambda: self.daemon.end())
-        self.daemon.await_pool()
         self.client = kvlarder.connect(self.daemon.socket_dir)
 
     def engine(self, extra=None, **more):

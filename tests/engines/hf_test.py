@@ -125,8 +125,9 @@ def child(request):
 
 
 def children():
-    """In a process with torch: for each line of requests, a new process answers it.  That one is forked, because to import torch
-    and transformers takes longer than most answers.  It has a session of its own: none is attached before."""
+    """In a process with torch: reads requests, a line each, and forks a process that answers each of them.  It forks because
+    importing torch and transformers takes longer than most answers.  It attaches to no daemon itself, so that a forked process
+    knows of Larder what a new one would."""
     import kvlarder.hf  # noqa: F401
     import torch  # noqa: F401
     import transformers  # noqa: F401
@@ -154,12 +155,11 @@ class Caches(unittest.TestCase):
 
     @classmethod
     def tearDownClass(cls):
-        with cls.parent, cls.errors:
+        with cls.parent, cls.errors:  # closes the requests, and waits for it to end
             pass
 
     def setUp(self):
         self.daemon = Larderd(LARDERD, "--pool", "1GiB")
-        self.daemon.await_pool()
         self.addCleanup(self.daemon.end)
 
     def ask(self, what, model="smol", tokens=TOKENS, static=False, shift=0, link=0, kills=0, at_call=0):

@@ -405,7 +405,6 @@ class Lookups(unittest.IsolatedAsyncioTestCase):
     def setUp(self):
         self.daemon = Larderd(sys.argv[1], "--pool", "64MiB")
         self.addCleanup(self.daemon.end)
-        self.daemon.await_pool()
         self.client = kvlarder.connect(self.daemon.socket_dir)
         self.metrics = mock.Mock()
 

@@ -366,7 +366,6 @@ class Stored(RouterTest):
         await super().asyncSetUp()
         self.daemon = Larderd(sys.argv[1], "--pool", "64MiB")
         self.addCleanup(self.daemon.end)
-        self.daemon.await_pool()
         client = kvlarder.connect(self.daemon.socket_dir)
         self.engines = [Engine(client, engine_id) for engine_id in "ab"]
         for engine in self.engines:

@@ -91,7 +91,6 @@ class ServingSoak(unittest.IsolatedAsyncioTestCase):
         os.mkdir(disk)
         daemon = Larderd(LARDERD, "--pool", "1GiB", "--disk", disk, "--disk-limit", "2GiB")
         self.addCleanup(daemon.end)
-        daemon.await_pool()
         env = {**processes.environment(folder, 2), **FEW_PREPARED, "VLLM_SERVER_DEV_MODE": "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}
         started = self.enterContext(processes.ended([]))
         for number in range(2):

@@ -110,7 +110,6 @@ class WithDaemon(unittest.TestCase):
     def setUp(self):
         self.larderd = Larderd(sys.argv[1], *self.FLAGS)
         self.addCleanup(self.larderd.end)
-        self.larderd.await_pool()
 
     def attached(self, pool=None, **more):
         one = Attached(self.larderd.socket_dir, pool or pools.mha_pool(), **more)
@@ -585,7 +584,6 @@ class Pages(WithDaemon):
     def test_a_page_that_is_larger_than_a_slab(self):
         larderd = Larderd(sys.argv[1], "--pool", "64MiB", "--slab", "16MiB")
         self.addCleanup(larderd.end)
-        larderd.await_pool()
         one = Attached(larderd.socket_dir, pools.mha_pool(pages=2, heads=64, dim=512, layers=10))
         self.addCleanup(one.storage.close)
         until(lambda: "larger --slab" in one.larder.state, "the storage says so")

@@ -60,7 +60,6 @@ class World(unittest.TestCase):
         disk = ("--disk", self.folder.name, "--disk-limit", "512MiB") if self.disk else ()
         self.daemon = Larderd(LARDERD, *self.flags, *disk)
         self.addCleanup(lambda: self.daemon.end())
-        self.daemon.await_pool()
 
     def engine(self, serves=True, **more):
         engine = TierEngine(self.daemon.socket_dir, **more)

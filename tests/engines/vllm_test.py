@@ -31,9 +31,10 @@ BLOCK = 128
 ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # it starts in 10 s instead of 27, and its scheduler is at hand
 USUAL = {"patience_ms": Config().patience_ms, "load_timeout_ms": Config().load_timeout_ms}
 TOO_LATE = ("lookups_impatient", "loads_late", "blocks_store_failed", "blocks_dropped")  # counters
-# Without instructions for bf16, vLLM computes in it six times slower than in float32 (35 tokens of SmolLM2 per second).
-CPU = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
-DTYPE = "bfloat16" if "avx512_bf16" in CPU or "amx_bf16" in CPU else "float32"
+# Processors without instructions for bf16 compute 35 tokens of SmolLM2 per second in it, and 200 in float32.  Only the full
+# run waits for that.
+HAS_BF16 = "bf16" in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+DTYPE = "bfloat16" if HAS_BF16 or SCALE >= 1 else "float32"
 LARDERD, PYTHON, MODELS = (*sys.argv[1:4], "", "", "")[:3]
 LARDERCTL = pathlib.Path(LARDERD).parents[1] / "client" / "cli" / "larderctl" if LARDERD else None
 
@@ -58,12 +59,11 @@ def right_length(tokens):
 class VllmTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        print(f"LARDER_TEST_SEED={SEED}", flush=True)
+        print(f"LARDER_TEST_SEED={SEED}, {DTYPE} where a test names no other", flush=True)
         cls.folder = tempfile.TemporaryDirectory()
         cls.disk = os.path.join(cls.folder.name, "disk")
         os.mkdir(cls.disk)
         cls.daemon = Larderd(LARDERD, "--pool", "2GiB", "--disk", cls.disk)
-        cls.daemon.await_pool()
         cls.addClassCleanup(lambda: cls.daemon.end())
         cls.rolls = random.Random(SEED)
 
@@ -91,7 +91,7 @@ class VllmTest(unittest.TestCase):
             last = now
             time.sleep(1.5)
 
-    def larder(self, vllm):
+    def larder_counters(self, vllm):
         return {name: value for name, value in vllm.metrics().items() if "larder" in name and value}
 
     def nothing_held(self, vllm):
@@ -496,25 +496,26 @@ class Storms(VllmTest):
         for _ in range(scaled(20, least=3)):
             self.settled(vllm)
             time.sleep(2)  # the spiller writes blocks to the disk behind their stores
-            answers = []
+            ended, answers = [], []
 
-            def again(answers=answers):
+            def again(ended=ended, answers=answers):
                 time.sleep(self.rolls.uniform(0.05, 0.5))
                 self.daemon.kill()
+                ended.append(time.monotonic())
                 time.sleep(self.rolls.uniform(0, 0.5))
                 self.daemon.start()
                 answers.append(time.time())
 
             thread = threading.Thread(target=again)
             thread.start()
-            before, hits = self.larder(vllm), []
+            before, hits = self.larder_counters(vllm), []
             while not hits:
                 firsts = served()
                 hits = [at - answers[0] for at, cached in firsts if answers and cached and at > answers[0]]
-                self.assertTrue(answers or thread.is_alive(), "the daemon does not start")
-                # On a busy disk the daemon that was killed may take long to end, and the next one to answer.
-                if answers and time.time() > answers[0] + 60:
-                    self.fail(f"hits do not return; counters before {before}, and now {self.larder(vllm)}")
+                # The kernel ends a killed process once its fsync is done: 11 s after the kill on a busy disk.
+                if ended and time.monotonic() > ended[0] + 30:
+                    self.fail(f"hits do not return; the daemon answered: {bool(answers)}; counters before {before}, and now "
+                              f"{self.larder_counters(vllm)}")  # fmt: skip
             thread.join()
             waits.append(min(hits))
         print(f"{len(waits)} restarts under load: hits returned after {[round(wait, 2) for wait in waits]} s", flush=True)
@@ -567,10 +568,11 @@ class Storms(VllmTest):
 
 
 class Talk:
-    """Conversations of three turns that one engine has with 8 clients, over and over, until a moment."""
+    """Conversations of three turns that one engine has with 8 clients, over and over: until a moment, and until enough rounds
+    have ended after `warm` to see growth."""
 
-    def __init__(self, vllm, conversations, known, until):
-        self.vllm, self.conversations, self.known, self.until = vllm, conversations, known, until
+    def __init__(self, vllm, conversations, known, warm, until):
+        self.vllm, self.conversations, self.known, self.warm, self.until = vllm, conversations, known, warm, until
         self.requests, self.errors, self.wrong, self.memory, self.failure = 0, [], 0, [], None
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
@@ -578,7 +580,7 @@ class Talk:
     def run(self):
         try:
             number = 0
-            while time.monotonic() < self.until:
+            while time.monotonic() < self.until or len(self.sizes()) < 4:
                 self.round(f"round {number // 2}")  # each salt twice, so that half of the rounds find everything
                 self.memory.append((time.monotonic(), self.vllm.memory()))
                 number += 1
@@ -605,10 +607,13 @@ class Talk:
             raise self.failure
         return self
 
-    def growth(self, since):
-        """Of memory, from the first round that ended after `since` to the last one, in bytes and as a part."""
-        sizes = [size for at, size in self.memory if at >= since]
-        assert len(sizes) >= 3, f"{len(sizes)} rounds after warm-up are too few to see growth"
+    def sizes(self):
+        """Bytes of memory after each round that ended after `warm`."""
+        return [size for at, size in self.memory if at >= self.warm]
+
+    def growth(self):
+        """Of memory, from the first round that ended after `warm` to the last one, in bytes and as a part."""
+        sizes = self.sizes()
         return sizes[-1] - sizes[0], (sizes[-1] - sizes[0]) / sizes[0]
 
     def curve(self):
@@ -740,14 +745,14 @@ class Soak(VllmTest):
                 for _ in range(2)
             ]
             begun = time.monotonic()
-            talks = [Talk(vllm, texts, known, begun + seconds) for vllm in engines]
+            talks = [Talk(vllm, texts, known, begun + seconds / 4, begun + seconds) for vllm in engines]
             time.sleep(seconds / 4)
-            warm, daemon = time.monotonic(), self.resident_of_daemon()
+            daemon = self.resident_of_daemon()
             for talk in [talk.thread.join() or talk for talk in talks]:
                 talk.ended()
                 self.assertEqual((talk.errors, talk.wrong), ([], 0))
-            growths[larder] = [talk.growth(warm) for talk in talks]
-            print(f"{'with' if larder else 'without'} Larder: {sum(talk.requests for talk in talks)} requests in {seconds:.0f} s, "
+            growths[larder] = [talk.growth() for talk in talks]
+            print(f"{'with' if larder else 'without'} Larder: {sum(talk.requests for talk in talks)} requests in {time.monotonic() - begun:.0f} s, "
                   f"growth after warm-up {[f'{size >> 10} KiB = {part:.4f}' for size, part in growths[larder]]}; "
                   f"MiB over time {[talk.curve() for talk in talks]}", flush=True)  # fmt: skip
             if larder:

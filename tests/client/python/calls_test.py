@@ -59,7 +59,6 @@ class OnDaemon(unittest.TestCase):
         flags = self.FLAGS + (("--disk", self.folder.name, "--disk-limit", "400MiB") if self.DISK else ())
         self.daemon = Larderd(sys.argv[1], *flags)
         self.addCleanup(self.daemon.end)
-        self.daemon.await_pool()
         self.client = kvlarder.connect(self.daemon.socket_dir)
         self.session, self.variant = self.attach()
         self.addCleanup(lambda: self.session.close())

@@ -42,7 +42,6 @@ class GpuPages(unittest.TestCase):
         self.daemon = Larderd(sys.argv[1], "--pool", "64MiB")
         os.environ["LD_LIBRARY_PATH"] = path
         self.addCleanup(self.daemon.end)
-        self.daemon.await_pool()
         self.client = kvlarder.connect(self.daemon.socket_dir)
         self.memory = DeviceMemory((LAYERS, 2, HEADS, CAPACITY, ROW))
         self.addCleanup(self.memory.free)

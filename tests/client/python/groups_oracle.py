@@ -71,7 +71,6 @@ class World:
 
     def __init__(self, path, window):
         self.daemon = Larderd(path, "--pool", "1GiB")
-        self.daemon.await_pool()
         self.content = kvlarder.ContentSpec("groups", "1")
         kinds = (
             {"kind": kvlarder.GroupKind.FULL},

@@ -9,7 +9,7 @@ import time
 
 
 class Larderd:
-    """The daemon serves when the constructor returns."""
+    """When the constructor returns, the daemon serves, with the whole of its pool."""
 
     def __init__(self, path, *flags):
         self.folder = tempfile.TemporaryDirectory()
@@ -17,9 +17,10 @@ class Larderd:
         self.command = [path, *flags, "--socket-dir", self.socket_dir, "--metrics-listen", ""]
         self.log = os.path.join(self.socket_dir, "log")
         self.start()
+        self.await_pool()
 
     def await_pool(self):
-        """Waits until the whole pool can be used: right after its start a daemon refuses blocks."""
+        """Waits until the whole pool can be used.  A daemon refuses blocks for some time after `start`."""
         while True:
             with open(self.log, encoding="utf-8") as file:
                 if "pool_online" in file.read():

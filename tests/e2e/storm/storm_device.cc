@@ -10,7 +10,7 @@
 namespace larder::e2e {
 namespace {
 
-constexpr std::chrono::milliseconds kGetLimit{30'000};
+constexpr std::chrono::milliseconds kTransferLimit{30'000};
 
 }  // namespace
 
@@ -95,7 +95,7 @@ absl::Status StormDeviceActor::RoundTrip() {
   std::vector<std::byte> bytes(kChainLayerBytes);
   const std::vector<std::span<std::byte>> layers(StormVariant().layers, bytes);
   const GetBlock nowhere{.digest = Digest{}, .segments = layers};
-  return session_->Get(variant_, {&nowhere, 1}, {.deadline = kGetLimit}).status();
+  return session_->Get(variant_, {&nowhere, 1}, {.deadline = kTransferLimit}).status();
 }
 
 std::vector<BlockStatus> StormDeviceActor::Do(const wire::Directive& directive) {

@@ -10,7 +10,7 @@
 namespace larder::e2e {
 namespace {
 
-constexpr std::chrono::milliseconds kCallLimit{30'000}, kHoldLimit{300'000};
+constexpr std::chrono::milliseconds kTransferLimit{30'000}, kHoldLimit{300'000};
 
 }  // namespace
 
@@ -71,7 +71,7 @@ absl::StatusOr<BlockStatus> StormEngine::Put(const Digest& content,
     filled.emplace_back(maker_, block, layer_bytes);
     puts.push_back(filled.back().ToPut(content));
   }
-  const auto status = session_->Put(variant_, puts, {.deadline = kCallLimit});
+  const auto status = session_->Put(variant_, puts, {.deadline = kTransferLimit});
   if (!status.ok()) return status.status();
   for (const BlockStatus one : *status) {
     if (one != BlockStatus::kOk && one != BlockStatus::kDuplicate) return one;
@@ -83,7 +83,7 @@ absl::StatusOr<BlockStatus> StormEngine::Get(const TestBlock& block, size_t laye
                                              uint32_t* writer) {
   const LayerSpace space(block.digest, maker_.variant.layers, layer_bytes);
   const GetBlock get = space.ToGet();
-  const auto status = session_->Get(variant_, {&get, 1}, {.deadline = kCallLimit});
+  const auto status = session_->Get(variant_, {&get, 1}, {.deadline = kTransferLimit});
   if (!status.ok()) return status.status();
   if (status->front() != BlockStatus::kOk) return status->front();
   ++tally_.hits;

@@ -18,7 +18,7 @@ namespace larder::e2e {
 inline constexpr int kControllers = 4, kSessionEngines = 2, kChildEngines = 2, kDeviceEngines = 2;
 inline constexpr const char* kStormEngineId = "storm";  // id of sessions that register all chains
 inline constexpr const char* kOpenOwner = "open";       // owner of the pins of open blocks
-inline constexpr std::chrono::milliseconds kCallLimit{60'000};  // of a gRPC call
+inline constexpr std::chrono::milliseconds kCallLimit{60'000};  // deadline of a gRPC call
 
 struct StormWorld {
   const std::shared_ptr<TemporarySocketDirectory> folder =
