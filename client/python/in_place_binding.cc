@@ -51,8 +51,8 @@ class Views {
   std::vector<Block> blocks_;
 };
 
-// One segment of a block as a Python object with the buffer protocol: memoryview(it) begins a view of `bytes`,
-// and Python may begin more from the memoryview's `obj`.
+// One segment of a block as a Python object with the buffer protocol: memoryview(it) begins a view
+// of `bytes`, and Python may begin more from the memoryview's `obj`.
 struct PySegment {
   nb::object owner;  // has the views
   Views* views;
