@@ -614,6 +614,21 @@ class Questions(unittest.TestCase):
                 self.engine.step()
         self.assertEqual(stored() - before, 3)
 
+    def test_blocks_wait_until_stores_have_room(self):
+        """Stores pin 4 blocks at most, for two steps each, and a step computes 4.  A request that ends with its prompt takes the rest along."""
+        few = {"socket_dir": self.daemon.socket_dir, "store_pin_fraction": 0.1}
+        engine = Engine(Config.of(few), blocks=40, engine_id="few", local=False, long_steps=True)
+        self.addCleanup(engine.close)
+        self.until(lambda: engine.serves)
+        for answer, stored in ((10, 20), (1, 12)):
+            engine.totals()
+            engine.add(Request(f"answers {answer}", [95_000 + answer * 1_000 + i for i in range(20 * BLOCK + 5)], answer))
+            while engine.busy:
+                engine.step()
+                engine.side.check_invariants()
+            counts = engine.totals()
+            self.assertEqual((counts["blocks_stored"], counts.get("blocks_dropped", 0)), (stored, 20 - stored))
+
     def test_the_promise_of_a_load_under_way_is_extended(self):
         """vLLM does not ask for a request that loads; only polling its lookup extends the promise."""
         side, polled = self.engine.side, []

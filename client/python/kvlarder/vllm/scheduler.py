@@ -20,6 +20,7 @@ Invariants (check_invariants):
   * A step has at most one load by layer, which has ended when the step has.  If it failed, no request goes on from its blocks
     or from what the step computed from them, and other requests find these blocks neither in vLLM's own cache nor in Larder.
   * A request stores blocks of one generation only: after reset_cache nothing that was computed before is stored.
+  * Blocks that stores have no room for wait, and are stored in order as long as vLLM runs their request.
 """
 
 import array
@@ -48,7 +49,7 @@ class Request:
 
     __slots__ = (
         "vllm", "state", "content", "chain", "lookup", "asked_from", "asked_at", "found_blocks", "first_block", "load", "sources",
-        "saved", "stale", "adapter", "until_block", "tries", "by_layer",
+        "saved", "due", "stale", "adapter", "until_block", "tries", "by_layer",
     )  # fmt: skip
 
     def __init__(self, vllm):
@@ -65,7 +66,8 @@ class Request:
         self.tries = 0  # to admit it for a restore when the step had no room for a block
         self.load = 0  # job
         self.sources = (0, 0)  # tokens of the load that were in host memory, and on disk
-        self.saved = None  # blocks before this one need not be stored; None: not scheduled yet
+        self.saved = None  # blocks before this one need not be stored, or are; None: not scheduled yet
+        self.due = 0  # blocks from `saved` to this one wait until stores have room for them, as long as vLLM runs the request
         self.stale = False  # has KV of an earlier generation
         self.adapter = None  # future of its adapter's name
 
@@ -366,6 +368,7 @@ class SchedulerSide:
         request = self._requests.pop(vllm.request_id, None)
         if request is None:
             return
+        self._drop_due(request)
         if request.state == "loading":
             self._step.cancels.append(request.load)
             return
@@ -534,7 +537,7 @@ class SchedulerSide:
             if request.state != "loading":
                 self._end_restore(request)
                 self._end_lookup(request)
-            request.stale = True
+            request.stale, request.due = True, 0
 
     def empty(self, reset):
         """Empties vLLM's own cache by calling `reset`, between two steps.  Returns whether that was possible."""
@@ -741,6 +744,7 @@ class SchedulerSide:
 
     def _begin_again(self, request):
         """A preempted request asks again, with the tokens that it has by now."""
+        self._drop_due(request)
         request.state, request.asked_at, request.found_blocks, request.saved = "asked", None, None, None
         if request.stale:  # vLLM computes every block again, so the connector may store them under the new generation
             request.content = request.chain = request.adapter = None
@@ -836,25 +840,31 @@ class SchedulerSide:
         if request.chain is None and not self._name(request):
             return
         if request.saved is None or resumed:
+            self._drop_due(request)
             request.saved = done // self._block
             if self._config.heal and request.found_blocks is not None and self._lazy is None:
                 request.saved = min(request.saved, request.found_blocks)
         known = vllm.num_tokens if self._config.store_decode else vllm.num_prompt_tokens
         last = min(done + tokens, known, kvlarder.LOOKUP_TOKENS_MAX) // self._block
-        if last <= request.saved:
+        first, request.due = request.saved, last
+        if self._lazy is None:
+            last = min(last, first + self._store_room)
+        if last <= first:
             return
-        first, request.saved = request.saved, last
+        request.saved = last
         self._extend(request, last)
         if self._lazy is None:
             self._store_now(request, first, last, block_ids_of(vllm.request_id))
         else:
             self._store_later(request, first, last, block_ids_of(vllm.request_id))
 
+    def _drop_due(self, request):
+        """vLLM has freed the blocks of a request.  Those that wait for room are not stored."""
+        if request.saved is not None and request.due > request.saved:
+            self._collector.add("blocks_dropped", request.due - request.saved)
+            request.due = request.saved
+
     def _store_now(self, request, first, last, pages):
-        room = self._store_room
-        if last - first > room:
-            self._collector.add("blocks_dropped", last - first - room)
-            last = first + room
         for begin in range(first, last, self._store_most):
             end, chain = min(begin + self._store_most, last), request.chain
             self._order_store(
@@ -882,8 +892,9 @@ class SchedulerSide:
 
     @property
     def _store_room(self):
-        """How many more blocks stores may pin."""
-        return max(0, max(1, int(self._config.store_pin_fraction * self._facts.blocks)) - self._pinned)
+        """How many more blocks stores may pin.  A worker drops those that its queue has no room for."""
+        most = min(max(1, int(self._config.store_pin_fraction * self._facts.blocks)), self._config.store_queue_blocks)
+        return max(0, most - self._pinned)
 
     @property
     def _store_most(self):
