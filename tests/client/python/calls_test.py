@@ -453,6 +453,10 @@ class Doctors(OnDaemon):
 class Pages(OnDaemon):
     """Blocks that are moved between the pool and an engine's pages."""
 
+    # Four threads read 16 MiB at once.  With what is kept beside the blocks that is more than a process's share of 64 MiB, and
+    # what comes too late is FULL.
+    FLAGS = ("--pool", "64MiB", "--lease-share", "0.5")
+
     def setUp(self):
         super().setUp()
         self.memory = numpy.zeros((LAYERS, BLOCKS, SEGMENT), numpy.uint8)
