@@ -4,14 +4,17 @@
     with VllmChild(python, model, connector={...}) as vllm:
         answers = vllm.generate([{"tokens": [...], "n": 24, "salt": "a"}])
 
-Run as a program it is that process: it reads requests from the descriptor in LARDER_TEST_IN, and writes answers to the
-one in LARDER_TEST_OUT, because vLLM logs to standard output.
+Run as a program it is that process, or one that forks such processes.  vLLM logs to standard output, so requests and answers
+have descriptors of their own.
 """
 
+import functools
 import json
 import os
 import random
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,23 +22,101 @@ import time
 CHUNK = 256
 
 
+class Forked:
+    """A process that another one has forked: those parts of subprocess.Popen that VllmChild uses."""
+
+    def __init__(self, pid):
+        self.pid, self.returncode = pid, None
+        self._ended = os.pidfd_open(pid)
+
+    def wait(self, timeout=None):
+        if self.returncode is not None:
+            return
+        if not select.select([self._ended], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired("vLLM", timeout)
+        self.returncode = 0  # or another one, which only its parent learns
+        os.close(self._ended)
+
+
+class Prepared:
+    """A process that has imported vLLM, which takes most of the time of a start, and forks processes that run it.  It ends with
+    this one.
+
+    It does not wait for those that it has forked, so that their numbers name no other process.
+    """
+
+    def __init__(self, python):
+        self._socket, there = socket.socketpair()
+        subprocess.Popen(
+            [python, os.path.abspath(__file__), "prepared", str(there.fileno())], env=environment(), stdin=subprocess.DEVNULL,
+            pass_fds=[there.fileno()], start_new_session=True,
+        )  # fmt: skip
+        there.close()
+
+    def fork(self, env, files):
+        """Returns the Forked.  env: all of its environment; files: its descriptors of requests, answers and what vLLM logs."""
+        socket.send_fds(self._socket, [json.dumps(env).encode()], files)
+        if not (pid := self._socket.recv(32)):
+            raise RuntimeError("the process that has imported vLLM has ended")
+        return Forked(int(pid))
+
+    @staticmethod
+    def serve(there):
+        """In that process."""
+        from vllm import LLM  # noqa: F401
+        from vllm.model_executor.models import llama  # noqa: F401
+        from vllm.v1.engine import core  # noqa: F401
+        from vllm.v1.worker import cpu_worker  # noqa: F401
+
+        import kvlarder.vllm  # noqa: F401
+
+        while True:
+            env, files, _, _ = socket.recv_fds(there, 1 << 20, 3)
+            if not env:
+                return
+            if (pid := os.fork()) == 0:
+                there.close()
+                os.environ.clear()
+                os.environ.update(json.loads(env))
+                requests, answers, log = files
+                for output in (1, 2):
+                    os.dup2(log, output)
+                os.close(log)
+                answer_requests(requests, answers)
+                return
+            os.setpgid(pid, pid)  # before the one that asked can end the group
+            for file in files:
+                os.close(file)
+            there.send(str(pid).encode())
+
+
+prepared = functools.cache(Prepared)  # of a Python
+
+
+def environment(threads=1):
+    return {
+        **{name: value for name, value in os.environ.items() if name != "LARDER_SOCKET_DIR"},
+        "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads),
+        "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+    }  # fmt: skip
+
+
 class VllmChild:
     def __init__(self, python, model, connector=None, log=None, threads=1, env=None, ahead=False, **engine):
         """connector: the options of LarderConnector, or None for vLLM without Larder; env: more variables of the
         environment; ahead: the first call waits until vLLM has started, not this one; engine: arguments of LLM."""
         here, there = os.pipe(), os.pipe()
-        env = {
-            **os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": str(threads), "LARDER_TEST_IN": str(there[0]), "LARDER_TEST_OUT": str(here[1]),
-            "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **(env or {}),
-        }  # fmt: skip
-        env.pop("LARDER_SOCKET_DIR", None)
+        env = env or {}
         self.log_path = log or "/dev/null"
         with open(self.log_path, "ab") as file:
-            self.process = subprocess.Popen(
-                [python, os.path.abspath(__file__)], env=env, pass_fds=(there[0], here[1]), stdout=file, stderr=file,
-                start_new_session=True,
-            )  # fmt: skip
+            # vLLM reads its own variables when it needs them, PyTorch and OpenMP when they are loaded.
+            if threads == 1 and all(name.startswith("VLLM_") for name in env):
+                self.process = prepared(python).fork({**environment(), **env}, (there[0], here[1], file.fileno()))
+            else:
+                self.process = subprocess.Popen(
+                    [python, os.path.abspath(__file__), str(there[0]), str(here[1])], env={**environment(threads), **env},
+                    pass_fds=(there[0], here[1]), stdout=file, stderr=file, start_new_session=True,
+                )  # fmt: skip
         os.close(there[0])
         os.close(here[1])
         self._in, self._out = os.fdopen(here[0], "r"), os.fdopen(there[1], "w")
@@ -433,8 +514,9 @@ class Engine:
         return self.llm.get_tokenizer()(text).input_ids
 
 
-def main():
-    requests, answers = os.fdopen(int(os.environ["LARDER_TEST_IN"]), "r"), os.fdopen(int(os.environ["LARDER_TEST_OUT"]), "w")
+def answer_requests(requests, answers):
+    """In the child.  Both are descriptors."""
+    requests, answers = os.fdopen(requests, "r"), os.fdopen(answers, "w")
     engine = None
     for line in requests:
         request = json.loads(line)
@@ -447,6 +529,13 @@ def main():
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
     engine.llm.llm_engine.engine_core.shutdown()
+
+
+def main():
+    if sys.argv[1] == "prepared":
+        Prepared.serve(socket.socket(fileno=int(sys.argv[2])))
+    else:
+        answer_requests(*map(int, sys.argv[1:3]))
 
 
 if __name__ == "__main__":
