@@ -61,12 +61,13 @@ class Plan:
     # find nothing, so that machines of different speed are equally busy.
     runs: tuple
     cache_tokens: int  # of one server's own cache
+    context: int  # tokens of a prompt and its answer at most
     answer_tokens: int = 24
 
 
 SERVERS = 2
-FULL = Plan(documents=6, characters=2_800, turns=4, runs=((0.75, 12), (1.5, 12)), cache_tokens=2_560)
-QUICK = Plan(documents=4, characters=1_600, turns=2, runs=((1.5, 8),), cache_tokens=1_280, answer_tokens=12)
+FULL = Plan(documents=6, characters=5_600, turns=4, runs=((0.75, 16), (1.5, 16)), cache_tokens=5_376, context=2_304)
+QUICK = Plan(documents=4, characters=1_600, turns=2, runs=((1.5, 8),), cache_tokens=1_280, context=1_216, answer_tokens=12)
 
 
 def say(text):
@@ -88,8 +89,9 @@ class Demo:
             for number in range(SERVERS):
                 started.append(
                     processes.Server(
-                        f"vllm-{number}", self.arguments.model, self.plan.cache_tokens, socket_dir, self.folder, self.env
-                    )
+                        f"vllm-{number}", self.arguments.model, self.plan.cache_tokens, socket_dir, self.folder, self.env,
+                        flags=("--max-model-len", str(self.plan.context)),
+                    )  # fmt: skip
                 )
             await asyncio.gather(*(server.up(self.http) for server in started))
             say(f"they answer, after {time.monotonic() - began:.0f} s")
@@ -128,7 +130,7 @@ class Demo:
         for larder, configurations in itertools.groupby(CONFIGURATIONS, lambda one: one.larder):
             async with self.servers(daemon.socket_dir if larder else None) as servers:
                 prefill, tokens = await self.warm(servers)
-                say(f"a server computes {prefill:.0f} tokens of a prompt per second")
+                say(f"a server computes {prefill:.0f} tokens of a prompt per second, in {processes.DTYPE}")
                 rates = rates or [float(f"{part * SERVERS * prefill / tokens:.2g}") for part, _ in self.plan.runs]
                 for configuration in configurations:
                     for rate, (_, count) in zip(rates, self.plan.runs, strict=True):

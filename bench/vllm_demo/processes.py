@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -23,6 +24,8 @@ ERRORS_MOST, LINES_MOST = 6, 30  # of a log
 BLOCK = 32  # tokens; vLLM's own default on CPUs is 128, of which a short prompt has few
 AT_ONCE = 8  # requests that a server computes at once
 CONTEXT = 1_216  # tokens of a prompt and its answer at most; a server's own cache has more
+# Processors without instructions for bf16 compute a sixth of the tokens in it that they compute in float32.
+DTYPE = "bfloat16" if "bf16" in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8") else "float32"
 
 
 class Failed(Exception):
@@ -125,7 +128,7 @@ class Server(Process):
         self.url = f"http://127.0.0.1:{port}"
         command = [
             sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "demo",
-            "--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16", "--enforce-eager", "--enable-prefix-caching",
+            "--host", "127.0.0.1", "--port", str(port), "--dtype", DTYPE, "--enforce-eager", "--enable-prefix-caching",
             "--block-size", str(BLOCK), "--num-gpu-blocks-override", str(cache_tokens // BLOCK),
             "--max-model-len", str(CONTEXT), "--max-num-seqs", str(AT_ONCE), "--max-num-batched-tokens", "256",
             "--disable-uvicorn-access-log",
