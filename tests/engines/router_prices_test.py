@@ -114,7 +114,7 @@ class Rates(unittest.TestCase):
         self.now = 0.0
 
     def prefill(self, guess=1_000.0, peers=None):
-        return rates.Prefill(guess, [] if peers is None else peers, clock=lambda: self.now)
+        return rates.Prefill(guess, 0.02, [] if peers is None else peers, clock=lambda: self.now)
 
     def test_it_learns_and_outliers_change_nothing(self):
         server = self.prefill(100.0)
@@ -171,6 +171,25 @@ class Rates(unittest.TestCase):
         self.assertLessEqual(server.fixed_s, 0.6)
         server.observe(16, 0.05)
         self.assertAlmostEqual(server.fixed_s, 0.05)
+
+    def test_running_requests_cost_what_short_prompts_take_longer_beside_them(self):
+        peers = []
+        server, other = (self.prefill(1_000.0, peers) for _ in range(2))
+        self.assertAlmostEqual(server.running_s(3, 5_000), 0.1)
+        for _ in range(2):
+            server.observe(16, 0.05)
+        for seconds, running in ((0.05, 0), (0.25, 2), (0.35, 3), (9.0, 1), (0.01, 1), (0.15, 1)):
+            server.observe(16, seconds, running)
+        self.assertAlmostEqual(server.fixed_s, 0.05)
+        self.assertAlmostEqual(server.running_s(3, 5_000), 0.3)
+        self.assertAlmostEqual(other.running_s(1, 5_000), 0.1)
+        self.assertEqual(server.running_s(0, 0), 0.0)
+
+    def test_running_requests_cost_what_is_guessed_while_it_is_not_known_what_each_answer_takes(self):
+        server = self.prefill(1_000.0)
+        for _ in range(2):
+            server.observe(16, 9.0, 1)
+        self.assertAlmostEqual(server.running_s(1, 1_000), 0.02)
 
     def test_an_answer_that_is_sooner_than_any_is_not_endlessly_fast(self):
         server = self.prefill()

@@ -34,12 +34,12 @@ class Options:
     socket_dir: str = option("", doc="folder of larderd's sockets; empty: as kvlarder.connect")
     tenant: str = option("", doc="tenant of the engines; empty: this user's own")
     policy: str = option("kv", doc="kv, or round_robin, which asks neither larderd nor the servers")
-    close: float = option(0.1, least=0.0, most=10.0, doc="prices that differ by this part of the lower one are close")
+    close: float = option(0.25, least=0.0, most=10.0, doc="prices that differ by this part of the lower one are close")
     prefill_rate: float = option(
         4_000.0, least=1.0, most=1e7, doc="tokens per second that a server computes of a prompt, until the router has seen it"
     )
     running_weight: float = option(
-        0.02, least=0.0, most=1.0, doc="what a token of a running request costs a new one, in tokens of its prompt"
+        0.02, least=0.0, most=1.0, doc="what a token of a running request costs a new one, in tokens of its prompt, until the router has seen it"
     )
     server_requests: int = option(256, least=1, most=100_000, doc="requests that one server has at once at most")
     queue: int = option(256, least=0, most=100_000, doc="requests that wait for a server at most; more are refused")

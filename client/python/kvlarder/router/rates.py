@@ -3,7 +3,7 @@
 A server computes prompts one after the other, so the tokens that it computed between two answers' beginnings, divided
 by the time between them, are its rate, whatever else it did meanwhile (decoding makes it slower, and that counts).
 Medians of the last samples are used, and for the time that every answer takes a fifth of them is less: an answer that is late
-for another reason changes nothing.  A server that has told
+for another reason changes nothing.  What a short prompt takes beyond that time is due to the requests that run beside it.  A server that has told
 too little, for example because it has just started or was not used for a while, is taken for one like the others.
 Thread-safety: the objects of this file are for one thread.
 """
@@ -55,10 +55,11 @@ class Samples:
 class Prefill:
     """The rate of one server."""
 
-    def __init__(self, guess, peers, clock=time.monotonic):
-        """guess: tokens per second, while no server has told its own; peers: of all servers, a list that this joins."""
-        self._guess, self._peers = guess, peers
-        self._rates, self._fixed = Samples(clock), Samples(clock, FIXED_PART)
+    def __init__(self, guess, running_weight, peers, clock=time.monotonic):
+        """What is guessed while no server has told its own: guess, tokens per second; running_weight, what a token of a running
+        request costs a new one, in tokens of its prompt.  peers: of all servers, a list that this joins."""
+        self._guess, self._running_weight, self._peers = guess, running_weight, peers
+        self._rates, self._fixed, self._running = Samples(clock), Samples(clock, FIXED_PART), Samples(clock)
         self._tokens, self._seconds = 0, 0.0
         peers.append(self)
 
@@ -82,10 +83,20 @@ class Prefill:
         """Returns how long the server computes before the first token of a prompt of which it computes so many."""
         return self.fixed_s + tokens / self.rate
 
-    def observe(self, tokens, seconds):
-        """The server has computed so many tokens of one prompt, alone, in so many seconds (not negative)."""
+    def running_s(self, requests, tokens):
+        """Returns how much later a new answer begins because of so many requests that the server is answering, of so many
+        tokens together."""
+        if (learnt := self._known(lambda one: one._running, None)) is not None:
+            return requests * learnt
+        return tokens * self._running_weight / self.rate
+
+    def observe(self, tokens, seconds, running=0):
+        """The server has computed so many tokens of one prompt, alone but for requests that it was answering, in so many seconds
+        (not negative)."""
         if tokens <= TOKENS_FEW:
             self._fixed.add(min(seconds, FIXED_MOST_S))
+            if running and self._fixed.told is not None:
+                self._running.add(min(max(seconds - self._fixed.told, 0.0), FIXED_MOST_S) / running)
             return
         self._tokens += tokens
         # fixed_s is a median and may be more than this answer took, which was not endlessly fast for that.

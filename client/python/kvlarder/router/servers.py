@@ -76,7 +76,7 @@ class Server:
         self.engine_id, self.url, self.name = address.engine_id, address.url, address.name
         self._options, self._metrics, self._clock = options, metrics, clock
         self.up, self.models = False, {}  # models: {name: whether it is an adapter}
-        self.prefill = rates.Prefill(options.prefill_rate, peers)
+        self.prefill = rates.Prefill(options.prefill_rate, options.running_weight, peers)
         self.turn = 0  # when it was last chosen, counted in choices
         self._waiting, self._answering = {}, {}  # Tickets, in the order in which they were sent
         self._answering_tokens = 0
@@ -111,7 +111,7 @@ class Server:
         ahead = [ticket.price.work_s for ticket in self._waiting if ticket.streams or now < ticket.due]
         if ahead:
             ahead[0] -= min(now - self._mark, ahead[0])
-        return sum(ahead) + self._answering_tokens * self._options.running_weight / self.prefill.rate
+        return sum(ahead) + self.prefill.running_s(len(self._answering), self._answering_tokens)
 
     # ---- tickets
 
@@ -130,6 +130,7 @@ class Server:
     def begins(self, ticket, status):
         """The first byte of an answer has come.  status: of the answer."""
         del self._waiting[ticket]
+        running = len(self._answering)
         self._answering[ticket] = None
         self._answering_tokens += ticket.tokens
         now = self._clock()
@@ -137,7 +138,7 @@ class Server:
         if status >= 400:
             self._lose_count()
         elif self._tells(ticket, now - self._mark):
-            self.prefill.observe(ticket.price.computed_tokens, now - self._mark)
+            self.prefill.observe(ticket.price.computed_tokens, now - self._mark, running)
         else:
             self.prefill.forget()
         self._mark = now
