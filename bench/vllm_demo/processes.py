@@ -23,7 +23,7 @@ START_S, END_S = 300.0, 20.0  # vLLM starts in a minute on slow cores, and ends 
 ERRORS_MOST, LINES_MOST = 6, 30  # of a log
 BLOCK = 32  # tokens; vLLM's own default on CPUs is 128, of which a short prompt has few
 AT_ONCE = 8  # requests that a server computes at once
-CONTEXT = 1_216  # tokens of a prompt and its answer at most; a server's own cache has more
+CONTEXT = 1_216  # tokens of a prompt and its answer at most, unless flags say otherwise; a server's own cache has more
 # Processors without instructions for bf16 compute a sixth of the tokens in it that they compute in float32.
 DTYPE = "bfloat16" if "bf16" in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8") else "float32"
 

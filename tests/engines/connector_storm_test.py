@@ -29,6 +29,7 @@ SEED = int(os.environ.get("LARDER_TEST_SEED", "0")) or int.from_bytes(os.urandom
 
 
 HANGS = {"drain_ms": 20, "store_timeout_ms": 60_000, "patience_ms": 5}  # for a daemon that hangs while stores are under way
+FEW_STORES = {"store_pin_fraction": 0.05}  # a step computes more blocks than stores may pin
 
 
 def scaled(count):
@@ -222,6 +223,15 @@ class Storm(World):
             self.storm(engine, scaled(2_000), abort=0.05)
         self.assertGreater(engine.recomputed, 0)
 
+    def test_blocks_that_wait_to_be_stored(self):
+        """Stores may pin 2 of the 4 blocks that a step computes."""
+        engine = self.engine(blocks=40, running_max=8, late_reports=0.3, extra=FEW_STORES)
+        self.storm(engine, scaled(2_000), abort=0.05, reset=0.01)
+        self.assertTrue(engine.reset_prefix_cache())
+        self.storm(engine, 50)
+        self.assertGreater(engine.totals().get("blocks_dropped", 0), 0)
+        self.assertGreater(self.stored_is_right(engine), 0)
+
     def test_aborts(self):
         engine = self.engine(blocks=80, late_reports=0.2)
         self.storm(engine, scaled(2_000), abort=0.15, hurry=0.9)
@@ -324,6 +334,33 @@ class ByLayer(World):
             self.storm(engine, scaled(2_000), abort=0.1)
         self.assertGreater(engine.taken_back, 0)
         self.has_loaded(engine)
+
+    def test_loads_that_fail_while_blocks_wait_to_be_stored(self):
+        engine = self.engine(blocks=60, extra=FEW_STORES)
+        with lost_blocks(0.05):
+            self.storm(engine, scaled(2_000), abort=0.1)
+        self.assertGreater(engine.taken_back, 0)
+        self.has_loaded(engine)
+
+    def test_a_block_that_waited_is_stored_after_a_load_beside_it_has_failed(self):
+        """Each step orders a store of blocks that a long prompt computed before; those steps whose load fails store nothing."""
+        engine = self.engine(blocks=80, local=False, extra=FEW_STORES, long_steps=True)
+        short, long = (Texts(f"{SEED}, {name}").documents[0] for name in ("short", "long"))
+        engine.add(Request("writer", short[: 10 * BLOCK + 1], 40))
+        self.finish(engine)
+        engine.add(Request("long", long[: 32 * BLOCK], 60))
+        for _ in range(8):
+            engine.step()
+        before = engine.taken_back
+        with lost_blocks(1.0):
+            engine.add(Request("short", short[: 10 * BLOCK + 1], 3))
+            self.finish(engine)
+        self.assertGreater(engine.taken_back, before)
+        self.stores_end(engine)
+        engine.totals()
+        engine.add(Request("again", long[: 32 * BLOCK], 1))
+        self.finish(engine)
+        self.assertEqual(engine.totals()["blocks_loaded"], 31)
 
     def test_requests_that_share_failed_layers(self):
         engine = self.engine(blocks=80)

@@ -615,7 +615,8 @@ class Questions(unittest.TestCase):
         self.assertEqual(stored() - before, 3)
 
     def test_blocks_wait_until_stores_have_room(self):
-        """Stores pin 4 blocks at most, for two steps each, and a step computes 4.  A request that ends with its prompt takes the rest along."""
+        """Stores pin 4 blocks at most, for two steps each, and a step computes 4.  What a request that ends
+        with its prompt has not stored by then is dropped."""
         few = {"socket_dir": self.daemon.socket_dir, "store_pin_fraction": 0.1}
         engine = Engine(Config.of(few), blocks=40, engine_id="few", local=False, long_steps=True)
         self.addCleanup(engine.close)

@@ -39,14 +39,14 @@ class Forked:
 
 
 class Prepared:
-    """A process that has imported vLLM, which takes most of the time of a start, and forks processes that run it.  It ends with
-    this one.
+    """A process that has imported vLLM, and forks processes that run it: the import takes most of the time of a start.
 
-    It does not wait for those that it has forked, so that their numbers name no other process.
+    It ends when the process that started it does.  It never waits for those that it has forked, so that a process id, by which
+    VllmChild kills one, is not given to another process meanwhile.
     """
 
     def __init__(self, python):
-        self._socket, there = socket.socketpair()
+        self._socket, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # whole messages
         subprocess.Popen(
             [python, os.path.abspath(__file__), "prepared", str(there.fileno())], env=environment(), stdin=subprocess.DEVNULL,
             pass_fds=[there.fileno()], start_new_session=True,
@@ -54,7 +54,8 @@ class Prepared:
         there.close()
 
     def fork(self, env, files):
-        """Returns the Forked.  env: all of its environment; files: its descriptors of requests, answers and what vLLM logs."""
+        """Returns the Forked.  env: variables beyond those that this process had at its start; files: its descriptors of
+        requests, answers and what vLLM logs."""
         socket.send_fds(self._socket, [json.dumps(env).encode()], files)
         if not (pid := self._socket.recv(32)):
             raise RuntimeError("the process that has imported vLLM has ended")
@@ -62,7 +63,7 @@ class Prepared:
 
     @staticmethod
     def serve(there):
-        """In that process."""
+        """Runs in the process that has imported vLLM.  there: its end of the socket."""
         from vllm import LLM  # noqa: F401
         from vllm.model_executor.models import llama  # noqa: F401
         from vllm.v1.engine import core  # noqa: F401
@@ -76,7 +77,6 @@ class Prepared:
                 return
             if (pid := os.fork()) == 0:
                 there.close()
-                os.environ.clear()
                 os.environ.update(json.loads(env))
                 requests, answers, log = files
                 for output in (1, 2):
@@ -90,7 +90,7 @@ class Prepared:
             there.send(str(pid).encode())
 
 
-prepared = functools.cache(Prepared)  # of a Python
+prepared = functools.cache(Prepared)  # one for each Python, started when it is first needed
 
 
 def environment(threads=1):
@@ -104,14 +104,15 @@ def environment(threads=1):
 class VllmChild:
     def __init__(self, python, model, connector=None, log=None, threads=1, env=None, ahead=False, **engine):
         """connector: the options of LarderConnector, or None for vLLM without Larder; env: more variables of the
-        environment; ahead: the first call waits until vLLM has started, not this one; engine: arguments of LLM."""
+        environment; ahead: the first call waits until vLLM has started, and this one at most until it is imported; engine:
+        arguments of LLM."""
         here, there = os.pipe(), os.pipe()
         env = env or {}
         self.log_path = log or "/dev/null"
         with open(self.log_path, "ab") as file:
-            # vLLM reads its own variables when it needs them, PyTorch and OpenMP when they are loaded.
-            if threads == 1 and all(name.startswith("VLLM_") for name in env):
-                self.process = prepared(python).fork({**environment(), **env}, (there[0], here[1], file.fileno()))
+            # PyTorch, OpenMP and vLLM read most variables when they are loaded.
+            if threads == 1 and env.keys() <= {"VLLM_ENABLE_V1_MULTIPROCESSING"}:
+                self.process = prepared(python).fork(env, (there[0], here[1], file.fileno()))
             else:
                 self.process = subprocess.Popen(
                     [python, os.path.abspath(__file__), str(there[0]), str(here[1])], env={**environment(threads), **env},

@@ -28,7 +28,7 @@ SCALE = float(os.environ.get("LARDER_TEST_SCALE", "0.1"))
 SEED = int(os.environ.get("LARDER_TEST_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BLOCK = 128
-ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # it starts in 10 s instead of 27, and its scheduler is at hand
+ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # it starts sooner, and its scheduler is at hand
 USUAL = {"patience_ms": Config().patience_ms, "load_timeout_ms": Config().load_timeout_ms}
 TOO_LATE = ("lookups_impatient", "loads_late", "blocks_store_failed", "blocks_dropped")  # counters
 # Processors without instructions for bf16 compute 35 tokens of SmolLM2 per second in it, and 200 in float32.  Only the full
@@ -512,6 +512,7 @@ class Storms(VllmTest):
             while not hits:
                 firsts = served()
                 hits = [at - answers[0] for at, cached in firsts if answers and cached and at > answers[0]]
+                self.assertTrue(answers or thread.is_alive(), "the daemon does not start")
                 # The kernel ends a killed process once its fsync is done: 11 s after the kill on a busy disk.
                 if ended and time.monotonic() > ended[0] + 30:
                     self.fail(f"hits do not return; the daemon answered: {bool(answers)}; counters before {before}, and now "

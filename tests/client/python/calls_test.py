@@ -453,8 +453,8 @@ class Doctors(OnDaemon):
 class Pages(OnDaemon):
     """Blocks that are moved between the pool and an engine's pages."""
 
-    # Four threads read 16 MiB at once.  With what is kept beside the blocks that is more than a process's share of 64 MiB, and
-    # what comes too late is FULL.
+    # Four threads lease 16 MiB at once, and what is kept beside these blocks.  That is more than the share of one process, a
+    # quarter of the pool, beyond which a read is answered FULL.
     FLAGS = ("--pool", "64MiB", "--lease-share", "0.5")
 
     def setUp(self):

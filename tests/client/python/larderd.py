@@ -23,8 +23,11 @@ class Larderd:
         """Waits until the whole pool can be used.  A daemon refuses blocks for some time after `start`."""
         while True:
             with open(self.log, encoding="utf-8") as file:
-                if "pool_online" in file.read():
-                    return
+                said = file.read()
+            if "pool_online" in said:
+                return
+            if self.process.poll() is not None or "pool_stalled" in said:
+                raise RuntimeError(f"larderd has no pool: {said}")
             time.sleep(0.01)
 
     def start(self):

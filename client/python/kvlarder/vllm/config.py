@@ -36,7 +36,7 @@ class Config:
     promise_life_s: int = option(60, least=1, most=600, doc="how long the daemon keeps what it promised")
     loads_max: int = option(16, least=1, most=1_024, doc="requests that load at once")
     prefetch_max: int = option(64, least=0, most=4_096, doc="queued requests that are looked up in advance")
-    store_queue_blocks: int = option(512, least=1, most=1_000_000, doc="blocks that may wait to be stored")
+    store_queue_blocks: int = option(512, least=1, most=1_000_000, doc="blocks that are stored at once at most; more wait for them")
     load_queue_blocks: int = option(65_536, least=1, most=1_000_000, doc="blocks that may wait to be loaded")
     store_pin_fraction: float = option(
         0.1, least=0.01, most=0.5, doc="part of vLLM's blocks that stores under way may keep from being reused"

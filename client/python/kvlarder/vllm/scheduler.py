@@ -20,7 +20,8 @@ Invariants (check_invariants):
   * A step has at most one load by layer, which has ended when the step has.  If it failed, no request goes on from its blocks
     or from what the step computed from them, and other requests find these blocks neither in vLLM's own cache nor in Larder.
   * A request stores blocks of one generation only: after reset_cache nothing that was computed before is stored.
-  * Blocks that stores have no room for wait, and are stored in order as long as vLLM runs their request.
+  * With eager stores, a block that finds no room among the stores under way waits for it as long as vLLM runs its request.  A
+    request's blocks are stored in their order.
 """
 
 import array
@@ -66,8 +67,8 @@ class Request:
         self.tries = 0  # to admit it for a restore when the step had no room for a block
         self.load = 0  # job
         self.sources = (0, 0)  # tokens of the load that were in host memory, and on disk
-        self.saved = None  # blocks before this one need not be stored, or are; None: not scheduled yet
-        self.due = 0  # blocks from `saved` to this one wait until stores have room for them, as long as vLLM runs the request
+        self.saved = None  # blocks before this one are stored, or need not be; None: not scheduled yet
+        self.due = 0  # blocks from `saved` to this one are computed and wait to be stored
         self.stale = False  # has KV of an earlier generation
         self.adapter = None  # future of its adapter's name
 
@@ -79,7 +80,7 @@ class Job:
 
     def __init__(self, load, request, pages, ranks, begun, step=None, computed=None):
         """request: None for stores; step: of lazy stores, when it was ordered; computed: of loads by layer, a list for what
-        its step computes from the loaded blocks: (Request, number of the first block, pages)."""
+        its step computes from the loaded blocks: (Request, number of the first block, pages, Request.saved before it)."""
         self.load, self.request, self.pages, self.ranks, self.begun, self.step = load, request, pages, ranks, begun, step
         self.blocks, self.good, self.computed = len(pages), len(pages), computed
 
@@ -330,10 +331,11 @@ class SchedulerSide:
         if self._lazy is not None:
             self._lazy.begin_step()
         if self._config.store and not self._mixed and (self._lazy is not None or not self._state):
-            for request_id, (done, tokens) in scheduled.items():
-                request = self._requests.get(request_id)
-                if request is not None and request.state in ("running", "failed") and not request.stale:
-                    self._plan_store(request, done, tokens, request_id in resumed, block_ids_of)
+            running = [(self._requests.get(request_id), *tokens) for request_id, tokens in scheduled.items()]
+            running = [one for one in running if one[0] is not None and one[0].state in ("running", "failed") and not one[0].stale]
+            # A long prompt whose blocks wait must not take the room of short ones, which would end without it.
+            for request, done, tokens in sorted(running, key=lambda one: self._waiting(one[0])):
+                self._plan_store(request, done, tokens, request.vllm.request_id in resumed, block_ids_of)
             if self._lazy is not None and not self._state:
                 self._order_due()
         step, self._step = self._step, metadata.Step()
@@ -416,15 +418,16 @@ class SchedulerSide:
             if request is job.request or (request in sharing and job.pages[0] in block_ids_of(request_id)):
                 first = job.request.first_block
                 pages = block_ids_of(request_id)[first : -(-(done + tokens) // self._block)]
-            job.computed.append((request, first, pages))
+            job.computed.append((request, first, pages, request.saved))
 
     def _take_back(self, job):
         """A load by layer has failed.  vLLM makes only the first of the requests that share the loaded blocks compute them again.
         That request may be aborted before it has, so here each of the requests does."""
         self._layers.failed(self._clock())
-        for request, first, pages in job.computed:
-            if request.saved is not None:
-                request.saved = min(request.saved, first)  # no store of this step was carried out
+        for request, first, pages, saved in job.computed:
+            if request.saved is not None:  # no store of this step was carried out, nor of a block that had waited
+                request.saved = min(request.saved, first, first if saved is None else saved)
+                request.due = request.saved
             if not pages:
                 continue
             self._pool.evict_blocks(set(pages))
@@ -537,6 +540,7 @@ class SchedulerSide:
             if request.state != "loading":
                 self._end_restore(request)
                 self._end_lookup(request)
+            self._collector.add("blocks_given_up", self._waiting(request))
             request.stale, request.due = True, 0
 
     def empty(self, reset):
@@ -663,6 +667,7 @@ class SchedulerSide:
             assert (request.state == "loading") == (request in loads), request.state
             holds = request.state in ("asked", "found", "chosen", "loading", "restoring") or request in by_layer
             assert request.lookup == 0 or holds, request.state
+            assert self._waiting(request) == 0 or request.due <= request.vllm.num_tokens // self._block
         held = [request.lookup for request in self._requests.values() if request.lookup]
         assert len(held) == len(set(held))
 
@@ -858,11 +863,15 @@ class SchedulerSide:
         else:
             self._store_later(request, first, last, block_ids_of(vllm.request_id))
 
+    @staticmethod
+    def _waiting(request):
+        """Returns how many blocks of a request wait to be stored."""
+        return 0 if request.saved is None else max(0, request.due - request.saved)
+
     def _drop_due(self, request):
-        """vLLM has freed the blocks of a request.  Those that wait for room are not stored."""
-        if request.saved is not None and request.due > request.saved:
-            self._collector.add("blocks_dropped", request.due - request.saved)
-            request.due = request.saved
+        """vLLM frees the blocks of a request, and those that wait are not stored."""
+        self._collector.add("blocks_dropped", self._waiting(request))
+        request.due = 0
 
     def _store_now(self, request, first, last, pages):
         for begin in range(first, last, self._store_most):

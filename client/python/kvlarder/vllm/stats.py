@@ -17,7 +17,7 @@ COUNTERS = {
     "blocks_duplicate": "Blocks that were stored already, of all ranks",
     "blocks_store_failed": "Blocks that could not be stored, of all ranks",
     "blocks_given_up": "Blocks that were not stored because vLLM's cache was reset, of all ranks",
-    "blocks_dropped": "Blocks that were not stored because stores had no room for them until their request had ended",
+    "blocks_dropped": "Blocks that were not stored because vLLM freed them before stores had room for them",
     "blocks_reused_unstored": "Blocks that vLLM reused before they were stored, with store_policy lazy",
     "bytes_loaded": "Bytes loaded",
     "bytes_stored": "Bytes stored",
