@@ -27,6 +27,12 @@ std::shared_ptr<SessionKeeper::Live> SessionKeeper::Get() const {
   return live_;
 }
 
+absl::StatusOr<std::shared_ptr<SessionKeeper::Live>> SessionKeeper::Serving() const {
+  MutexLock lock(mu_);
+  if (live_ == nullptr) return status_;
+  return live_;
+}
+
 absl::Status SessionKeeper::status() const {
   MutexLock lock(mu_);
   return status_;

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "client/client.h"
 #include "storage/mutex.h"
 
@@ -61,7 +62,10 @@ class SessionKeeper {
 
   // Returns the session that serves, or null.  Never waits.
   [[nodiscard]] std::shared_ptr<Live> Get() const LARDER_EXCLUDES(mu_);
-  // Returns OK if Get returns a session, otherwise why it does not.
+  // Returns the session that serves, or why none does.  Never waits.
+  [[nodiscard]] absl::StatusOr<std::shared_ptr<Live>> Serving() const LARDER_EXCLUDES(mu_);
+  // Returns OK if a session serves, otherwise why none does.  A session may come or go between this
+  // call and one of Get: Serving tells both at once.
   [[nodiscard]] absl::Status status() const LARDER_EXCLUDES(mu_);
   // Returns the tenant that the daemon said at the last attachment; nullopt before the first.
   [[nodiscard]] std::optional<std::string> Tenant() const LARDER_EXCLUDES(mu_);

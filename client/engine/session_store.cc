@@ -273,14 +273,14 @@ class SessionStore::Moves final : public Mover {
   }
   // Makes a cache for the session that serves.
   [[nodiscard]] absl::Status Ready() {
-    std::shared_ptr<Live> live = keeper_.Get();
-    if (live == nullptr) {
+    absl::StatusOr<std::shared_ptr<Live>> live = keeper_.Serving();
+    if (!live.ok()) {
       Forget();
-      return keeper_.status();
+      return live.status();
     }
-    if (live == live_ && cache_ != nullptr) return absl::OkStatus();
+    if (*live == live_ && cache_ != nullptr) return absl::OkStatus();
     Forget();
-    live_ = std::move(live);
+    live_ = *std::move(live);
     LARDER_ASSIGN_OR_RETURN(
         cache_, PagedCache::Make(*live_->session, *pages_.device, live_->variants[pages_.variant],
                                  pages_.engine, pages_.payload, pages_.options));

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <thread>
 
 #include "gtest/gtest.h"
 #include "tests/e2e/support/daemon_process.h"
@@ -89,6 +90,30 @@ TEST_F(SessionKeeperTest, AttachesWhenTheDaemonComesAndAgainAfterItWasKilled) {
   }
   EXPECT_EQ(keeper_->stats().attached, 3u);
   EXPECT_GE(changes_, 6);
+}
+
+// Get and then status may tell of two moments: no session, and yet no reason why.
+TEST_F(SessionKeeperTest, TellsASessionOrWhyThereIsNoneWhileSessionsComeAndGo) {
+  Keep();
+  std::atomic<uint64_t> served = 0, refused = 0, neither = 0;
+  std::jthread asks([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      const auto live = keeper_->Serving();
+      if (live.ok() && *live == nullptr) ++neither;
+      ++(live.ok() ? served : refused);
+    }
+  });
+  for (int life = 0; life < 10; ++life) {
+    ASSERT_NO_FATAL_FAILURE(Start());
+    ASSERT_TRUE(keeper_->WaitServing(seconds(10)).ok()) << keeper_->status();
+    daemon_->Kill9();
+    EXPECT_TRUE(Eventually([&] { return keeper_->Get() == nullptr; }, seconds(2)));
+  }
+  asks.request_stop();
+  asks.join();
+  EXPECT_EQ(neither, 0u);
+  EXPECT_GT(served, 0u);
+  EXPECT_GT(refused, 0u);
 }
 
 TEST_F(SessionKeeperTest, LeavesADaemonThatDrains) {
