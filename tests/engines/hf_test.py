@@ -155,7 +155,7 @@ class Caches(unittest.TestCase):
 
     @classmethod
     def tearDownClass(cls):
-        with cls.parent, cls.errors:  # closes the requests, and waits for it to end
+        with cls.parent, cls.errors:  # closes the parent's input, at which it ends, and waits for that
             pass
 
     def setUp(self):

@@ -94,6 +94,7 @@ prepared = functools.cache(Prepared)  # one for each Python, started when it is 
 
 
 def environment(threads=1):
+    """Returns the variables of a process that runs vLLM on the CPU and computes with so many threads."""
     return {
         **{name: value for name, value in os.environ.items() if name != "LARDER_SOCKET_DIR"},
         "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads),

@@ -3,7 +3,7 @@
 
 linters_test.py LINTER [--build FOLDER] [--self-test]
   thread-safety   compiles no code: clang++ -fsyntax-only -Wthread-safety over the product sources that use locks, with
-                  the flags of FOLDER/compile_commands.json; over all product sources, which takes four times as long,
+                  the flags of FOLDER/compile_commands.json; over all product sources, which takes several times as long,
                   if LARDER_TEST_SCALE is 1.  GCC, which builds the tree, ignores the annotations of storage/mutex.h.
   format          tests/structure/format.sh
   shellcheck      every shell script

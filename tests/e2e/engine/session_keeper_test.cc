@@ -92,7 +92,8 @@ TEST_F(SessionKeeperTest, AttachesWhenTheDaemonComesAndAgainAfterItWasKilled) {
   EXPECT_GE(changes_, 6);
 }
 
-// Get and then status may tell of two moments: no session, and yet no reason why.
+// Two calls, of Get and of status, may tell of two moments: that no session serves, and that one
+// does.
 TEST_F(SessionKeeperTest, TellsASessionOrWhyThereIsNoneWhileSessionsComeAndGo) {
   Keep();
   std::atomic<uint64_t> served = 0, refused = 0, neither = 0;

@@ -3,8 +3,9 @@
 A server computes prompts one after the other, so the tokens that it computed between two answers' beginnings, divided
 by the time between them, are its rate, whatever else it did meanwhile (decoding makes it slower, and that counts).
 Medians of the last samples are used, and for the time that every answer takes a fifth of them is less: an answer that is late
-for another reason changes nothing.  What a short prompt takes beyond that time is due to the requests that run beside it.  A server that has told
-too little, for example because it has just started or was not used for a while, is taken for one like the others.
+for another reason changes nothing.  What a short prompt takes beyond that time is due to the requests that the server is
+answering meanwhile.  A server that has told too little, for example because it has just started or was not used for a while,
+is taken for one like the others.
 Thread-safety: the objects of this file are for one thread.
 """
 
@@ -84,15 +85,17 @@ class Prefill:
         return self.fixed_s + tokens / self.rate
 
     def running_s(self, requests, tokens):
-        """Returns how much later a new answer begins because of so many requests that the server is answering, of so many
-        tokens together."""
+        """Returns by how many seconds a new answer begins later because the server is answering `requests` others, whose
+        prompts have `tokens` tokens together."""
         if (learnt := self._known(lambda one: one._running, None)) is not None:
             return requests * learnt
         return tokens * self._running_weight / self.rate
 
     def observe(self, tokens, seconds, running=0):
-        """The server has computed so many tokens of one prompt, alone but for requests that it was answering, in so many seconds
-        (not negative)."""
+        """The server has computed so many tokens of one prompt in so many seconds (not negative), and of no other prompt.
+
+        running: how many requests it was answering meanwhile.
+        """
         if tokens <= TOKENS_FEW:
             self._fixed.add(min(seconds, FIXED_MOST_S))
             if running and self._fixed.told is not None:

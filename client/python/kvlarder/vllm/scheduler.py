@@ -425,7 +425,7 @@ class SchedulerSide:
         That request may be aborted before it has, so here each of the requests does."""
         self._layers.failed(self._clock())
         for request, first, pages, saved in job.computed:
-            if request.saved is not None:  # no store of this step was carried out, nor of a block that had waited
+            if request.saved is not None:  # no store of this step was carried out, also none of a block that had waited
                 request.saved = min(request.saved, first, first if saved is None else saved)
                 request.due = request.saved
             if not pages:
@@ -851,21 +851,18 @@ class SchedulerSide:
                 request.saved = min(request.saved, request.found_blocks)
         known = vllm.num_tokens if self._config.store_decode else vllm.num_prompt_tokens
         last = min(done + tokens, known, kvlarder.LOOKUP_TOKENS_MAX) // self._block
-        first, request.due = request.saved, last
+        first, request.due, store = request.saved, last, self._store_later
         if self._lazy is None:
-            last = min(last, first + self._store_room)
+            last, store = min(last, first + self._store_room), self._store_now
         if last <= first:
             return
         request.saved = last
         self._extend(request, last)
-        if self._lazy is None:
-            self._store_now(request, first, last, block_ids_of(vllm.request_id))
-        else:
-            self._store_later(request, first, last, block_ids_of(vllm.request_id))
+        store(request, first, last, block_ids_of(vllm.request_id))
 
     @staticmethod
     def _waiting(request):
-        """Returns how many blocks of a request wait to be stored."""
+        """Returns how many computed blocks of a request wait for room among the stores under way."""
         return 0 if request.saved is None else max(0, request.due - request.saved)
 
     def _drop_due(self, request):
@@ -901,7 +898,7 @@ class SchedulerSide:
 
     @property
     def _store_room(self):
-        """How many more blocks stores may pin.  A worker drops those that its queue has no room for."""
+        """How many more blocks may be stored at once: so many as stores may pin, and as a worker's queue has room for."""
         most = min(max(1, int(self._config.store_pin_fraction * self._facts.blocks)), self._config.store_queue_blocks)
         return max(0, most - self._pinned)
 
