@@ -391,6 +391,10 @@ class Engine:
             if name not in self.received:
                 return False
             self.received.discard(name)
+            if name in self.failed and request.computed == 0:
+                # As Scheduler._update_waiting_for_remote_kv: others may have cached the prefix meanwhile.
+                self.pool.free_blocks(reversed(request.blocks))
+                request.blocks = []
             self.failed.discard(name)
             request.status = "waiting"
             self._check_loaded(request)
@@ -426,13 +430,9 @@ class Engine:
                 self.stalled += self.side.frees_blocks_soon
                 return False
             if request.computed == 0:
-                # Blocks of a load that failed from the beginning are still the request's.
-                if not request.blocks:
-                    self.pool.touch(hit)
-                    request.blocks = list(hit)
-                else:
-                    tokens_hit = 0
-                    new = min(request.num_tokens - external, budget)
+                assert not request.blocks
+                self.pool.touch(hit)
+                request.blocks = list(hit)
             assert self._blocks_for(request, max(tokens_hit + external + new, held))
         self.side.allocated(request, [block.block_id for block in request.blocks], external)
         request.computed = tokens_hit + external
