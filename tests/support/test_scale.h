@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <vector>
 
 namespace larder::testing {
 
@@ -29,6 +30,16 @@ inline uint32_t TestSeed() {
       given == nullptr ? std::random_device()() : static_cast<uint32_t>(std::atoll(given));
   std::printf("LARDER_TEST_SEED=%u\n", seed);
   return seed;
+}
+
+// Returns all cases where long counts run whole, and otherwise `few` of them, drawn at random.
+template <typename T>
+std::vector<T> SomeOf(std::vector<T> cases, size_t few) {
+  if (TestScale() >= 1 || few >= cases.size()) return cases;
+  std::mt19937 random(TestSeed());
+  std::shuffle(cases.begin(), cases.end(), random);
+  cases.resize(few);
+  return cases;
 }
 
 // A bound on the memory that a process takes.  Under the address sanitizer it is three times as
