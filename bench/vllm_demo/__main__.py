@@ -66,7 +66,7 @@ class Plan:
 
 
 SERVERS = 2
-FULL = Plan(documents=6, characters=5_600, turns=4, runs=((0.75, 16), (1.5, 16)), cache_tokens=5_376, context=2_304)
+FULL = Plan(documents=6, characters=5_600, turns=3, runs=((0.75, 24), (1.5, 24)), cache_tokens=5_376, context=2_304)
 QUICK = Plan(documents=4, characters=1_600, turns=2, runs=((1.5, 8),), cache_tokens=1_280, context=1_216, answer_tokens=12)
 
 

@@ -57,8 +57,10 @@ class Coverage(unittest.TestCase):
         self.assertEqual(prices.coverage_of([], 1_000), prices.NOTHING)
 
 
-def offer(total_s, tokens=0, turn=0):
-    return types.SimpleNamespace(price=types.SimpleNamespace(total_s=total_s), tokens=tokens, turn=turn)
+def offer(queue_s, tokens=0, turn=0, device=0):
+    """Of a prompt of 1,000 tokens, of which `device` are in the server's device memory and the others in the pool."""
+    covered = prices.Coverage(device=device, host=999 - device)
+    return types.SimpleNamespace(price=prices.Price(covered, 1, 0.0, queue_s), tokens=tokens, turn=turn)
 
 
 class Choice(unittest.TestCase):
@@ -81,6 +83,21 @@ class Choice(unittest.TestCase):
     def test_milliseconds_are_close_whatever_they_are_in_parts(self):
         near = offer(0.004)
         self.assertEqual(prices.cheapest([offer(0.0, tokens=1), near], near, 0.1), (near, "sticky"))
+
+
+    def test_what_a_server_has_itself_decides_among_close_prices(self):
+        has, last, idle = offer(1.05, tokens=5, device=800), offer(1.0, tokens=2, device=640), offer(1.0)
+        self.assertEqual(prices.cheapest([has, last, idle], last, 0.1), (has, "device"))
+        self.assertEqual(prices.cheapest([has, last, idle], last, 0.0), (last, "device"), "the dearer one is not close")
+        as_much = offer(1.0, device=760)  # they differ by less than a part of the prompt
+        self.assertEqual(prices.cheapest([has, as_much, idle], as_much, 0.1), (as_much, "sticky"))
+        self.assertEqual(prices.cheapest([has, as_much, idle], idle, 0.1), (as_much, "even"))
+
+    def test_the_time_of_the_shortest_answers_is_close(self):
+        near, least = offer(1.25, device=800), offer(1.0)
+        self.assertEqual(prices.cheapest([near, least], None, 0.0, 0.3), (near, "device"))
+        self.assertEqual(prices.cheapest([near, least], None, 0.0, 0.2), (least, "cheapest"))
+        self.assertEqual(prices.cheapest([offer(1.6, device=800), least], None, 0.0, 9.0), (least, "cheapest"), "at most 0.5 s")
 
 
 class Affinity(unittest.TestCase):

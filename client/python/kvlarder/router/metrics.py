@@ -34,8 +34,9 @@ OUTCOMES = {
 }
 REASONS = {
     "cheapest": "the lowest price by far",
-    "sticky": "among close prices, the server that answered the beginning of this prompt last",
-    "even": "among close prices, the server with the fewest tokens under way",
+    "device": "among close prices, the server that has most of the prompt in its own memory",
+    "sticky": "among those that have as much, the server that answered the beginning of this prompt last",
+    "even": "among those that have as much, the server with the fewest tokens under way",
     "only": "one server alone could take it",
     "queue": "by queue alone: what is stored is not known",
     "round_robin": "--policy round_robin",

@@ -69,7 +69,9 @@ class ByPrice:
         ]
         last = self.affinity.server(decision.keys)
         sticky = next((offer for offer in offers if offer.server is last), None)
-        offer, reason = prices.cheapest(offers, sticky, self._options.close)
+        # Waiting for one more step costs no more than the shortest answer takes.
+        step_s = min(server.prefill.fixed_s for server in servers)
+        offer, reason = prices.cheapest(offers, sticky, self._options.close, step_s)
         decision.reason = "queue" if decision.covered is None else reason
         return Ticket(offer.server, offer.price, asked.count, asked.streams, asked.counted)
 

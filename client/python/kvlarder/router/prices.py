@@ -14,7 +14,10 @@ import hashlib
 
 import kvlarder
 
-CLOSE_S = 0.005  # prices that differ by less are close, however small they are
+# Prices that differ by less than the first are always close; the time of the shortest answers makes at most the second close.
+CLOSE_S, CLOSE_MOST_S = 0.005, 0.5
+# Two servers have about as much of a prompt in their device memories if that differs by at most this part of the prompt.
+HELD_PART = 0.05
 NAMES = {kvlarder.Tier.DEVICE: "device", kvlarder.Tier.HOST: "host", kvlarder.Tier.DISK: "disk"}
 
 
@@ -96,21 +99,35 @@ class Price:
     def total_s(self):
         return self.work_s + self.queue_s
 
+    @property
+    def prompt_tokens(self):
+        return self.covered.tokens + self.computed_tokens
 
-def cheapest(offers, sticky, close):
+
+def cheapest(offers, sticky, close, close_s=0.0):
     """Returns (the offer that is taken, why).
 
     offers: of objects with `price`, `tokens` under way and `turn`, when it was last chosen; not empty.  sticky: an offer
-    that has answered the beginning of this prompt before, or None.  close: prices that differ by this part are close.
+    that has answered the beginning of this prompt before, or None.  Prices are close that differ by at most the part `close`
+    of the lower one and close_s seconds, which the caller sets to the time of the shortest answers.
 
-    Among prices that are close, the sticky offer is taken, or else the one with the fewest tokens under way.
+    Among prices that are close, the offer is taken whose server has most of the prompt in its own device memory: each copy of
+    a prefix takes the place of another prefix there.  Among those that have about as much, the sticky offer is taken, or else
+    the one with the fewest tokens under way.
     """
     if len(offers) == 1:
         return offers[0], "only"
     least = min(offer.price.total_s for offer in offers)
-    near = [offer for offer in offers if offer.price.total_s <= least * (1 + close) + CLOSE_S]
+    most = least * (1 + close) + min(max(close_s, CLOSE_S), CLOSE_MOST_S)
+    near = [offer for offer in offers if offer.price.total_s <= most]
     if len(near) == 1:
         return near[0], "cheapest"
+    most_held = max(offer.price.covered.device for offer in near)
+    near = [
+        offer for offer in near if offer.price.covered.device >= most_held - HELD_PART * offer.price.prompt_tokens
+    ]
+    if len(near) == 1:
+        return near[0], "device"
     if sticky in near:
         return sticky, "sticky"
     return min(near, key=lambda offer: (offer.tokens, offer.turn)), "even"
