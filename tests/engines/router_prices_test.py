@@ -84,7 +84,6 @@ class Choice(unittest.TestCase):
         near = offer(0.004)
         self.assertEqual(prices.cheapest([offer(0.0, tokens=1), near], near, 0.1), (near, "sticky"))
 
-
     def test_what_a_server_has_itself_decides_among_close_prices(self):
         has, last, idle = offer(1.05, tokens=5, device=800), offer(1.0, tokens=2, device=640), offer(1.0)
         self.assertEqual(prices.cheapest([has, last, idle], last, 0.1), (has, "device"))

@@ -392,7 +392,7 @@ class Engine:
                 return False
             self.received.discard(name)
             if name in self.failed and request.computed == 0:
-                # As Scheduler._update_waiting_for_remote_kv: others may have cached the prefix meanwhile.
+                # As Scheduler._update_waiting_for_remote_kv does: no block has the right KV, and the request is admitted anew.
                 self.pool.free_blocks(reversed(request.blocks))
                 request.blocks = []
             self.failed.discard(name)

@@ -69,9 +69,10 @@ class ByPrice:
         ]
         last = self.affinity.server(decision.keys)
         sticky = next((offer for offer in offers if offer.server is last), None)
-        # Waiting for one more step costs no more than the shortest answer takes.
-        step_s = min(server.prefill.fixed_s for server in servers)
-        offer, reason = prices.cheapest(offers, sticky, self._options.close, step_s)
+        # A server's shortest answers take about one of its steps, and a queue is not known more exactly than that: a smaller
+        # difference between two servers is no reason to leave the one that has the prompt.
+        shortest_s = min(server.prefill.fixed_s for server in servers)
+        offer, reason = prices.cheapest(offers, sticky, self._options.close, shortest_s)
         decision.reason = "queue" if decision.covered is None else reason
         return Ticket(offer.server, offer.price, asked.count, asked.streams, asked.counted)
 

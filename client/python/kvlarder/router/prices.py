@@ -14,9 +14,10 @@ import hashlib
 
 import kvlarder
 
-# Prices that differ by less than the first are always close; the time of the shortest answers makes at most the second close.
-CLOSE_S, CLOSE_MOST_S = 0.005, 0.5
-# Two servers have about as much of a prompt in their device memories if that differs by at most this part of the prompt.
+# cheapest() takes its close_s for at least and at most this, in seconds: differences of milliseconds never matter, and where all
+# servers are busy, even the shortest answers take long.
+CLOSE_LEAST_S, CLOSE_MOST_S = 0.005, 0.5
+# Two servers have about as much of a prompt in their device memories if the difference is at most this part of the prompt.
 HELD_PART = 0.05
 NAMES = {kvlarder.Tier.DEVICE: "device", kvlarder.Tier.HOST: "host", kvlarder.Tier.DISK: "disk"}
 
@@ -108,8 +109,8 @@ def cheapest(offers, sticky, close, close_s=0.0):
     """Returns (the offer that is taken, why).
 
     offers: of objects with `price`, `tokens` under way and `turn`, when it was last chosen; not empty.  sticky: an offer
-    that has answered the beginning of this prompt before, or None.  Prices are close that differ by at most the part `close`
-    of the lower one and close_s seconds, which the caller sets to the time of the shortest answers.
+    that has answered the beginning of this prompt before, or None.  Prices are close to the lowest one if they exceed it by at
+    most its part `close` and close_s seconds together.
 
     Among prices that are close, the offer is taken whose server has most of the prompt in its own device memory: each copy of
     a prefix takes the place of another prefix there.  Among those that have about as much, the sticky offer is taken, or else
@@ -118,14 +119,12 @@ def cheapest(offers, sticky, close, close_s=0.0):
     if len(offers) == 1:
         return offers[0], "only"
     least = min(offer.price.total_s for offer in offers)
-    most = least * (1 + close) + min(max(close_s, CLOSE_S), CLOSE_MOST_S)
-    near = [offer for offer in offers if offer.price.total_s <= most]
+    limit = least * (1 + close) + min(max(close_s, CLOSE_LEAST_S), CLOSE_MOST_S)
+    near = [offer for offer in offers if offer.price.total_s <= limit]
     if len(near) == 1:
         return near[0], "cheapest"
-    most_held = max(offer.price.covered.device for offer in near)
-    near = [
-        offer for offer in near if offer.price.covered.device >= most_held - HELD_PART * offer.price.prompt_tokens
-    ]
+    most = max(offer.price.covered.device for offer in near)
+    near = [offer for offer in near if most - offer.price.covered.device <= HELD_PART * offer.price.prompt_tokens]
     if len(near) == 1:
         return near[0], "device"
     if sticky in near:
