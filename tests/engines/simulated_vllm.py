@@ -208,6 +208,27 @@ class Rank:
         return all(self.has(block, prefix, layer, weights) for layer in range(LAYERS))
 
 
+class StoresToldNextStep:
+    """A kvlarder.EngineCache that tells of no store in the step that begins it, however soon that store has ended."""
+
+    def __init__(self, cache):
+        self._cache, self._begun, self._kept = cache, set(), []
+
+    def __getattr__(self, name):
+        return getattr(self._cache, name)
+
+    def begin_store(self, **store):
+        job = self._cache.begin_store(**store)
+        self._begun.add(job)
+        return job
+
+    def poll(self):
+        """A worker calls it once in a step, after it has begun the step's stores."""
+        ended, begun = [*self._kept, *self._cache.poll()], self._begun
+        self._kept, self._begun = [result for result in ended if result.job in begun], set()
+        return [result for result in ended if result.job not in begun]
+
+
 def facts(blocks=64, ranks=1, shards=1, engine_id="engine", block_tokens=BLOCK, dtype="bf16", prefix_caching=True):
     return engine_facts.EngineFacts(
         block_tokens=block_tokens, blocks=blocks, dtype=dtype, ranks=ranks, shards=shards,
@@ -251,6 +272,9 @@ class Engine:
             assert ranks == 1 and not late_reports
             self.side.enable_layers(chunk)
         self.step_s, self.long_steps = step_s, long_steps
+        if long_steps:  # the scheduler learns in the next step, neither sooner nor later, that the stores have ended
+            assert ranks == 1 and not late_reports
+            self.ranks[0].side._cache = StoresToldNextStep(self.ranks[0].side._cache)
         self.running_max, self.chunk, self.late_reports = running_max, chunk, late_reports
         self.waiting, self.running, self.requests = [], [], {}
         self.resumed = set()

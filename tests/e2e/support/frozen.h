@@ -21,17 +21,8 @@ namespace larder::e2e {
 class Frozen {
  public:
   Frozen(pid_t process, const std::function<bool(const std::string& name)>& which) {
-    const std::string tasks = "/proc/" + std::to_string(process) + "/task";
-    for (const auto& task : std::filesystem::directory_iterator(tasks)) {
-      const pid_t thread = std::stoi(task.path().filename());
-      std::string name;
-      std::getline(std::ifstream(task.path() / "comm"), name);
-      if (thread == process || !which(name)) continue;
-      if (ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) != 0) continue;
-      ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr);
-      int status = 0;
-      EXPECT_EQ(waitpid(thread, &status, __WALL), thread);
-      threads_.push_back(thread);
+    // A thread that is still running may create another one after the list of threads was read.
+    while (FreezeThoseOf(process, which) > 0) {
     }
   }
   ~Frozen() {
@@ -42,6 +33,25 @@ class Frozen {
   [[nodiscard]] size_t size() const { return threads_.size(); }
 
  private:
+  // Stops the selected threads that are not stopped yet, and returns how many these were.
+  size_t FreezeThoseOf(pid_t process, const std::function<bool(const std::string& name)>& which) {
+    const size_t before = threads_.size();
+    const std::string tasks = "/proc/" + std::to_string(process) + "/task";
+    for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+      const pid_t thread = std::stoi(task.path().filename());
+      std::string name;
+      std::getline(std::ifstream(task.path() / "comm"), name);
+      if (thread == process || !which(name)) continue;
+      // It fails for a thread that has ended, and for one that is stopped already.
+      if (ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) != 0) continue;
+      ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr);
+      int status = 0;
+      EXPECT_EQ(waitpid(thread, &status, __WALL), thread);
+      threads_.push_back(thread);
+    }
+    return threads_.size() - before;
+  }
+
   std::vector<pid_t> threads_;
 };
 
