@@ -55,10 +55,7 @@ class LlamaRestoreTest : public LlamaFixture {
   // Starts a daemon and stores the prompt's blocks in it.
   void StartStored(std::vector<std::string> flags = {}) {
     ASSERT_NO_FATAL_FAILURE(Start(std::move(flags)));
-    const auto stored =
-        RunPrompt(*prompt_, {.predict = 1, .mode = RestoreMode::kCompute}, engine_, cache_.get());
-    ASSERT_TRUE(stored.ok() && stored->cache_status.ok()) << stored.status();
-    ASSERT_EQ(stored->stored_blocks, kPromptTokens / PromptCache::kBlockTokens);
+    ASSERT_NO_FATAL_FAILURE(StorePrompt(cache_.get()));
   }
   absl::StatusOr<RunResult> Run(RestoreMode mode, double bytes_per_s, uint32_t sequences = 0) {
     TokenBucket link(bytes_per_s);
@@ -256,7 +253,7 @@ TEST_F(LlamaRestoreTest, APictureHasASeriesForEachSourceOfTokens) {
 }
 
 TEST_F(LlamaRestoreTest, TheProgramKeepsItsProfileAndDrawsItsRun) {
-  ASSERT_NO_FATAL_FAILURE(StartStored());
+  ASSERT_NO_FATAL_FAILURE(Start());
   const std::string profile = folder_->File("profile.toml"), picture = folder_->File("run.svg");
   const std::string flags = absl::StrCat("--json --profile ", profile, " --picture ", picture);
   const auto cold = nlohmann::json::parse(OutputOf(Program("--json --mode compute")));
@@ -282,7 +279,7 @@ TEST_F(LlamaRestoreTest, TheProgramKeepsItsProfileAndDrawsItsRun) {
 
 // The program can write neither its profile nor its picture, and the answer must be the same.
 TEST_F(LlamaRestoreTest, TheProgramAnswersWhereNothingCanBeWritten) {
-  ASSERT_NO_FATAL_FAILURE(StartStored());
+  ASSERT_NO_FATAL_FAILURE(Start());
   const auto cold = nlohmann::json::parse(OutputOf(Program("--json --mode compute")));
   const std::string errors = folder_->File("errors");
   int code = -1;
@@ -312,7 +309,7 @@ TEST_F(LlamaRestoreTest, TheProgramAnswersWhereNothingCanBeWritten) {
 }
 
 TEST_F(LlamaRestoreTest, TheProgramComputesWhereNoProfileCanBeMeasured) {
-  ASSERT_NO_FATAL_FAILURE(StartStored());
+  ASSERT_NO_FATAL_FAILURE(Start());
   int code = -1;
   const std::string said = OutputOf(
       Program("--mode auto --context 700 --profile " + folder_->File("none.toml") + " 2>&1"),
@@ -428,7 +425,7 @@ TEST_F(LlamaRestoreTest, TheProgramExplainsErrors) {
   EXPECT_EQ(code, 2);
   EXPECT_THAT(OutputOf(Program("--link-rate fast 2>&1"), &code), HasSubstr("--link-rate"));
   EXPECT_EQ(code, 2);
-  ASSERT_NO_FATAL_FAILURE(StartStored());
+  ASSERT_NO_FATAL_FAILURE(Start());
   const std::string profile = folder_->File("bad.toml");
   std::ofstream(profile) << "[engine]\nlayers = 4\nspeed = 3\n";
   EXPECT_THAT(OutputOf(Program(absl::StrCat("--mode auto --profile ", profile, " 2>&1")), &code),

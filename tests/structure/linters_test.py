@@ -2,9 +2,9 @@
 """Runs a linter over the tree: clang's thread-safety analysis, clang-format or shellcheck.
 
 linters_test.py LINTER [--build FOLDER] [--self-test]
-  thread-safety   compiles no code: clang++ -fsyntax-only -Wthread-safety over the product sources that use locks, with
-                  the flags of FOLDER/compile_commands.json; over all product sources, which takes several times as long,
-                  if LARDER_TEST_SCALE is 1.  GCC, which builds the tree, ignores the annotations of storage/mutex.h.
+  thread-safety   clang++ -Wthread-safety over the product sources that use locks, with the flags of
+                  FOLDER/compile_commands.json; over all product sources, which takes several times as long, if
+                  LARDER_TEST_SCALE is 1.  GCC, which builds the tree, ignores the annotations of storage/mutex.h.
   format          tests/structure/format.sh
   shellcheck      every shell script
 --self-test gives the linter one small file that breaks its rules, and one that does not.
@@ -33,7 +33,7 @@ SHELLCHECK = ["shellcheck", "--severity=warning"]
 # Folders that a build may leave out: they need llama.cpp, nanobind or a CUDA toolkit.
 OPTIONAL = ("client/llama_cpp/", "client/python/", "cuda/")
 LOCKS = re.compile(r"\b(Mutex|MutexLock|LARDER_GUARDED_BY|LARDER_REQUIRES|LARDER_EXCLUDES)\b")
-THREAD_SAFETY = ["-fsyntax-only", "-Wno-everything", "-Wthread-safety", "-Werror=thread-safety"]
+THREAD_SAFETY = ["-O0", "-Wno-everything", "-Wthread-safety", "-Werror=thread-safety"]
 
 
 def run(command, cwd=source_tree.ROOT, stdin=None):
@@ -82,12 +82,19 @@ def product_sources(build):
     return found, sorted(left)
 
 
-def check_thread_safety(groups, cwd=source_tree.ROOT):
-    """Yields what clang says about each [(sources, flags)] that it does not accept."""
+def check_thread_safety(groups, folder, cwd=source_tree.ROOT):
+    """Yields what clang says about each [(sources, flags)] that it does not accept.  folder: below cwd, so that ccache knows
+    what it compiles there in another tree, too."""
+    # It keeps what compilations give, and nothing of -fsyntax-only.  The variables: as in cmake/larder_build.cmake.
+    cached = ["env", f"CCACHE_BASEDIR={cwd}", "CCACHE_NOHASHDIR=1", "ccache"] if shutil.which("ccache") else []
+
     def one(group):
         names, flags = group
-        text = "".join(f'#include "{pathlib.Path(cwd) / name}"\n' for name in names)
-        return names, *run(["clang++", *THREAD_SAFETY, *flags, "-x", "c++", "-"], cwd, text)
+        source = folder / f"{names[0].replace('/', '_')}.cc"
+        source.write_text("".join(f'#include "{name}"\n' for name in names), encoding="utf-8")
+        return names, *run([*cached, "clang++", *THREAD_SAFETY, *flags, f"-I{cwd}", "-c", source, "-o", source.with_suffix(".o")], cwd)
+
+    folder.mkdir(exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for names, passed, output in pool.map(one, groups):
             if not passed:
@@ -128,7 +135,7 @@ SAMPLES = {  # of each linter: file name, a good text, a bad one
 
 def lint_sample(linter, path):
     if linter == "thread-safety":
-        return not list(check_thread_safety([([str(path)], ["-std=c++20", f"-I{source_tree.ROOT}"])]))
+        return not list(check_thread_safety([([path.name], ["-std=c++20", f"-I{source_tree.ROOT}"])], path.parent / "lint", path.parent))
     if linter == "format":
         return run([HERE / "format.sh", path])[0]
     return run([*SHELLCHECK, path])[0]
@@ -153,7 +160,7 @@ def lint(linter, build):
         if os.environ.get("LARDER_TEST_SCALE") not in FULL:
             groups = [([name for name in names if uses_locks(name)], flags) for names, flags in groups]
         missing = [name for name in left_out if not name.startswith(OPTIONAL)]
-        complaints = list(check_thread_safety([group for group in groups if group[0]]))
+        complaints = list(check_thread_safety([group for group in groups if group[0]], build / "lint"))
         complaints += [f"{name}: the build does not compile it" for name in missing]
         print(*complaints, f"{sum(len(names) for names, _ in groups)} sources, {len(complaints)} complaints", sep="\n")
         return not complaints

@@ -5,6 +5,7 @@
 // As attacks_test.cc does, the test prints the slowdown of calls, and for comparison the slowdown
 // beside eight processes that only take the cores.
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "gmock/gmock.h"
@@ -100,8 +101,11 @@ TEST(MixedAttacks, HurtNoOtherClient) {
     return;
   }
   // A restore computes the whole prefix if that takes less time than the daemon's answer, which is
-  // right, but slow.
-  EXPECT_LE(figures.computed, figures.calls / 1'000);
+  // right, but slow.  One in 1,000 calls may do so.  A short run has so few calls that their number
+  // says this only within what chance adds (three standard deviations of a Poisson distribution).
+  const double computed_max = static_cast<double>(figures.calls) / 1'000;
+  EXPECT_LE(static_cast<double>(figures.computed),
+            whole ? computed_max : computed_max + 3 * std::sqrt(computed_max));
   EXPECT_LE(figures.after_ms, kAfterMsMax * (whole ? 1 : kSharedMachineFactor));
   EXPECT_LE(figures.above_mib, kAboveMibMax);
   EXPECT_LE(figures.longest_ms, kStallMs) << figures.longest_call << " hung";

@@ -4,6 +4,7 @@
 // Thread-safety: none.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -57,8 +58,12 @@ class LlamaFixture : public ::testing::Test {
                   engine_, nullptr);
     ASSERT_TRUE(computed.ok()) << computed.status();
     computed_ = new RunResult(*computed);
+    auto state = engine_->SaveState();
+    ASSERT_TRUE(state.ok()) << state.status();
+    computed_state_ = new std::vector<std::byte>(*std::move(state));
   }
   static void TearDownTestSuite() {
+    delete computed_state_;
     delete computed_;
     delete prompt_;
     delete engine_;
@@ -68,6 +73,14 @@ class LlamaFixture : public ::testing::Test {
   static absl::StatusOr<std::unique_ptr<PromptCache>> ConnectCache(const std::string& socket_dir) {
     return PromptCache::Connect({.socket_dir = socket_dir, .model = "test", .revision = "test"},
                                 engine_->shape());
+  }
+  // Stores those of the prompt's blocks that `cache` lacks, from the state that was computed once.
+  static void StorePrompt(PromptCache* cache) {
+    ASSERT_TRUE(engine_->ResetContext().ok());
+    ASSERT_TRUE(engine_->LoadState(*computed_state_).ok());
+    const auto stored = cache->Store(*prompt_, 0, engine_);
+    ASSERT_TRUE(stored.ok()) << stored.status();
+    ASSERT_EQ(stored->blocks + stored->known, kPromptTokens / PromptCache::kBlockTokens);
   }
   // Returns a profile that says that a token takes `token_s` to compute and that each channel loads
   // `bytes_per_s`.
@@ -90,6 +103,7 @@ class LlamaFixture : public ::testing::Test {
   static inline Engine* engine_ = nullptr;
   static inline std::vector<Token>* prompt_ = nullptr;
   static inline RunResult* computed_ = nullptr;
+  static inline std::vector<std::byte>* computed_state_ = nullptr;  // after the computed run
 };
 
 }  // namespace larder::llama
