@@ -7,6 +7,7 @@ connector_test.py LARDERD --write   writes the tables of docs/engines/vllm.md an
 """
 
 import dataclasses
+import itertools
 import os
 import pathlib
 import subprocess
@@ -509,6 +510,7 @@ class Questions(unittest.TestCase):
                         if known:
                             self.assertEqual(tokens, 20 * BLOCK)
                 steps.append(time.perf_counter() - begun)
+                side.build_step({}, [], None)
                 if not open_:
                     break
                 time.sleep(0.001)  # as vLLM between two steps without work
@@ -518,6 +520,7 @@ class Questions(unittest.TestCase):
                     begun = time.perf_counter()
                     side.matched_tokens(request, 0)
                     calls.append(time.perf_counter() - begun)
+                side.build_step({}, [], None)
                 side.finished(request)
         for times in (calls, steps, known_after):
             times.sort()
@@ -591,14 +594,34 @@ class Questions(unittest.TestCase):
     def test_a_thousand_questions_change_nothing(self):
         request = Request("again", self.prompt(3), 1)
         self.engine.side.on_new_request(request)
-        self.until(lambda: self.engine.side.matched_tokens(request, 0)[0] is not None)
+        self.until(lambda: self.asked_in_a_step(request, 0)[0] is not None)
         before = self.engine.side.open
         for computed in [0] * 1_000 + [BLOCK, 5 * BLOCK, 19 * BLOCK]:
-            self.assertEqual(self.engine.side.matched_tokens(request, computed), (20 * BLOCK - computed, True))
-        self.assertEqual(self.engine.side.matched_tokens(request, 20 * BLOCK), (0, False))
+            self.assertEqual(self.asked_in_a_step(request, computed), (20 * BLOCK - computed, True))
+        self.assertEqual(self.asked_in_a_step(request, 20 * BLOCK), (0, False))
         self.assertEqual(self.engine.side.open, before)
         self.engine.side.finished(request)
         self.assertEqual(self.engine.side.open[3], 0)
+
+    def asked_in_a_step(self, request, computed):
+        answer = self.engine.side.matched_tokens(request, computed)
+        self.engine.side.build_step({}, [], None)
+        return answer
+
+    def test_a_step_ends_lookups_that_take_long(self):
+        """By a clock that each look at it moves on by 0.4 ms, so that a step has time for three lookups."""
+        requests = [Request(f"many {number}", self.prompt(number), 1) for number in range(8)]
+        for request in requests:
+            self.engine.side.on_new_request(request)
+            self.until(lambda request=request: self.asked_in_a_step(request, 0)[0] is not None)
+        ticks = itertools.count()
+        with mock.patch.object(self.engine.side, "_clock", lambda: next(ticks) * 4e-4):
+            for _ in range(3):
+                answers = [self.engine.side.matched_tokens(request, 0)[0] for request in requests]
+                self.assertEqual(answers, [20 * BLOCK] * 3 + [None] * 5)
+                self.engine.side.build_step({}, [], None)
+        for request in requests:
+            self.engine.side.finished(request)
 
     def test_what_is_never_found_is_not_stored(self):
         """A lookup sees the beginning of a request, up to a limit of tokens."""

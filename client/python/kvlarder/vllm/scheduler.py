@@ -37,6 +37,7 @@ LOAD_MOST_S = 60.0  # the longest time that a request waits for a load
 STORE_BLOCKS_MAX = 64  # in one job
 TRIES_MAX = 3
 FREES_SOON_S = 0.1
+LOOKUPS_STEP_S = 1e-3  # vLLM computes nothing meanwhile, so a step leaves to the next one what takes longer
 READS_MOST_S = 1.0  # copying one part of a store takes milliseconds
 # A step may wait for its load by layer, as estimated, for this part of the time that it computes, and so long.
 STALL_PART, STALL_S = 0.1, 0.005
@@ -172,6 +173,7 @@ class SchedulerSide:
         self._step = metadata.Step()
         self._pinned = 0  # blocks of stores
         self._loading = self._asking = 0
+        self._lookups_s = 0.0  # that this step has spent on lookups
         self._prefill = Prefill()
         self._state = None
         self._mixed = False  # vLLM's own cache has KV of an earlier generation
@@ -239,13 +241,21 @@ class SchedulerSide:
             return 0, False
         if self._lazy is not None and request.lookup and first * self._block < request.asked_from:
             self._end_lookup(request)  # vLLM has lost blocks since it asked
+        if self._lookups_s >= LOOKUPS_STEP_S:
+            return self._later(wanted - first)
+        answer = self._looked_up(request, first, wanted, now)
+        self._lookups_s += self._clock() - now
+        if self._lookups_s >= LOOKUPS_STEP_S:
+            self._collector.add("steps_lookups_cut")
+        return answer
+
+    def _looked_up(self, request, first, wanted, now):
+        """Returns what matched_tokens does.  first, wanted: the blocks from `first` to `wanted` are of use."""
         if request.lookup == 0 and not self._ask(request, first):
             return (0, False) if request.state == "passed" else self._not_yet(request, now)
         found = self._cache.poll_lookup(request.lookup)
         if found is None:
-            if self._lazy is not None:
-                self._lazy.expect(wanted - first)
-            return None, False
+            return self._later(wanted - first)
         self._answer(request, found, now)
         blocks = min(request.found_blocks, wanted) - first
         if blocks <= 0:
@@ -258,6 +268,11 @@ class SchedulerSide:
             return None, False  # loads have deadlines, so that its turn comes
         request.first_block = first
         return blocks * self._block, not request.by_layer
+
+    def _later(self, blocks):
+        if self._lazy is not None:
+            self._lazy.expect(blocks)
+        return None, False
 
     def allocated(self, vllm, block_ids, external_tokens):
         """vLLM schedules a request, and loads external_tokens (0: none) of it into the blocks that it has now."""
@@ -314,6 +329,7 @@ class SchedulerSide:
         preempted before; block_ids_of(id): all blocks of a scheduled request.
         """
         now = self._clock()
+        self._lookups_s = 0.0
         self._step_layered = self._layered is not None
         if scheduled:
             self._prefill.step(0 if self._step_layered else self._prompt_tokens(scheduled), now)
