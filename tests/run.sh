@@ -77,9 +77,9 @@ rm -rf "$CASES"
 mkdir -p "$CASES"
 say "running with long counts at $LARDER_TEST_SCALE of their full length"
 # The scripts use the distribution's Python, which has its gRPC, and write no compiled files beside their sources.
-# Three tests run at once, because most of them wait half of their time.  At most two of them compute with a model
-# (RESOURCE_LOCK model_1 and model_2), so that the third waits beside them.  A test that needs the machine for itself is
-# marked RUN_SERIAL, and one that takes minutes has that as its COST in seconds, so that it begins before shorter ones.
+# Three tests run at once, because most of them wait half of their time.  Those that keep a core busy for minutes share two
+# locks (RESOURCE_LOCK core_1 and core_2), so that the third waits beside two of them.  A test that needs the machine for
+# itself is marked RUN_SERIAL, and one that takes minutes has that as its COST in seconds, so that it begins before shorter ones.
 ctest_code=0
 if PROMTOOL=$(deploy/fetch-promtool.sh --where 2>/dev/null); then export PATH=$PATH:$PROMTOOL; fi
 PYTHONDONTWRITEBYTECODE=1 GTEST_OUTPUT="xml:$CASES/" ctest --test-dir "$BUILD" --parallel 3 --output-on-failure \

@@ -206,12 +206,11 @@ TEST_P(ClientTest, ALeaseGivesAViewOfTheBlock) {
   EXPECT_TRUE(Eventually([&] { return daemon_->Tenant().leases() == 0; }));
 }
 
-TEST_P(ClientTest, LeaseEndsAtItsDeadline) {
+TEST_P(ClientTest, LeaseEndsAfterItsLife) {
   Start();
   ExpectOne(Put(1), BlockStatus::kOk);
   const Digest digest = maker_.Block(1).digest;
-  auto lease =
-      session_->Acquire(variant_, {&digest, 1}, {.deadline = std::chrono::milliseconds(50)});
+  auto lease = session_->Acquire(variant_, {&digest, 1}, {.life = std::chrono::milliseconds(100)});
   ASSERT_TRUE(lease.ok()) << lease.status();
   EXPECT_TRUE(Eventually([&] { return !lease->Valid(); }));
   lease->Release();

@@ -1,5 +1,6 @@
 // The end of a daemon with a disk, by SIGTERM or kill -9 at any time, and the blocks that the next
 // daemon finds.
+#include <atomic>
 #include <deque>
 
 #include "tests/e2e/support/disk_fixture.h"
@@ -138,12 +139,17 @@ TEST_F(DiskKillTest, DurableBlocksSurviveKill9AtRandomMoments) {
   for (uint64_t i = 0; i < kills; ++i) {
     SCOPED_TRACE(absl::StrCat("kill ", i));
     const bool early = i % 3 == 2;
-    ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", early ? "catalog.scan=sleep:5ms" : ""}));
+    ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", early ? "catalog.scan=sleep:50ms" : ""}));
     if (!early) {
       ASSERT_NO_FATAL_FAILURE(ExpectDurableThere());
     }
     waiting_.clear();
+    // A third of the daemons are killed at any moment, a third after a block of theirs was durable,
+    // and a third after they were asked whether they recover.
+    const size_t durable_before = durable_.size();
+    std::atomic<bool> may_end = i % 3 == 1;
     std::thread killer([&, after = std::chrono::microseconds(random() % 150'000)] {
+      EXPECT_TRUE(Eventually([&] { return may_end.load(); }));
       std::this_thread::sleep_for(after);
       kill(daemon_->pid(), SIGKILL);
     });
@@ -153,6 +159,8 @@ TEST_F(DiskKillTest, DurableBlocksSurviveKill9AtRandomMoments) {
     while (Work(random, /*recovering=*/!recovered)) {
       recovered = recovered || Recovered();
       recovering = !recovered && (recovering || Recovering());
+      const bool durable = durable_.size() > std::min<size_t>(durable_before, kills);
+      if (early ? recovering || recovered : durable) may_end = true;
     }
     recovering_kills += recovering ? 1 : 0;
     killer.join();

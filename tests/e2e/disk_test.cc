@@ -184,7 +184,7 @@ TEST_F(DiskTest, OneOfTwoEnginesIsKilledWhileTheirBlocksAreRead) {
   ChildEngine writer(*daemon_, "mapped", "put", 0);
   ASSERT_EQ(writer.Wait(), 0);
   ASSERT_TRUE(Eventually([&] { return OnDisk() == 32; }));
-  ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:100ms"));
+  ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:500ms"));
   ChildEngine victim(*daemon_, "mapped", "want", 0);
   ChildEngine other(*daemon_, "mapped", "want", 0);
   for (ChildEngine* engine : {&victim, &other}) ASSERT_EQ(engine->Hear(), "ready");

@@ -25,6 +25,8 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::duration<double, std::milli>;
 
 constexpr size_t kLayerBytes = 100'000;
+// AttachedSession::kDrainGrace: for so long after SIGTERM the daemon answers calls that arrive.
+constexpr std::chrono::milliseconds kDrainGrace{100};
 constexpr uint32_t kNumbers = 40;  // blocks of an engine; the pool holds those of all engines
 
 // The counts of one daemon's life and end, written by all threads of the round.
@@ -37,13 +39,14 @@ struct Round {
     return at.time_since_epoch().count() >= asked.load();
   }
   // Counts a call that ran since `begun`.  Returns false if it failed, which it may only if it
-  // began after SIGTERM: the daemon refused it.
+  // began after SIGTERM, or was so late that it may have reached the daemon after its grace: the
+  // daemon refused it.
   bool Took(Clock::time_point begun, bool ok, const std::string& what) {
     ++calls;
     const bool flew = !Asked(begun) && Asked(Clock::now());
     if (flew) ++in_flight;
     if (ok) return true;
-    if (Asked(begun)) {
+    if (Asked(begun) || Asked(Clock::now() - kDrainGrace)) {
       ++refused;
       return false;
     }

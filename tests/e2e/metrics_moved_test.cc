@@ -307,8 +307,8 @@ std::vector<Happening> Happenings() {
        [](MetricsTest& at) {
          ASSERT_NO_FATAL_FAILURE(at.Start());
          ASSERT_NO_FATAL_FAILURE(at.PutDurable(2));
-         ASSERT_NO_FATAL_FAILURE(at.TakeLease(0, std::chrono::milliseconds(20)));
-         ASSERT_NO_FATAL_FAILURE(at.TakeReservation(KiB(64), std::chrono::milliseconds(20)));
+         ASSERT_NO_FATAL_FAILURE(at.TakeLease(0, std::chrono::milliseconds(100)));
+         ASSERT_NO_FATAL_FAILURE(at.TakeReservation(KiB(64), std::chrono::milliseconds(100)));
          at.Pin(0, 1, 20);
        }},
       {"DamageInMemory",

@@ -6,6 +6,7 @@
 // LARDER_TEST_SCALE (default 0.1) scales the 100 restores that are cancelled at random.
 #include "client/paged_restore.h"
 
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <random>
@@ -192,6 +193,7 @@ class PagedRestoreTest : public ::testing::Test {
     Restorer::Options options;
     options.scheduler.hedges = hedges;
     options.carry = [this](ChannelId, ByteCount bytes, TimePoint now) {
+      ++carried_;
       const double link_s = kChunk_s * static_cast<double>(bytes.value()) /
                             (kLayers * pages_->layer_bytes() * (kChunk / kBlockTokens));
       link_free_ = std::max(link_free_, now) +
@@ -221,6 +223,7 @@ class PagedRestoreTest : public ::testing::Test {
   std::vector<Digest> blocks_;
   std::function<void(TokenRange)> before_compute_;
   TimePoint link_free_;
+  std::atomic<int> carried_ = 0;  // batches whose bytes have arrived
   std::optional<Restorer> restorer_;
 };
 
@@ -242,7 +245,10 @@ TEST_F(PagedRestoreTest, MissingBlocksAreComputed) {
 
 TEST_F(PagedRestoreTest, ComputesTheRestAfterTheDaemonIsKilled) {
   before_compute_ = [&](TokenRange tokens) {
-    if (tokens.begin == 2 * kChunk) daemon_.Kill9();
+    if (tokens.begin != 2 * kChunk) return;
+    // The first batch has been loaded when the second one arrives.
+    EXPECT_TRUE(Eventually([&] { return carried_ >= 2; }));
+    daemon_.Kill9();
   };
   const auto restored = Restore();
   EXPECT_FALSE(daemon_.alive());
@@ -254,7 +260,7 @@ TEST_F(PagedRestoreTest, ComputesTheRestAfterTheDaemonIsKilled) {
 TEST_F(PagedRestoreTest, DoesNotWaitForAStoppedDaemon) {
   bool stopped = false;
   before_compute_ = [&](TokenRange tokens) {
-    if (tokens.begin != 2 * kChunk) return;
+    if (tokens.begin < 2 * kChunk || stopped) return;
     daemon_.Signal(SIGSTOP);
     stopped = true;
   };

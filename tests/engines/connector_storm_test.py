@@ -344,7 +344,8 @@ class ByLayer(World):
 
     def test_a_block_that_waited_is_stored_after_a_load_beside_it_has_failed(self):
         """Each step orders a store of blocks that a long prompt computed before; those steps whose load fails store nothing."""
-        engine = self.engine(blocks=80, local=False, extra=FEW_STORES, long_steps=True)
+        self.enterContext(unittest.mock.patch.object(scheduler, "LAYERS_PATIENCE_S", 30.0))
+        engine = self.engine(blocks=80, local=False, extra={**FEW_STORES, "patience_ms": 5_000}, long_steps=True)
         short, long = (Texts(f"{SEED}, {name}").documents[0] for name in ("short", "long"))
         engine.add(Request("writer", short[: 10 * BLOCK + 1], 40))
         self.finish(engine)
@@ -448,7 +449,7 @@ class Restores(World):
         writer = super().engine(blocks=200)  # with room to store all of it
         writer.add(Request("writer", prompt, 1))
         self.finish(writer)
-        reader = self.engine(blocks=60, local=False)
+        reader = self.engine(blocks=60, local=False, extra={"patience_ms": 5_000})
         with unittest.mock.patch.object(restores.Restores, "pays", lambda *_: True):  # however busy the machine is
             for number in range(5):
                 reader.add(Request(f"reader{number}", prompt, 1))

@@ -147,11 +147,11 @@ class Directives(DeviceTest):
     def test_pins_end(self):
         self.ctl("pin", "--ttl", "1s", *self.names[:2])
         self.ctl("pin", "--owner", "other", *self.names[:1])
-        time.sleep(2)
+        self.eventually(lambda: len(self.idle.side.device.pinned) == 1, "a pin never ends")
         self.fill()
         self.assertEqual(self.had(self.idle, None, self.text), {0})
         self.ctl("pin", "--owner", "other", "--ttl", "1s", self.names[0])  # the new deadline holds
-        time.sleep(2)
+        self.eventually(lambda: not self.idle.side.device.pinned, "a pin never ends")
         self.fill()
         self.assertEqual(self.had(self.idle, None, self.text), set())
 
@@ -254,12 +254,12 @@ class Reports(DeviceTest):
             engine.step()
         pages = [blocks for prefix, blocks in engine.pool.cached.items() if len(prefix) == 2 + BLOCK]
         self.assertEqual([len(blocks) for blocks in pages], [2])
+        self.eventually(lambda: self.found(engine, None, text) == {0, 1, 2}, "never all are reported")
         engine.pool.evict_blocks([pages[0][0].block_id])
         time.sleep(REST_S)
         self.assertEqual(self.found(engine, None, text), {0, 1, 2})
         engine.pool.evict_blocks([pages[0][0].block_id])
-        time.sleep(REST_S)
-        self.assertEqual(self.found(engine, None, text), {1, 2})
+        self.eventually(lambda: self.found(engine, None, text) == {1, 2}, "what is gone is never reported")
 
 
 class Churn(DeviceTest):
@@ -285,6 +285,8 @@ class Churn(DeviceTest):
             time.sleep(REST_S)
             engine.step()
             engine.side.check_invariants()
+            if SCALE < 1:  # beside other tests a moment may be longer
+                self.eventually(lambda: not self.differences(engine)[0], "Lookup stays wrong")
             wrong, here = self.differences(engine)
             self.assertEqual(wrong, [], f"round {rounds}, {here} blocks")
             compared, rounds = compared + here, rounds + 1
@@ -337,6 +339,8 @@ class Churn(DeviceTest):
         salt, tokens = self.rolls.choice(list(self.texts.known))
         names = self.digests(engine, tokens, salt)
         had = sorted(self.had(engine, salt, tokens))
+        # The daemon asks for blocks that it knows of, and after a restart it is told of them a moment later.
+        self.eventually(lambda: set(had) <= self.found(engine, salt, tokens), "never reported")
         some = self.rolls.sample(had, min(len(had), 3))
         prefix = {names[block]: (salt, tokens[: (block + 1) * BLOCK]) for block in range(len(names))}
         what = self.rolls.choice(("pin", "unpin", "clear")) if some else "unpin"

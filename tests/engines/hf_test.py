@@ -103,6 +103,7 @@ def child(request):
 
         def kill_before(*_):
             calls.append(None)
+            time.sleep(request["step_s"])
             if request["kills"] and len(calls) == request["at_call"]:
                 os.kill(request["kills"], signal.SIGKILL)
 
@@ -162,9 +163,10 @@ class Caches(unittest.TestCase):
         self.daemon = Larderd(LARDERD, "--pool", "1GiB")
         self.addCleanup(self.daemon.end)
 
-    def ask(self, what, model="smol", tokens=TOKENS, static=False, shift=0, link=0, kills=0, at_call=0):
+    def ask(self, what, model="smol", tokens=TOKENS, static=False, shift=0, link=0, kills=0, at_call=0, step_s=0):
         request = {
             "what": what, "model": os.path.join(MODELS, model), "static": static, "link": link, "kills": kills, "at_call": at_call,
+            "step_s": step_s,
             "socket_dir": self.daemon.socket_dir,
             "tokens": [(number * 37 + shift + number // 9) % 480 + 10 for number in range(tokens)],
         }  # fmt: skip
@@ -210,7 +212,7 @@ class Caches(unittest.TestCase):
 
     def test_prefill_computes_when_the_daemon_is_gone(self):
         first = self.ask("save", model="tiny", tokens=500)
-        both = self.ask("prefill", model="tiny", tokens=500)
+        both = self.ask("prefill", model="tiny", tokens=500, step_s=0.1)  # so that there is time to load something
         self.assertEqual((both["logits"], both["known"]), (first["logits"], 448))
         self.assertGreater(both["loaded"], 0)
         link = 4 * 2 * 2 * 64 * 4 * 448 / 2  # bytes per second at which loading everything takes 2 s

@@ -44,7 +44,7 @@ def storage_config(extra=None, larder=None, **more):
         "tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1, "attn_cp_rank": 0, "attn_cp_size": 1, "is_mla_model": False,
         "enable_storage_metrics": False, "is_page_first_layout": True, "model_name": "tests/model",
     }  # fmt: skip
-    options = {"revision": "r", "exists_timeout_ms": 1000, **(larder or {})}
+    options = {"revision": "r", "exists_timeout_ms": 10_000, **(larder or {})}
     extra = {
         "backend_name": "larder", "module_path": "kvlarder.sglang", "class_name": "LarderStorage", "interface_v1": 1,
         "larder": options, **(extra or {}),
@@ -104,12 +104,18 @@ class Attached:
         return self.storage.batch_exists(keys, extra)
 
 
+PATIENT = {name: 60_000 for name in ("exists_timeout_ms", "get_timeout_ms", "set_timeout_ms")}
+NO_WAIT_S = 20.0  # a call that takes less than this has not waited for PATIENT, however busy the machine is
+
+
 class WithDaemon(unittest.TestCase):
     FLAGS = ("--pool", "64MiB")
+    PROBE_S = 30.0  # on a busy machine a probe that is late would make all answers misses
 
     def setUp(self):
         self.larderd = Larderd(sys.argv[1], *self.FLAGS)
         self.addCleanup(self.larderd.end)
+        self.enterContext(mock.patch.object(session_keeper, "PROBE_DEADLINE_S", self.PROBE_S))
 
     def attached(self, pool=None, **more):
         one = Attached(self.larderd.socket_dir, pool or pools.mha_pool(), **more)
@@ -708,6 +714,8 @@ class SglangsController(WithController):
 
 
 class BadWeather(WithDaemon):
+    PROBE_S = session_keeper.PROBE_DEADLINE_S
+
     def all_calls(self, one, keys):
         """Returns the answers of all calls, and how long the slowest took."""
         answers, slowest = [], 0.0
@@ -719,11 +727,11 @@ class BadWeather(WithDaemon):
 
     def test_no_daemon(self):
         with tempfile.TemporaryDirectory() as folder:
-            one = Attached(folder, pools.mha_pool())
+            one = Attached(folder, pools.mha_pool(), larder=PATIENT)
             self.addCleanup(one.storage.close)
             answers, slowest = self.all_calls(one, keys_of(3))
             self.assertEqual(answers, [0, [False] * 3, [False] * 3])
-            self.assertLess(slowest, 0.5)
+            self.assertLess(slowest, NO_WAIT_S)
             until(lambda: one.larder.counts()["attach_failures"] > 1, "it tries again")
             self.assertIn("larderd", one.larder.state)
 
@@ -737,14 +745,14 @@ class BadWeather(WithDaemon):
         self.assertEqual(one.set(keys_of(3)), [True] * 3)
 
     def test_a_daemon_that_was_killed_and_restarted(self):
-        one, keys = self.attached(), keys_of(5)
+        one, keys = self.attached(larder=PATIENT), keys_of(5)
         for _ in range(3):
             one.set(keys)
             one.exists(keys)
             self.larderd.kill()
             answers, slowest = self.all_calls(one, keys)
             self.assertEqual(answers, [0, [False] * 5, [False] * 5])
-            self.assertLess(slowest, 1.5)
+            self.assertLess(slowest, NO_WAIT_S)
             self.restart()
             until(lambda: one.set(keys) == [True] * 5, "it stores again")
             self.assertEqual(one.get(keys), [True] * 5)
@@ -752,18 +760,18 @@ class BadWeather(WithDaemon):
     def test_a_daemon_that_stops_and_goes_on(self):
         one, keys = self.attached(larder={"exists_timeout_ms": 300, "get_timeout_ms": 400, "set_timeout_ms": 400}), keys_of(5)
         one.set(keys)
-        for stops in range(1, 4):
-            self.assertEqual(one.exists(keys), 5)
+        for _ in range(3):
+            until(lambda: one.exists(keys) == 5, "it answers")
+            before = one.larder.counts()
             self.larderd.stop()
             answers, slowest = self.all_calls(one, keys_of(5, "others"))
             self.assertEqual(answers, [0, [False] * 5, [False] * 5])
-            self.assertLess(slowest, 2)
-            self.assertEqual(one.larder.counts()["calls_late"], stops, "only the first call waits")
+            self.assertLess(slowest, NO_WAIT_S)
+            self.assertEqual(one.larder.counts()["calls_late"], before["calls_late"] + 1, "only the first call waits")
             until(lambda: "in time" in one.larder.state, "the keeper says so")
-            begun = time.monotonic()
             for _ in range(100):
                 self.assertEqual(one.exists(keys), 0)
-            self.assertLess(time.monotonic() - begun, 0.3, "it answers at once")
+            self.assertEqual(one.larder.counts()["calls_late"], before["calls_late"] + 1, "it waits no more")
             self.larderd.go_on()
             one.serving()
 
@@ -956,6 +964,7 @@ class Storm(WithDaemon):
     FLAGS = ("--pool", "128MiB")
     KEYS, OPERATIONS = 40, 20_000
     WEATHER = {"clear": 3, "kill": 0.6, "stop": 0.4}
+    PROBE_S = session_keeper.PROBE_DEADLINE_S
 
     def setUp(self):
         super().setUp()
@@ -1042,8 +1051,7 @@ class Evictions(WithDaemon):
     ROUNDS = 4_000
 
     def test_what_was_found_is_loaded(self):
-        patient = {name: 60_000 for name in ("exists_timeout_ms", "get_timeout_ms", "set_timeout_ms")}
-        one = self.attached(pools.mha_pool(heads=8, dim=32), larder=patient)  # a page has 32 KiB
+        one = self.attached(pools.mha_pool(heads=8, dim=32), larder=PATIENT)  # a page has 32 KiB
         keys, raised, found_at_all = keys_of(3_000), [], collections.Counter()
         rounds = max(100, int(self.ROUNDS * SCALE))
 

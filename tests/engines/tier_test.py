@@ -62,7 +62,8 @@ class World(unittest.TestCase):
         self.addCleanup(lambda: self.daemon.end())
 
     def engine(self, serves=True, **more):
-        engine = TierEngine(self.daemon.socket_dir, **more)
+        """patience_ms: on a busy machine a late answer is a miss."""
+        engine = TierEngine(self.daemon.socket_dir, **{"patience_ms": 5_000, **more})
         self.addCleanup(engine.close)
         if serves:
             self.await_(lambda: not engine.tier._cache.state, "the daemon is never used")
@@ -82,6 +83,16 @@ class World(unittest.TestCase):
 
     def client(self):
         return kvlarder.connect(self.daemon.socket_dir)
+
+    def started_again(self):
+        """Starts the daemon, and waits until it knows what its disk has."""
+        def knows():
+            with contextlib.suppress(ConnectionError):
+                return self.client().clear(SelectionScope.ALL, dry_run=True)
+
+        self.daemon.start()
+        self.daemon.await_pool()
+        self.await_(knows, "the daemon never recovers")
 
     def digests(self, engine, keys):
         return [digest for digest, _, _ in engine.tier._jobs._names.of(keys)]
@@ -161,8 +172,7 @@ class Blocks(World):
         keys = [key_of(group, chunks[: end + 1]) for group in (0, 1) for end in range(12)]
         self.await_disk(engine, keys)
         self.daemon.kill()
-        self.daemon.start()
-        self.daemon.await_pool()
+        self.started_again()
         self.await_(lambda: engine.tier._cache.stats()["sessions"] == 2, "the daemon is never used again")
         self.assertEqual(set(engine.tier._link.copies(keys, 5.0)), {(False, True)})  # the first answer of the new daemon
         second = self.engine()
@@ -178,8 +188,7 @@ class Blocks(World):
         self.await_disk(engine, keys)
         self.daemon.kill()
         harmed = self.harm(engine)
-        self.daemon.start()
-        self.daemon.await_pool()
+        self.started_again()
         second = self.engine(kept=200)
         tier, done = second.tier, []
         second.rows[:] = 77
@@ -372,7 +381,7 @@ class Storm(World):
     flags = ("--pool", "16MiB")
 
     def test_storm(self):
-        engine = self.engine(kept=64, load_timeout_ms=1_000, store_timeout_ms=2_000, stats_interval_s=0.1)
+        engine = self.engine(kept=64, patience_ms=200, load_timeout_ms=1_000, store_timeout_ms=2_000, stats_interval_s=0.1)
         documents = [[self.rolls.randrange(10_000) for _ in range(24)] for _ in range(120)]
         moves, began, requests, weather = scaled(24_000), time.monotonic(), 0, collections.Counter()
         helper, hinted = None, 0
@@ -487,6 +496,10 @@ class Hints(World):
         self.keys = [key_of(0, self.chunks[: end + 1]) for end in range(40)]
         self.absent = [key_of(0, [999, end]) for end in range(20)]
         self.number = 0
+
+    def waits_long(self):
+        """From now on hints have so much patience that a busy machine starts a daemon meanwhile."""
+        self.one.tier._hints._patience_s = 25.0
 
     def hint(self, kind, payload=None, request_chunks=(7,), version="1"):
         """Returns the outcomes of a hint, the final one last."""
@@ -682,6 +695,7 @@ class Hints(World):
 
     def test_a_daemon_that_comes_back_carries_hints_out(self):
         self.await_disk(self.one, self.keys[:2])
+        self.waits_long()
         self.daemon.kill()
         self.one.outcomes.clear()
         self.one.add(Request("waits", [7], hints=hints_of("waits", ("Pin", {**self.named(self.keys[:2]), "owner": "o"}))))
@@ -700,6 +714,7 @@ class Hints(World):
 
     def test_a_daemon_that_has_come_back_meanwhile_carries_hints_out(self):
         """It may still be reading which blocks its disk has, and need not know the engine yet."""
+        self.waits_long()
         for number in range(5):
             self.await_disk(self.one, self.keys[:2])
             self.daemon.kill()
@@ -817,10 +832,13 @@ class Desk(unittest.TestCase):
 
     def test_deferred_hints_do_not_keep_a_new_one_waiting(self):
         self.stored |= {self.key(number) for number in range(50)}
-        self.asks = lambda key: setattr(self, "seconds", self.seconds + 0.01)  # there is always one to be tried again
-        for number in range(50):
+        self.asks = self.hang
+        self.share(0)
+        self.entered.wait()
+        for number in range(1, 51):
             self.share(number)
-        self.share(50)
+        self.asks = lambda key: setattr(self, "seconds", self.seconds + 0.01)  # there is always one to be tried again
+        self.leave.set()
         self.outcomes_until("h50/0")
         self.assertLess(self.asked.index(self.key(50)), 2 * 51)
 

@@ -9,7 +9,7 @@ LARDERCTL=/usr/bin/larderctl
 step() { printf '%s\n' "inside: $*"; }
 fail() { printf '%s\n' "inside: FAILED: $*"; systemctl status larderd --no-pager -l -n 30 || true; exit 1; }
 eventually() {  # polls a condition of the service manager or the daemon
-  for _ in $(seq 200); do
+  for _ in $(seq 1200); do
     if "$@" >/dev/null 2>&1; then return; fi
     sleep 0.05
   done

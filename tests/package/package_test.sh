@@ -6,7 +6,7 @@ set -euo pipefail
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 EXPOSURE_MAX=1.5  # systemd-analyze security
-BOOT_LIMIT_S=120
+BOOT_LIMIT_S=600
 
 usage() { printf '%s\n' "Usage: package_test.sh BUILD WORK"; }
 say() { printf '%s\n' "package: $*"; }

@@ -85,7 +85,7 @@ TEST_F(SessionKeeperTest, AttachesWhenTheDaemonComesAndAgainAfterItWasKilled) {
     EXPECT_TRUE(Put().ok());
     daemon_->Kill9();
     (void)Put();
-    EXPECT_TRUE(Eventually([&] { return keeper_->Get() == nullptr; }, seconds(2)));
+    EXPECT_TRUE(Eventually([&] { return keeper_->Get() == nullptr; }));
     ExpectNotNow();
   }
   EXPECT_EQ(keeper_->stats().attached, 3u);
@@ -108,7 +108,7 @@ TEST_F(SessionKeeperTest, TellsASessionOrWhyThereIsNoneWhileSessionsComeAndGo) {
     ASSERT_NO_FATAL_FAILURE(Start());
     ASSERT_TRUE(keeper_->WaitServing(seconds(10)).ok()) << keeper_->status();
     daemon_->Kill9();
-    EXPECT_TRUE(Eventually([&] { return keeper_->Get() == nullptr; }, seconds(2)));
+    EXPECT_TRUE(Eventually([&] { return keeper_->Get() == nullptr; }));
   }
   asks.request_stop();
   asks.join();

@@ -18,7 +18,8 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-constexpr uint32_t kVictimBytes = 64 << 10;  // per layer
+constexpr uint32_t kVictimBytes = 64 << 10;           // per layer
+constexpr std::chrono::milliseconds kWorkMax{5'000};  // half of the time after which a call fails
 constexpr auto kYear = std::chrono::hours(24 * 365);
 
 class HostileShares : public HostileTest {
@@ -136,12 +137,12 @@ TEST_F(HostileShares, IdleStreamsTakeSlotsButNoMemoryForMessages) {
               HasSubstr("share of byte_streams: uid 64901 without a sideband"));
   EXPECT_EQ(Held("byte_streams"), 32)
       << "the user's share is not half of the streams that the memory limit permits";
-  EXPECT_EQ(Refused("byte_streams"), refused + 48);
+  EXPECT_TRUE(Eventually([&] { return Refused("byte_streams") == refused + 48; }));
   EXPECT_LE(Held("message_bytes"), 32 * (16 << 10)) << "idle streams are charged for messages";
   const milliseconds during = Work(100, 50);
   std::printf("put and get, longest of 50: %ld ms before, %ld ms beside 32 idle streams\n",
               static_cast<long>(before.count()), static_cast<long>(during.count()));
-  EXPECT_LE(during, std::max(10 * before, milliseconds(1000)));
+  EXPECT_LE(during, std::max(10 * before, kWorkMax));
   // On a session socket of this process, a message so long that it is charged to the share.
   auto socket = sideband_->OpenSession();
   ASSERT_TRUE(socket.ok()) << socket.status();
@@ -185,7 +186,7 @@ TEST_F(HostileShares, HeadsWithoutBytesEvictNoBlocks) {
       << "more than one process's share, without what the victim has reserved ahead";
   EXPECT_EQ(during.blocks(), before.blocks()) << "blocks were evicted for the reservations";
   EXPECT_GT(Refused("reserved_bytes"), 0u);
-  EXPECT_LE(Work(300, 20), std::chrono::seconds(1));
+  EXPECT_LE(Work(300, 20), kWorkMax);
   EndVictim();
 }
 
@@ -208,7 +209,7 @@ TEST_F(HostileShares, DamageReportsDoNotDelayCopies) {
   const milliseconds during = Work(500, 20);
   std::printf("staged put and get, longest of 20: %ld ms before, %ld ms beside 1 M reports\n",
               static_cast<long>(before.count()), static_cast<long>(during.count()));
-  EXPECT_LE(during, std::max(10 * before, milliseconds(1000)));
+  EXPECT_LE(during, std::max(10 * before, kWorkMax));
   EXPECT_TRUE(attacker->Bye().ok());
   EndVictim();
 }

@@ -102,9 +102,9 @@ class Engine {
     return *status;
   }
   // Takes a lease on a block, checks the bytes of its first layer, and keeps the lease.
-  void HoldLease(uint32_t number, std::chrono::milliseconds deadline) {
+  void HoldLease(uint32_t number, const CallOptions& options) {
     const TestBlock block = maker_.Block(number);
-    auto lease = session_->Acquire(variant_, {&block.digest, 1}, {.deadline = deadline});
+    auto lease = session_->Acquire(variant_, {&block.digest, 1}, options);
     if (!lease.ok() || lease->status(0) != BlockStatus::kOk) return;
     const std::span<const std::byte> view = lease->View(0);
     const size_t bytes = LayerBytes(number);
@@ -114,9 +114,9 @@ class Engine {
     leases_.push_back(*std::move(lease));
   }
   // Reserves an extent and fills half of it with bytes that must never appear in a block.
-  void HoldReservation(uint32_t number, std::chrono::milliseconds deadline) {
+  void HoldReservation(uint32_t number, const CallOptions& options) {
     const ByteCount bytes(LayerBytes(number));
-    auto reservation = session_->Reserve({&bytes, 1}, {.deadline = deadline});
+    auto reservation = session_->Reserve({&bytes, 1}, options);
     if (!reservation.ok()) return;
     const std::span<std::byte> room = reservation->Bytes(0);
     std::memset(room.data(), 0xDD, room.size() / 2);
@@ -189,10 +189,10 @@ void Churn(Engine& engine) {
         static_cast<void>(engine.Get(number));
         break;
       case 3:
-        engine.HoldLease(number, kDeadline);
+        engine.HoldLease(number, {.deadline = kDeadline});
         break;
       default:
-        engine.HoldReservation(number, kDeadline);
+        engine.HoldReservation(number, {.deadline = kDeadline});
         break;
     }
     engine.DropOldest();
@@ -218,10 +218,10 @@ int Run(const std::string& dir, WriteMode mode, const std::string& verb, uint32_
   Engine engine(dir, mode, seed);
   if (verb == "churn") Churn(engine);
   if (verb == "hold") {
-    constexpr std::chrono::milliseconds kDeadline{100};
+    const CallOptions brief{.life = std::chrono::seconds(1)};
     if (engine.Put(seed) == BlockStatus::kCancelled) Die(1, "put failed");
-    engine.HoldLease(seed, kDeadline);
-    engine.HoldReservation(seed, kDeadline);
+    engine.HoldLease(seed, brief);
+    engine.HoldReservation(seed, brief);
     if (!engine.HoldsAll()) Die(1, "holds nothing");
     Say("ready");
     for (;;) {

@@ -43,15 +43,14 @@ class MetricsTest : public VerbTest, public ::testing::WithParamInterface<Happen
   using VerbTest::Ask, VerbTest::Name, VerbTest::Press;
 
   [[nodiscard]] bool Moved(const std::string& sample) const { return daemon_->Metric(sample) > 0; }
-  void TakeLease(uint32_t number, std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
+  void TakeLease(uint32_t number, std::chrono::milliseconds life = std::chrono::seconds(60)) {
     const Digest digest = maker_.Block(number).digest;
-    auto lease = session_->Acquire(variant_, {&digest, 1}, {.deadline = deadline});
+    auto lease = session_->Acquire(variant_, {&digest, 1}, {.life = life});
     ASSERT_TRUE(lease.ok() && lease->status(0) == BlockStatus::kOk) << lease.status();
     lease_ = *std::move(lease);
   }
-  void TakeReservation(ByteCount bytes,
-                       std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
-    auto reservation = session_->Reserve({&bytes, 1}, {.deadline = deadline});
+  void TakeReservation(ByteCount bytes, std::chrono::milliseconds life = std::chrono::seconds(60)) {
+    auto reservation = session_->Reserve({&bytes, 1}, {.life = life});
     ASSERT_TRUE(reservation.ok()) << reservation.status();
     reservation_ = *std::move(reservation);
   }

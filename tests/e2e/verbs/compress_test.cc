@@ -204,14 +204,14 @@ TEST_F(CompressTest, EncodedBlocksAreMovedPinnedAndCleared) {
 TEST_F(CompressTest, ARepeatedCallContinuesAnInterruptedOne) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
-  ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:20ms"));
+  ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:100ms"));
   std::vector<v1::CompressProgress> progress;
   const v1::CompressRequest request = All(v1::CODEC_LOSSLESS, {v1::TIER_DISK});
   EXPECT_EQ(TryCompress(request, &progress, 1).error_code(), grpc::StatusCode::CANCELLED);
   ExpectNothingHeld();
   // The cancelled call may have finished what it had under way.  The counters of the next daemon
   // begin at zero.
-  ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:50ms"));
+  ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:100ms"));
   std::thread compressing([&] {
     progress.clear();
     EXPECT_EQ(TryCompress(request, &progress).error_code(), grpc::StatusCode::UNAVAILABLE);

@@ -63,14 +63,14 @@ TEST_F(MoveTest, MovesToDiskAndBackWithEqualBytes) {
 TEST_F(MoveTest, ARepeatedCallContinuesAnInterruptedOne) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
-  ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:20ms"));
+  ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:100ms"));
   std::vector<v1::MoveProgress> progress;
   const v1::MoveRequest request = All(v1::TIER_DISK, v1::TIER_HOST, /*copy=*/true);
   EXPECT_EQ(TryMove(request, &progress, 1).error_code(), grpc::StatusCode::CANCELLED);
   ExpectNothingHeld();
   // The cancelled call may have finished its last window.  The next daemon has an empty pool, so
   // all blocks are to be moved again.
-  ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:50ms"));
+  ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:100ms"));
   std::thread moving([&] {
     progress.clear();
     EXPECT_EQ(TryMove(request, &progress).error_code(), grpc::StatusCode::UNAVAILABLE);

@@ -96,14 +96,17 @@ TEST_F(LockFileTest, AKilledDaemonHoldsNothing) {
 // A killed daemon has the lock until its memory is free.  Here it keeps it for another reason: the
 // process that holds the descriptor is a zombie, and a child of it has the descriptor, too.
 TEST_F(LockFileTest, WaitsForADaemonThatExits) {
-  int ready[2];
+  int ready[2], freed[2];
   ASSERT_EQ(pipe(ready), 0);
+  ASSERT_EQ(pipe(freed), 0);
   const pid_t daemon = fork();
   if (daemon == 0) {
     const auto lock = LockFile::Acquire(dir_);
     const pid_t child = fork();
+    close(freed[1]);
     if (child == 0) {
-      usleep(300'000);  // what the kernel would need
+      char byte = 0;
+      (void)!read(freed[0], &byte, 1);  // returns when the test closes its end
       _exit(0);
     }
     TellAndStay(ready[1], lock.ok());
@@ -113,10 +116,15 @@ TEST_F(LockFileTest, WaitsForADaemonThatExits) {
       << "the daemon runs";
   kill(daemon, SIGKILL);
   std::string told;
-  EXPECT_TRUE(LockFile::Acquire(dir_, [&](const std::string& what) { told += what; }).ok());
+  const auto waits = [&](const std::string& what) {
+    told += what;
+    close(freed[1]);
+  };
+  EXPECT_TRUE(LockFile::Acquire(dir_, waits).ok());
   EXPECT_EQ(told, "another larderd (pid " + std::to_string(daemon) +
                       ") still has the lock; waiting for it");
   waitpid(daemon, nullptr, 0);
+  close(freed[0]);
   close(ready[0]);
   close(ready[1]);
 }

@@ -66,7 +66,7 @@ TEST_F(DiskShardTest, AnErasureUnderWayIsStillPending) {
   const DiskShard::Room room = Put();
   ASSERT_TRUE(faults_.Arm("catalog.erase=error").ok());
   EXPECT_FALSE(shard_->Erase({&room, 1}).ok());
-  ASSERT_TRUE(faults_.Arm("catalog.erase=sleep:500ms").ok());
+  ASSERT_TRUE(faults_.Arm("catalog.erase=sleep:2s").ok());
   const uint64_t before = faults_.arrivals(FaultPoint::kCatalogErase);
   auto erased = std::async(std::launch::async, [&] { return shard_->Erase({}); });
   ASSERT_TRUE(SpinUntil(std::chrono::steady_clock::now() + std::chrono::seconds(20),

@@ -251,9 +251,11 @@ class SchedulerSide:
 
     def _looked_up(self, request, first, wanted, now):
         """Returns what matched_tokens does.  first, wanted: the blocks from `first` to `wanted` are of use."""
-        if request.lookup == 0 and not self._ask(request, first):
+        new = request.lookup == 0
+        if new and not self._ask(request, first):
             return (0, False) if request.state == "passed" else self._not_yet(request, now)
-        found = self._cache.poll_lookup(request.lookup)
+        # With lazy stores, what the request takes the place of is stored in the step before.
+        found = None if new and self._lazy is not None else self._cache.poll_lookup(request.lookup)
         if found is None:
             return self._later(wanted - first)
         self._answer(request, found, now)
