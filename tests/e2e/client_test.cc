@@ -206,6 +206,19 @@ TEST_P(ClientTest, ALeaseGivesAViewOfTheBlock) {
   EXPECT_TRUE(Eventually([&] { return daemon_->Tenant().leases() == 0; }));
 }
 
+// The daemon keeps what a call without a life was granted for as long as the call might wait.
+TEST_P(ClientTest, LeaseWithoutALifeEndsAtTheDeadline) {
+  Start();
+  ExpectOne(Put(1), BlockStatus::kOk);
+  const Digest digest = maker_.Block(1).digest;
+  const auto begun = std::chrono::steady_clock::now();
+  auto lease = session_->Acquire(variant_, {&digest, 1}, {.deadline = std::chrono::seconds(3)});
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  EXPECT_TRUE(Eventually([&] { return !lease->Valid(); }));
+  const auto took = std::chrono::steady_clock::now() - begun;
+  EXPECT_GE(took, std::chrono::seconds(2));
+}
+
 TEST_P(ClientTest, LeaseEndsAfterItsLife) {
   Start();
   ExpectOne(Put(1), BlockStatus::kOk);

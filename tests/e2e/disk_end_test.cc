@@ -144,12 +144,13 @@ TEST_F(DiskKillTest, DurableBlocksSurviveKill9AtRandomMoments) {
       ASSERT_NO_FATAL_FAILURE(ExpectDurableThere());
     }
     waiting_.clear();
-    // A third of the daemons are killed at any moment, a third after a block of theirs was durable,
-    // and a third after they were asked whether they recover.
+    // A third of the daemons are killed once a block of theirs is durable, or more blocks than
+    // there are kills, a sixth once they have said whether they recover, and the others at any
+    // moment.
     const size_t durable_before = durable_.size();
-    std::atomic<bool> may_end = i % 3 == 1;
+    std::atomic<bool> may_be_killed = i % 3 == 1 || (early && i % 2 == 1);
     std::thread killer([&, after = std::chrono::microseconds(random() % 150'000)] {
-      EXPECT_TRUE(Eventually([&] { return may_end.load(); }));
+      EXPECT_TRUE(Eventually([&] { return may_be_killed.load(); }));
       std::this_thread::sleep_for(after);
       kill(daemon_->pid(), SIGKILL);
     });
@@ -160,7 +161,7 @@ TEST_F(DiskKillTest, DurableBlocksSurviveKill9AtRandomMoments) {
       recovered = recovered || Recovered();
       recovering = !recovered && (recovering || Recovering());
       const bool durable = durable_.size() > std::min<size_t>(durable_before, kills);
-      if (early ? recovering || recovered : durable) may_end = true;
+      if (early ? recovering || recovered : durable) may_be_killed = true;
     }
     recovering_kills += recovering ? 1 : 0;
     killer.join();

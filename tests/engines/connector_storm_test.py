@@ -399,6 +399,31 @@ class LazyStores(World):
         self.weather(engine, scaled(100))
         self.assertGreater(self.stored_is_right(engine), 0)
 
+    def test_a_request_is_not_admitted_in_the_step_that_asks(self):
+        text = Texts(SEED).documents[0][: 10 * BLOCK + 1]
+        writer = self.engine("eager", blocks=60)
+        writer.add(Request("writer", text, 1))
+        self.finish(writer)
+        self.stores_end(writer)
+        engine = self.engine(blocks=60, extra={"patience_ms": 5_000})
+        side, request = engine.side, Request("reader", text, 1)
+        side.on_new_request(request)
+        ask = side._ask
+
+        def ask_and_wait(*arguments):
+            asked = ask(*arguments)
+            while side._cache.poll_lookup(side.request_of(request).lookup) is None:
+                time.sleep(0.001)
+            return asked
+
+        with unittest.mock.patch.object(side, "_ask", ask_and_wait):
+            answers = []
+            for _ in range(2):
+                answers.append(side.matched_tokens(request, 0))
+                side.build_step({}, [], None)
+        self.assertEqual(answers, [(None, False), (10 * BLOCK, True)])
+        side.finished(request)
+
     def test_a_working_set_of_three_times_the_device(self):
         """60 texts of 30 blocks are computed once and then asked for again, twice; the device has 600 blocks.  What is still
         on the device is not stored, and as much is found as if all had been stored at once."""

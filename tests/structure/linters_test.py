@@ -13,6 +13,7 @@ Exits with 77 where the linter is not installed, except in continuous integratio
 
 import argparse
 import concurrent.futures
+import itertools
 import json
 import os
 import pathlib
@@ -85,18 +86,19 @@ def product_sources(build):
 def check_thread_safety(groups, folder, cwd=source_tree.ROOT):
     """Yields what clang says about each [(sources, flags)] that it does not accept.  folder: below cwd, so that ccache knows
     what it compiles there in another tree, too."""
-    # It keeps what compilations give, and nothing of -fsyntax-only.  The variables: as in cmake/larder_build.cmake.
+    # ccache keeps the results of compilations, but none of -fsyntax-only, so this compiles.  cmake/larder_build.cmake
+    # explains the variables.
     cached = ["env", f"CCACHE_BASEDIR={cwd}", "CCACHE_NOHASHDIR=1", "ccache"] if shutil.which("ccache") else []
 
-    def one(group):
+    def one(number, group):
         names, flags = group
-        source = folder / f"{names[0].replace('/', '_')}.cc"
+        source = folder / f"{number}_{pathlib.Path(names[0]).name}"
         source.write_text("".join(f'#include "{name}"\n' for name in names), encoding="utf-8")
-        return names, *run([*cached, "clang++", *THREAD_SAFETY, *flags, f"-I{cwd}", "-c", source, "-o", source.with_suffix(".o")], cwd)
+        return names, *run([*cached, "clang++", *THREAD_SAFETY, f"-I{cwd}", *flags, "-c", source, "-o", source.with_suffix(".o")], cwd)
 
     folder.mkdir(exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for names, passed, output in pool.map(one, groups):
+        for names, passed, output in pool.map(one, itertools.count(), groups):
             if not passed:
                 yield f"{', '.join(names)}:\n{output}"
 
@@ -185,7 +187,8 @@ def main():
     if shutil.which(program) is None:
         print(f"no {program}: deploy/install-deps.sh --with-linters installs it")
         return 1 if os.environ.get("CI") == "true" else SKIPPED
-    return 0 if (self_test(options.linter) if options.self_test else lint(options.linter, options.build)) else 1
+    build = options.build and options.build.resolve()
+    return 0 if (self_test(options.linter) if options.self_test else lint(options.linter, build)) else 1
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ LOAD_MOST_S = 60.0  # the longest time that a request waits for a load
 STORE_BLOCKS_MAX = 64  # in one job
 TRIES_MAX = 3
 FREES_SOON_S = 0.1
-LOOKUPS_STEP_S = 1e-3  # vLLM computes nothing meanwhile, so a step leaves to the next one what takes longer
+# A step whose lookups have taken so long begins no other one, because what vLLM computes next waits for its scheduler.
+LOOKUPS_STEP_S = 1e-3
 READS_MOST_S = 1.0  # copying one part of a store takes milliseconds
 # A step may wait for its load by layer, as estimated, for this part of the time that it computes, and so long.
 STALL_PART, STALL_S = 0.1, 0.005
@@ -174,6 +175,9 @@ class SchedulerSide:
         self._pinned = 0  # blocks of stores
         self._loading = self._asking = 0
         self._lookups_s = 0.0  # that this step has spent on lookups
+        self._looked_up = set()  # ids of the requests whose lookups this step has polled
+        self._turned_away = False  # whether this step has left lookups to the next one
+        self._yielding = set()  # ids of those that earlier steps have polled, and that let others go first
         self._prefill = Prefill()
         self._state = None
         self._mixed = False  # vLLM's own cache has KV of an earlier generation
@@ -228,9 +232,6 @@ class SchedulerSide:
             self._begin_again(request)
         if request.state == "failed" or not self._config.load:
             return 0, False
-        now = self._clock()
-        if request.asked_at is None:
-            request.asked_at = now
         if request.state == "missed" and self._lazy is not None and computed < request.asked_from:
             request.state = "asked"  # vLLM has lost blocks since it asked, which may be stored
         if request.state == "missed" or vllm.skip_reading_prefix_cache:
@@ -239,23 +240,29 @@ class SchedulerSide:
         first = computed // self._block
         if wanted <= first:
             return 0, False
-        if self._lazy is not None and request.lookup and first * self._block < request.asked_from:
-            self._end_lookup(request)  # vLLM has lost blocks since it asked
-        if self._lookups_s >= LOOKUPS_STEP_S:
+        if vllm.request_id in self._yielding:
             return self._later(wanted - first)
-        answer = self._looked_up(request, first, wanted, now)
-        self._lookups_s += self._clock() - now
         if self._lookups_s >= LOOKUPS_STEP_S:
-            self._collector.add("steps_lookups_cut")
+            self._turned_away = True
+            return self._later(wanted - first)
+        self._looked_up.add(vllm.request_id)
+        now = self._clock()
+        if request.asked_at is None:
+            request.asked_at = now
+        answer = self._answer_of(request, first, wanted, now)
+        self._lookups_s += self._clock() - now
         return answer
 
-    def _looked_up(self, request, first, wanted, now):
-        """Returns what matched_tokens does.  first, wanted: the blocks from `first` to `wanted` are of use."""
+    def _answer_of(self, request, first, wanted, now):
+        """Asks, or polls the lookup, and returns what matched_tokens does.  The blocks from `first` to `wanted` are of use."""
+        if self._lazy is not None and request.lookup and first * self._block < request.asked_from:
+            self._end_lookup(request)  # vLLM has lost blocks since it asked
         new = request.lookup == 0
         if new and not self._ask(request, first):
             return (0, False) if request.state == "passed" else self._not_yet(request, now)
-        # With lazy stores, what the request takes the place of is stored in the step before.
-        found = None if new and self._lazy is not None else self._cache.poll_lookup(request.lookup)
+        # With lazy stores a request is answered in a later step only, because vLLM would otherwise reuse blocks for it that
+        # this step has yet to store.
+        found = None if new and self._lazy is not None and not self._cache.state else self._cache.poll_lookup(request.lookup)
         if found is None:
             return self._later(wanted - first)
         self._answer(request, found, now)
@@ -267,11 +274,12 @@ class SchedulerSide:
             return 0, False
         request.by_layer = self._goes_by_layer(request, first, first + blocks, now)
         if not request.by_layer and self._loading >= self._config.loads_max:
-            return None, False  # loads have deadlines, so that its turn comes
+            return self._later(blocks)  # loads have deadlines, so that its turn comes
         request.first_block = first
         return blocks * self._block, not request.by_layer
 
     def _later(self, blocks):
+        """Returns `not yet` of a request that may load so many blocks in a later step."""
         if self._lazy is not None:
             self._lazy.expect(blocks)
         return None, False
@@ -331,7 +339,7 @@ class SchedulerSide:
         preempted before; block_ids_of(id): all blocks of a scheduled request.
         """
         now = self._clock()
-        self._lookups_s = 0.0
+        self._end_lookups_of_step()
         self._step_layered = self._layered is not None
         if scheduled:
             self._prefill.step(0 if self._step_layered else self._prompt_tokens(scheduled), now)
@@ -358,6 +366,15 @@ class SchedulerSide:
                 self._order_due()
         step, self._step = self._step, metadata.Step()
         return step
+
+    def _end_lookups_of_step(self):
+        """vLLM asks about requests in the same order in each step.  Those that had their turn yield until all others had it."""
+        if self._turned_away:
+            self._collector.add("steps_lookups_cut")
+            self._yielding |= self._looked_up
+        else:
+            self._yielding = set()
+        self._lookups_s, self._looked_up, self._turned_away = 0.0, set(), False
 
     def _prompt_tokens(self, scheduled):
         """Returns how many tokens of prompts a step computes."""
@@ -388,6 +405,7 @@ class SchedulerSide:
         request = self._requests.pop(vllm.request_id, None)
         if request is None:
             return
+        self._yielding.discard(vllm.request_id)
         self._drop_due(request)
         if request.state == "loading":
             self._step.cancels.append(request.load)

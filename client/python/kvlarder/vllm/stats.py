@@ -3,7 +3,7 @@
 COUNTERS = {
     "lookups": "Requests whose prefix was asked for",
     "lookups_impatient": "Lookups that were a miss because no answer came in time",
-    "steps_lookups_cut": "Steps whose lookups took 1 ms, so that other waiting requests were looked up in the next step",
+    "steps_lookups_cut": "Steps that left waiting requests to be looked up in the next step, because lookups had taken 1 ms",
     "lookups_refused": "Lookups that were a miss because no daemon served",
     "hit_tokens_host": "Tokens to be loaded that were found in host memory",
     "hit_tokens_disk": "Tokens to be loaded that were found on disk",
