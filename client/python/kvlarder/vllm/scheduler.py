@@ -275,6 +275,8 @@ class SchedulerSide:
         request.by_layer = self._goes_by_layer(request, first, first + blocks, now)
         if not request.by_layer and self._loading >= self._config.loads_max:
             return self._later(blocks)  # loads have deadlines, so that its turn comes
+        if self._lazy is not None and self._step.loads:
+            return self._later(blocks)  # the blocks that one load takes were stored before, those of two need not be
         request.first_block = first
         return blocks * self._block, not request.by_layer
 
