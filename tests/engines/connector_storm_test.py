@@ -85,7 +85,7 @@ class World(unittest.TestCase):
     def storm(self, engine, requests, abort=0.0, reset=0.0, hurry=0.0, texts=None):
         texts = texts or Texts(SEED)
         rolls, begun = random.Random(SEED + 1), 0
-        until = time.monotonic() + 600 * SCALE + 30
+        until = time.monotonic() + 600 * SCALE + 240
         while begun < requests or engine.busy:
             if begun < requests and len(engine.requests) < 12 and rolls.random() < 0.5:
                 salt = rolls.choice((None, None, None, "a"))
