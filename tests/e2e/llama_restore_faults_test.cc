@@ -174,7 +174,7 @@ TEST_F(LlamaRestoreFaultsTest, FaultsDuringARestoreNeitherChangeTheAnswerNorHang
     const Fault fault = kFaults[i % kFaults.size()];
     SCOPED_TRACE(absl::StrCat("restore ", i, ", ", kNames[static_cast<size_t>(fault)]));
     ASSERT_NO_FATAL_FAILURE(Prepare(fault == Fault::kDamage));
-    if (i % 3 == 0) {  // not once, because other tests may use the machine for a while
+    if (i % 3 == 0) {  // more than once, because other tests may slow the machine down for a while
       ASSERT_NO_FATAL_FAILURE(ComputeAlone());
     }
     ratios[fault].push_back(RestoreThrough(fault) / alone_s_.back());

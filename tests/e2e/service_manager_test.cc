@@ -122,7 +122,8 @@ class WatchdogTest : public ::testing::Test {
       const Frozen frozen(daemon_.pid(), which);
       ASSERT_GE(frozen.size(), 1u);
       const auto said = [&] { return CountOf(words, daemon_.errors()); };
-      // A slow machine may have logged it before, and one answer may still have been on its way.
+      // A slow daemon may have logged the words before it was frozen, and may still have sent one
+      // answer after them.
       const size_t early = said();
       ASSERT_TRUE(Eventually([&] { return said() >= early + 2; })) << daemon_.errors();
       static_cast<void>(manager_.Hear());

@@ -503,7 +503,7 @@ class Questions(unittest.TestCase):
                 for request in list(open_):
                     at, cut = time.perf_counter(), side._lookups_s >= scheduler.LOOKUPS_STEP_S
                     tokens, _ = side.matched_tokens(request, 0)
-                    if not cut:  # one that is turned away says nothing about a lookup
+                    if not cut:  # a call that the connector turns away does no lookup
                         calls.append(time.perf_counter() - at)
                     if tokens is not None:
                         open_.remove(request)
@@ -560,7 +560,7 @@ class Questions(unittest.TestCase):
         client = kvlarder.connect(self.daemon.socket_dir)
         everything = {"scope": kvlarder.SelectionScope.ALL, "dry_run": True}
         self.until(lambda: client.clear(**everything).disk.blocks >= 64 * 20)
-        usual = Engine(Config.of({"socket_dir": self.daemon.socket_dir}), blocks=200, local=False)  # in its patience
+        usual = Engine(Config.of({"socket_dir": self.daemon.socket_dir}), blocks=200, local=False)  # has the default patience_ms
         self.addCleanup(usual.close)
         self.until(lambda: usual.serves)
         self.daemon.stop()
@@ -613,15 +613,15 @@ class Questions(unittest.TestCase):
         return answer
 
     def test_a_step_ends_lookups_that_take_long(self):
-        """By a clock that each look at it moves on by 0.4 ms, so that a step has time for three lookups."""
+        """The clock advances by 0.4 ms whenever the connector reads it, so that a step has time for three lookups."""
         requests = [Request(f"many {number}", self.prompt(number), 1) for number in range(8)]
         for request in requests:
             self.engine.side.on_new_request(request)
             self.until(lambda request=request: self.asked_in_a_step(request, 0)[0] is not None)
         ticks = itertools.count()
-        self.engine.totals()  # those of before
+        self.engine.totals()  # the next call returns what is counted from here on
         with mock.patch.object(self.engine.side, "_clock", lambda: next(ticks) * 4e-4):
-            for turn in ([0, 1, 2], [3, 4, 5], [6, 7], [0, 1, 2]):  # who waits longest is never kept waiting by the others
+            for turn in ([0, 1, 2], [3, 4, 5], [6, 7], [0, 1, 2]):  # requests that had an answer let the others go first
                 answers = [self.engine.side.matched_tokens(request, 0)[0] for request in requests]
                 self.assertEqual([number for number, tokens in enumerate(answers) if tokens == 20 * BLOCK], turn)
                 self.assertEqual(answers.count(None), 8 - len(turn))
@@ -636,7 +636,7 @@ class Questions(unittest.TestCase):
 
         def stored():
             would = client.clear(kvlarder.SelectionScope.ALL, dry_run=True, tiers=[kvlarder.Tier.HOST])
-            return would.host.blocks + would.kept_in_use  # which are being written to the disk
+            return would.host.blocks + would.kept_in_use  # the spiller uses blocks that it is writing to the disk
 
         before = stored()
         with mock.patch.object(kvlarder, "LOOKUP_TOKENS_MAX", 3 * BLOCK):
@@ -678,7 +678,7 @@ class Questions(unittest.TestCase):
 
         request = self.engine.add(Request("slow", self.prompt(5), 1))
         side._cache = Watched(side._cache)
-        self.engine.late_reports = 1.0  # else a load may end, and be reported, in the step that begins it
+        self.engine.late_reports = 1.0  # else the worker may report the load in the step that begins it
         while request.status != "loading":
             self.assertTrue(self.engine.busy, "it was computed")
             self.engine.step()

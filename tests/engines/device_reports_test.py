@@ -25,6 +25,8 @@ SEED = int(os.environ.get("LARDER_TEST_SEED", "0")) or int.from_bytes(os.urandom
 LARDERD, LARDERCTL = (*sys.argv[1:3], "", "")[:2]
 ANSWER_MOST_S = 5.0
 REST_S = 1.0  # in which all is reported
+# A short run shares its machine, which may take longer.
+PINS_END_S, REPORTED_S = (2.0, REST_S) if SCALE >= 1 else (30.0, 30.0)
 SALTS = (None, None, "a")
 
 
@@ -147,11 +149,11 @@ class Directives(DeviceTest):
     def test_pins_end(self):
         self.ctl("pin", "--ttl", "1s", *self.names[:2])
         self.ctl("pin", "--owner", "other", *self.names[:1])
-        self.eventually(lambda: len(self.idle.side.device.pinned) == 1, "a pin never ends")
+        self.eventually(lambda: len(self.idle.side.device.pinned) == 1, "a pin never ends", PINS_END_S)
         self.fill()
         self.assertEqual(self.had(self.idle, None, self.text), {0})
         self.ctl("pin", "--owner", "other", "--ttl", "1s", self.names[0])  # the new deadline holds
-        self.eventually(lambda: not self.idle.side.device.pinned, "a pin never ends")
+        self.eventually(lambda: not self.idle.side.device.pinned, "a pin never ends", PINS_END_S)
         self.fill()
         self.assertEqual(self.had(self.idle, None, self.text), set())
 
@@ -259,7 +261,7 @@ class Reports(DeviceTest):
         time.sleep(REST_S)
         self.assertEqual(self.found(engine, None, text), {0, 1, 2})
         engine.pool.evict_blocks([pages[0][0].block_id])
-        self.eventually(lambda: self.found(engine, None, text) == {1, 2}, "what is gone is never reported")
+        self.eventually(lambda: self.found(engine, None, text) == {1, 2}, "what is gone is never reported", REPORTED_S)
 
 
 class Churn(DeviceTest):

@@ -166,8 +166,7 @@ class Caches(unittest.TestCase):
     def ask(self, what, model="smol", tokens=TOKENS, static=False, shift=0, link=0, kills=0, at_call=0, step_s=0):
         request = {
             "what": what, "model": os.path.join(MODELS, model), "static": static, "link": link, "kills": kills, "at_call": at_call,
-            "step_s": step_s,
-            "socket_dir": self.daemon.socket_dir,
+            "step_s": step_s, "socket_dir": self.daemon.socket_dir,
             "tokens": [(number * 37 + shift + number // 9) % 480 + 10 for number in range(tokens)],
         }  # fmt: skip
         self.parent.stdin.write(json.dumps(request) + "\n")

@@ -442,7 +442,7 @@ class Lookups(unittest.IsolatedAsyncioTestCase):
         self.addCleanup(self.daemon.end)
         self.client = kvlarder.connect(self.daemon.socket_dir)
         self.metrics = mock.Mock()
-        self.enterContext(mock.patch.object(directory, "CONNECT_S", 3.0))  # on a busy machine
+        self.enterContext(mock.patch.object(directory, "CONNECT_S", 3.0))  # a busy daemon accepts late
 
     def engine(self, *arguments):
         engine = Engine(self.client, *arguments)

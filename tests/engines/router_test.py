@@ -364,7 +364,7 @@ class Stored(RouterTest):
 
     async def asyncSetUp(self):
         await super().asyncSetUp()
-        self.enterContext(mock.patch.object(directory, "CONNECT_S", 3.0))  # on a busy machine
+        self.enterContext(mock.patch.object(directory, "CONNECT_S", 3.0))  # a busy daemon accepts late
         self.daemon = Larderd(sys.argv[1], "--pool", "64MiB")
         self.addCleanup(self.daemon.end)
         client = kvlarder.connect(self.daemon.socket_dir)

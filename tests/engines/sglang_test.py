@@ -105,7 +105,7 @@ class Attached:
 
 
 PATIENT = {name: 60_000 for name in ("exists_timeout_ms", "get_timeout_ms", "set_timeout_ms")}
-NO_WAIT_S = 20.0  # a call that takes less than this has not waited for PATIENT, however busy the machine is
+NO_WAIT_S = 20.0  # a call that has waited for PATIENT takes longer, and one that has not takes less on a busy machine, too
 
 
 class WithDaemon(unittest.TestCase):
@@ -731,7 +731,7 @@ class BadWeather(WithDaemon):
             self.addCleanup(one.storage.close)
             answers, slowest = self.all_calls(one, keys_of(3))
             self.assertEqual(answers, [0, [False] * 3, [False] * 3])
-            self.assertLess(slowest, NO_WAIT_S)
+            self.assertLess(slowest, 0.5 if SCALE >= 1 else NO_WAIT_S)
             until(lambda: one.larder.counts()["attach_failures"] > 1, "it tries again")
             self.assertIn("larderd", one.larder.state)
 
@@ -752,7 +752,7 @@ class BadWeather(WithDaemon):
             self.larderd.kill()
             answers, slowest = self.all_calls(one, keys)
             self.assertEqual(answers, [0, [False] * 5, [False] * 5])
-            self.assertLess(slowest, NO_WAIT_S)
+            self.assertLess(slowest, 1.5 if SCALE >= 1 else NO_WAIT_S)
             self.restart()
             until(lambda: one.set(keys) == [True] * 5, "it stores again")
             self.assertEqual(one.get(keys), [True] * 5)
@@ -769,8 +769,10 @@ class BadWeather(WithDaemon):
             self.assertLess(slowest, 2 if SCALE >= 1 else 6)  # a short run shares its machine
             self.assertEqual(one.larder.counts()["calls_late"], before["calls_late"] + 1, "only the first call waits")
             until(lambda: "in time" in one.larder.state, "the keeper says so")
+            begun = time.monotonic()
             for _ in range(100):
                 self.assertEqual(one.exists(keys), 0)
+            self.assertLess(time.monotonic() - begun, 0.3 if SCALE >= 1 else NO_WAIT_S, "it answers at once")
             self.assertEqual(one.larder.counts()["calls_late"], before["calls_late"] + 1, "it waits no more")
             self.larderd.go_on()
             one.serving()

@@ -209,7 +209,8 @@ class Rank:
 
 
 class StoresToldNextStep:
-    """A kvlarder.EngineCache that tells of no store in the step that begins it, however soon that store has ended."""
+    """A kvlarder.EngineCache whose poll returns a store's result in a later step than the one that begins the store, however
+    soon the store has ended."""
 
     def __init__(self, cache):
         self._cache, self._begun, self._kept = cache, set(), []
@@ -223,7 +224,7 @@ class StoresToldNextStep:
         return job
 
     def poll(self):
-        """A worker calls it once in a step, after it has begun the step's stores."""
+        """The worker calls this once in a step, after it has begun the step's stores."""
         ended, begun = [*self._kept, *self._cache.poll()], self._begun
         self._kept, self._begun = [result for result in ended if result.job in begun], set()
         return [result for result in ended if result.job not in begun]

@@ -62,7 +62,7 @@ class World(unittest.TestCase):
         self.addCleanup(lambda: self.daemon.end())
 
     def engine(self, serves=True, **more):
-        """patience_ms: on a busy machine a late answer is a miss."""
+        """The engine takes an answer that is late for a miss, so by default it waits for 5 s here, for a busy machine."""
         engine = TierEngine(self.daemon.socket_dir, **{"patience_ms": 5_000, **more})
         self.addCleanup(engine.close)
         if serves:
@@ -498,7 +498,7 @@ class Hints(World):
         self.number = 0
 
     def waits_long(self):
-        """From now on hints have so much patience that a busy machine starts a daemon meanwhile."""
+        """From now on the tier keeps hints for so long that a busy machine can start a daemon in that time."""
         self.one.tier._hints._patience_s = 25.0
 
     def hint(self, kind, payload=None, request_chunks=(7,), version="1"):

@@ -445,7 +445,7 @@ class Engine:
     def load_by_layer(self, always):
         from kvlarder.vllm import scheduler
 
-        scheduler.LAYERS_PATIENCE_S = 30.0  # so that no load fails because the machine is busy
+        scheduler.LAYERS_PATIENCE_S = 30.0  # so that a busy machine makes no load fail
         self.side._goes_by_layer = lambda request, *_: always and self.side._layered is None
         return True
 

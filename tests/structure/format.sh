@@ -29,21 +29,21 @@ if [ $# -eq 0 ]; then
 fi
 
 [ -z "$WRITE" ] || "$CLANG_FORMAT" -i -- "$@"
-there=()
+existing=()
 for file in "$@"; do
-  [ ! -e "$file" ] || there+=("$file")  # git still knows of files that were deleted
+  [ ! -e "$file" ] || existing+=("$file")  # git still knows of files that were deleted
 done
-[ ${#there[@]} -gt 0 ] || exit 0
+[ ${#existing[@]} -gt 0 ] || exit 0
 left=0
 # One process for all files takes a seventh of the time that one for each takes.
-if ! said=$("$CLANG_FORMAT" --dry-run --Werror -- "${there[@]}" 2>&1); then
+if ! said=$("$CLANG_FORMAT" --dry-run --Werror -- "${existing[@]}" 2>&1); then
   names=$(printf '%s\n' "$said" | sed -n 's/:[0-9]*:[0-9]*: error: .*clang-format.*/: not formatted/p' | sort -u)
   printf '%s\n' "${names:-$said}"
   left=1
 fi
 # A character beyond ASCII counts as one column.
 if ! LC_ALL=C.UTF-8 awk -v max="$COLUMNS_MAX" \
-    'length($0) > max { print FILENAME ":" FNR ": " length($0) " columns"; bad = 1 } END { exit bad }' "${there[@]}"; then
+    'length($0) > max { print FILENAME ":" FNR ": " length($0) " columns"; bad = 1 } END { exit bad }' "${existing[@]}"; then
   left=1
 fi
 exit "$left"

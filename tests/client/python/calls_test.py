@@ -28,7 +28,7 @@ from larderd import Larderd
 
 BLOCKS, BLOCK_TOKENS, LAYERS, SEGMENT = 32, 16, 2, 64 << 10
 OK = BlockStatus.OK
-LINK_BYTES_PER_S = 10e6  # all blocks take 0.4 s, in which a busy machine runs all that must run
+LINK_BYTES_PER_S = 10e6  # the link carries all blocks in 0.4 s, in which also a busy machine runs every thread
 CONTENT = kvlarder.ContentSpec("m", "1")
 SPEC = kvlarder.VariantSpec(dtype="u8", layout="bytes/1/any", block_tokens=BLOCK_TOKENS, layers=LAYERS)
 
@@ -161,7 +161,7 @@ class Questions(OnDaemon):
         self.put()
         on_disk = {"tiers": [Tier.DISK], "dry_run": True}
         self.eventually(lambda: self.client.clear(SelectionScope.ALL, **on_disk).disk.blocks == BLOCKS)
-        in_host = {"tiers": [Tier.HOST], "dry_run": True}  # the spiller holds blocks until all that it writes at once are written
+        in_host = {"tiers": [Tier.HOST], "dry_run": True}  # the spiller holds a batch until it has written all of it
         self.eventually(lambda: self.client.clear(SelectionScope.ALL, **in_host).kept_in_use == 0)
         self.client.clear(SelectionScope.ALL, tiers=[Tier.HOST])
         with self.session.promise([self.variant], self.digests) as promise:

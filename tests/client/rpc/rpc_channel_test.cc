@@ -72,8 +72,8 @@ TEST(RpcChannelTest, ASlowDaemonGetsOneConnection) {
   EXPECT_EQ(slow.connections(), 1);
 }
 
-// About 10 attempts in a second, because gRPC pauses at least 100 ms.  With growing pauses, gRPC's
-// default, there would be a dozen in 20 s.
+// The channel tries about 10 times in a second, because gRPC pauses at least 100 ms.  With growing
+// pauses, gRPC's default, it would try a dozen times in 20 s.
 TEST(RpcChannelTest, ARefusedClientKeepsConnecting) {
   const MuteListener full(/*keeps=*/false);
   RpcChannel channel({.socket_path = full.path()});

@@ -42,7 +42,7 @@ class Frozen {
       std::string name;
       std::getline(std::ifstream(task.path() / "comm"), name);
       if (thread == process || !which(name)) continue;
-      // It fails for a thread that has ended, and for one that is stopped already.
+      // PTRACE_SEIZE fails for a thread that has ended, and for one that is seized already.
       if (ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) != 0) continue;
       ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr);
       int status = 0;

@@ -103,7 +103,8 @@ class LlamaFixture : public ::testing::Test {
   static inline Engine* engine_ = nullptr;
   static inline std::vector<Token>* prompt_ = nullptr;
   static inline RunResult* computed_ = nullptr;
-  static inline std::vector<std::byte>* computed_state_ = nullptr;  // after the computed run
+  static inline std::vector<std::byte>* computed_state_ =
+      nullptr;  // the engine's, after the computed run
 };
 
 }  // namespace larder::llama

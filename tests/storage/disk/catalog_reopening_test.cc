@@ -82,7 +82,7 @@ TEST_F(OpenedAnew, ACatalogThatCannotBeReopenedForWritingCanBeRead) {
     EXPECT_EQ(tier_->stats().shards_failed, tier_->stats().shards);
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
-  const auto tries = static_cast<uint64_t>(1 + took.count());  // one a second
+  const auto tries = static_cast<uint64_t>(1 + took.count());  // the tier tries once a second
   EXPECT_LE(faults_.faults(FaultPoint::kCatalogOpen), tries * tier_->stats().shards)
       << "a catalog must not be opened at each write";
   ASSERT_TRUE(faults_.Arm("").ok());

@@ -17,6 +17,8 @@ Invariants (check_invariants):
     ranks have reported it: a preempted or aborted request frees its blocks at once, and workers hear of it later.
   * A promise is held from the answer until all ranks have loaded, or the request is scheduled without a load or ends.
   * A request loads at most once at a time; one that failed to load is computed, and does not ask again.
+  * No request waits for its lookup for ever: a step that has no time to poll all lookups is followed by steps that poll the
+    others first.
   * A step has at most one load by layer, which has ended when the step has.  If it failed, no request goes on from its blocks
     or from what the step computed from them, and other requests find these blocks neither in vLLM's own cache nor in Larder.
   * A request stores blocks of one generation only: after reset_cache nothing that was computed before is stored.
@@ -174,10 +176,10 @@ class SchedulerSide:
         self._step = metadata.Step()
         self._pinned = 0  # blocks of stores
         self._loading = self._asking = 0
-        self._lookups_s = 0.0  # that this step has spent on lookups
+        self._lookups_s = 0.0  # seconds that this step has spent on lookups
         self._looked_up = set()  # ids of the requests whose lookups this step has polled
         self._turned_away = False  # whether this step has left lookups to the next one
-        self._yielding = set()  # ids of those that earlier steps have polled, and that let others go first
+        self._yielding = set()  # ids of requests that wait until a step has polled the lookups of all others
         self._prefill = Prefill()
         self._state = None
         self._mixed = False  # vLLM's own cache has KV of an earlier generation
@@ -260,8 +262,8 @@ class SchedulerSide:
         new = request.lookup == 0
         if new and not self._ask(request, first):
             return (0, False) if request.state == "passed" else self._not_yet(request, now)
-        # With lazy stores a request is answered in a later step only, because vLLM would otherwise reuse blocks for it that
-        # this step has yet to store.
+        # With lazy stores vLLM admits a request in a later step than the one that asks, because this step must first store
+        # the blocks that vLLM then reuses for it.
         found = None if new and self._lazy is not None and not self._cache.state else self._cache.poll_lookup(request.lookup)
         if found is None:
             return self._later(wanted - first)
@@ -276,12 +278,12 @@ class SchedulerSide:
         if not request.by_layer and self._loading >= self._config.loads_max:
             return self._later(blocks)  # loads have deadlines, so that its turn comes
         if self._lazy is not None and self._step.loads:
-            return self._later(blocks)  # the blocks that one load takes were stored before, those of two need not be
+            return self._later(blocks)  # LazyStores has stored the blocks that one load overwrites, not those of two
         request.first_block = first
         return blocks * self._block, not request.by_layer
 
     def _later(self, blocks):
-        """Returns `not yet` of a request that may load so many blocks in a later step."""
+        """Returns the `not yet` of matched_tokens, for a request that may load so many blocks in a later step."""
         if self._lazy is not None:
             self._lazy.expect(blocks)
         return None, False
@@ -370,7 +372,8 @@ class SchedulerSide:
         return step
 
     def _end_lookups_of_step(self):
-        """vLLM asks about requests in the same order in each step.  Those that had their turn yield until all others had it."""
+        """vLLM asks about waiting requests in the same order in each step.  If this step turned some of them away, those that it
+        polled wait until a step has polled all others."""
         if self._turned_away:
             self._collector.add("steps_lookups_cut")
             self._yielding |= self._looked_up
