@@ -338,7 +338,8 @@ class Session {
   // the promise at least this life from now on.  Does not wait; errors are those of BeginPromise.
   [[nodiscard]] absl::StatusOr<PendingPromise> HoldPromise(
       LeaseId promise, std::chrono::milliseconds life = std::chrono::seconds(30));
-  // Takes in what the daemon has sent, without waiting: answers, and news of promises.
+  // Takes in what the daemon has sent, without waiting: answers, and news of promises.  After about
+  // 0.25 ms the rest is left to the next call.
   void Poll();
 
   // Tells the daemon which blocks are in device memory, for Lookup, WatchEvents and directives.

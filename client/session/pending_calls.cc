@@ -112,7 +112,7 @@ std::optional<TimePoint> PendingCalls::PumpIfIdle(TimePoint now) {
   MutexLock lock(mu_);
   if (pump_ == nullptr || !failed_.ok()) return std::nullopt;
   const bool idle = !pumping_ && waiting_.empty() && now >= last_wait_ + kIdle;
-  const int came = idle ? TakeWhatCame() : 0;
+  const int came = idle ? TakeWhatCame(TimePoint::max()) : 0;
   PassOn();
   if (pump_ == nullptr) return std::nullopt;
   if (came == kIdleMessagesMax) return now;
@@ -123,11 +123,11 @@ std::optional<TimePoint> PendingCalls::PumpIfIdle(TimePoint now) {
 void PendingCalls::Poll() {
   MutexLock lock(mu_);
   if (pump_ == nullptr || pumping_ || !waiting_.empty() || !failed_.ok()) return;
-  (void)TakeWhatCame();
+  (void)TakeWhatCame(SteadyNow() + kPollMax);
   PassOn();
 }
 
-int PendingCalls::TakeWhatCame() {
+int PendingCalls::TakeWhatCame(TimePoint until) {
   int came = 0;
   while (came < kIdleMessagesMax && pump_ != nullptr && waiting_.empty()) {
     const uint64_t seen = pump_->arrivals();
@@ -135,6 +135,7 @@ int PendingCalls::TakeWhatCame() {
     PumpUntil(seen, TimePoint(), TimePoint());
     if (pump_ == nullptr || pump_->arrivals() == seen) break;
     ++came;
+    if (SteadyNow() >= until) break;
   }
   return came;
 }

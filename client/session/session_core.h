@@ -119,8 +119,8 @@ class SessionCore {
     return promises_.Find(promise);
   }
   void EndPromise(LeaseId promise);
-  // Takes in what has arrived, without waiting (PendingCalls::Poll).  In a forked child it does
-  // nothing, because what arrives is the parent's.
+  // Takes in what has arrived, without waiting, for a bounded time (PendingCalls::Poll).  In a
+  // forked child it does nothing, because what arrives is the parent's.
   void Poll() {
     if (!in_child()) calls_.Poll();
   }

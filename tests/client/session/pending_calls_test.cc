@@ -24,6 +24,8 @@ class FedPump final : public MessagePump {
     messages_.push_back(id);
     changed_.NotifyAll();
   }
+  // From now on it takes at least this long to read a message.
+  void ReadFor(std::chrono::microseconds time) { reading_ = time; }
   [[nodiscard]] uint64_t arrivals() const override { return arrivals_.load(); }
   void Pump(uint64_t seen, TimePoint /*look_until*/, TimePoint deadline) override {
     EXPECT_EQ(inside_.fetch_add(1), 0) << "two threads pump at once";
@@ -39,6 +41,7 @@ class FedPump final : public MessagePump {
       }
     }
     if (id != 0) {
+      std::this_thread::sleep_for(reading_);
       calls_.Deliver(id, wire::Published{.id = id, .status = {}, .message = {}});
       ++arrivals_;
     }
@@ -54,6 +57,7 @@ class FedPump final : public MessagePump {
   PendingCalls& calls_;
   std::atomic<uint64_t> arrivals_{0};
   std::atomic<int> inside_{0};
+  std::chrono::microseconds reading_{0};
   Mutex mu_;
   CondVar changed_;
   bool woken_ LARDER_GUARDED_BY(mu_) = false;
@@ -121,6 +125,16 @@ TEST_F(PendingCallsTest, OneIdlePumpTakesALimitedNumberOfMessages) {
   EXPECT_EQ(unclaimed_.load(), PendingCalls::kIdleMessagesMax);
   EXPECT_EQ(calls_.PumpIfIdle(now), now + PendingCalls::kIdle);
   EXPECT_EQ(unclaimed_.load(), PendingCalls::kIdleMessagesMax + 1);
+}
+
+// A step of an engine's scheduler must not become longer because many answers arrive at once.
+TEST_F(PendingCallsTest, APollReadsForALimitedTime) {
+  pump_.ReadFor(PendingCalls::kPollMax);
+  for (int i = 0; i < 3; ++i) pump_.Push(1'000'000);
+  for (int read = 1; read <= 3; ++read) {
+    calls_.Poll();
+    EXPECT_EQ(unclaimed_.load(), read) << "a poll reads one message, and leaves the rest";
+  }
 }
 
 TEST_F(PendingCallsTest, IdlePumpsBecomeRareInALongSilence) {
