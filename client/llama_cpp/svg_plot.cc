@@ -14,8 +14,8 @@ namespace {
 
 constexpr double kWidth = 640, kLeft = 70, kRight = 20, kTitle = 34, kBottom = 50;
 constexpr double kPlotHeight = 310, kLegendLine = 16;
-constexpr const char* kColours[] = {"#0b6e99", "#d1495b", "#66a182",
-                                    "#edae49", "#7d5ba6", "#444444"};
+constexpr const char* kColours[] = {"#0b6e99", "#d1495b", "#66a182", "#edae49",
+                                    "#7d5ba6", "#444444", "#b5651d"};
 
 struct Axis {
   double low = std::numeric_limits<double>::infinity(), high = -low;
