@@ -4,8 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <barrier>
+#include <cstdlib>
 #include <fstream>
 #include <thread>
+#include <vector>
 
 namespace larder {
 namespace {
@@ -27,14 +31,37 @@ size_t UnallocatedBytes() {
   return resident > allocated ? resident - allocated : 0;
 }
 
+// Makes kHeapReadyBytes of as many arenas writable, the first one excepted.  If the kernel commits
+// no more than it has (vm.overcommit_memory = 2), glibc gives the bytes back at once, so that
+// nothing is gained.
+void ReadyArenas(int arenas) {
+  // A thread that begins gets an arena that none uses, so all must have begun before one ends.
+  std::barrier begun(arenas);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < arenas; ++i) {
+    threads.emplace_back([&begun] {
+      constexpr size_t kPiece = kHeapMappedBytes / 2;  // larger ones may be no part of an arena
+      std::array<void*, kHeapReadyBytes / kPiece> pieces;
+      for (void*& piece : pieces) piece = std::malloc(kPiece);
+      begun.arrive_and_wait();
+      for (void* const piece : pieces) std::free(piece);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 }  // namespace
 
 // mallopt fails only for values that are out of range, so its results are ignored.
 void KeepHeapWarm() {
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  (void)mallopt(M_ARENA_MAX, std::max(kHeapArenasLeast, cores));
+  const int arenas = std::max(kHeapArenasLeast, cores);
+  (void)mallopt(M_ARENA_MAX, arenas);
   (void)mallopt(M_MMAP_THRESHOLD, kHeapMappedBytes);
   (void)mallopt(M_TRIM_THRESHOLD, kHeapKeptBytes);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they replace the heap
+  ReadyArenas(arenas - 1);
+#endif
 }
 
 // Compares the unallocated bytes and not the size of the process, which also depends on how much is

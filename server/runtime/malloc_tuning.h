@@ -22,7 +22,13 @@ inline constexpr int kHeapArenasLeast = 4;
 inline constexpr int kHeapKeptBytes = 4 << 20;
 // By how much the free memory must have grown before the MallocTrimmer returns it to the kernel.
 inline constexpr size_t kHeapFreeBytes = 16 << 20;
-// Applies kHeapMappedBytes, kHeapArenasLeast and kHeapKeptBytes to this process.
+// How many bytes of each arena but the first are writable from the start.  glibc makes 8 KiB more
+// of an arena writable whenever it needs them, with mprotect, which waits for every thread that
+// reads the process's memory map.  The kernel's khugepaged is one, at the lowest priority: while
+// fifty processes flooded the daemon, gRPC's polling threads waited in mprotect for up to 5 s.  An
+// arena begins with 64 MiB of addresses; what is not used takes no memory.
+inline constexpr size_t kHeapReadyBytes = 56 << 20;
+// Applies the values above to this process.  Starts threads, which have ended when it returns.
 // REQUIRES: no thread has been started yet.
 void KeepHeapWarm();
 // Check returns free memory to the kernel if that memory exceeds its minimum since the last trim by

@@ -5,9 +5,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <string>
+#include <thread>
 #include <vector>
 
 namespace larder {
@@ -48,6 +52,47 @@ TEST(MallocTrimmerTest, ReturnsTheMemoryOfABurstToTheKernel) {
   ASSERT_GT(ResidentBytes() + 8 * kMiB, grown);
   heap.Check();
   EXPECT_LT(ResidentBytes() + 48 * kMiB, grown);
+}
+
+// Returns the lines of the process's memory map for private, writable memory without a file.
+std::vector<std::string> WritableMemory() {
+  std::ifstream file("/proc/self/maps");
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    if (line.find(" rw-p 00000000 00:00 0") != std::string::npos) lines.push_back(line);
+  }
+  return lines;
+}
+
+size_t SizeOf(const std::string& line) {
+  size_t begin = 0, end = 0;
+  return std::sscanf(line.c_str(), "%zx-%zx", &begin, &end) == 2 ? end - begin : 0;
+}
+
+// The map changes whenever glibc makes more of an arena writable.  This test runs in a process of
+// its own, because KeepHeapWarm must come before the first thread.
+TEST(KeepHeapWarmDeathTest, AThreadThatAllocatesDoesNotChangeTheMemoryMap) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer replaces the heap";
+#endif
+  const auto run = [] {
+    const size_t before = ResidentBytes();
+    KeepHeapWarm();
+    const size_t used = ResidentBytes() - before;
+    size_t ready = 0;
+    for (const std::string& line : WritableMemory()) ready += SizeOf(line) >= kHeapReadyBytes;
+    bool changed = true;
+    std::thread([&changed] {
+      const auto first = Burst(kMiB);
+      const std::vector<std::string> map = WritableMemory();
+      const auto second = Burst(32 * kMiB);
+      changed = WritableMemory() != map;
+    }).join();
+    std::fprintf(stderr, "%zu arenas ready, %s, %s", ready, changed ? "changed" : "unchanged",
+                 used < 2 * kMiB ? "little used" : "much used");
+    std::_Exit(ready + 1 >= kHeapArenasLeast && !changed && used < 2 * kMiB ? 0 : 1);
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "arenas ready, unchanged, little used");
 }
 
 }  // namespace
