@@ -339,7 +339,7 @@ class Session {
   [[nodiscard]] absl::StatusOr<PendingPromise> HoldPromise(
       LeaseId promise, std::chrono::milliseconds life = std::chrono::seconds(30));
   // Takes in what the daemon has sent, without waiting: answers, and news of promises.  After about
-  // 0.25 ms the rest is left to the next call.
+  // 0.25 ms it leaves the rest to the next call.
   void Poll();
 
   // Tells the daemon which blocks are in device memory, for Lookup, WatchEvents and directives.

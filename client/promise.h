@@ -85,7 +85,7 @@ class PendingPromise {
   PendingPromise& operator=(PendingPromise&&) noexcept;
   ~PendingPromise();
 
-  // Takes in what has arrived, without waiting.  Returns true if Take will return the answer.
+  // Takes in what has arrived, as Session::Poll does.  Returns true if Take will return the answer.
   [[nodiscard]] bool Poll();
   // Waits until Poll would return true, or for `at_most`.  Returns whether it would.
   [[nodiscard]] bool Wait(std::chrono::milliseconds at_most);

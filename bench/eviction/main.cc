@@ -3,8 +3,8 @@
 // The index alone is measured, without bytes; a cache has a share of all blocks that the trace
 // touches.  LRU evicts the block whose last use is longest ago, block by block.  A request uses its
 // chain from the head to the tail or, as in engines that give up tails first, from the tail to the
-// head: the floor is the better of the two.  The notes say what an eviction that knows the future
-// would reach: where that is little more than LRU, there is nothing to win.
+// head: the floor is the better of the two.  Beside each figure stands what an eviction that knows
+// the future would reach: where that is little more than LRU, there is nothing to win.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -60,9 +60,8 @@ the requests are generated.
 constexpr Tier kTiers[] = {Tier::kDisk, Tier::kHost};
 std::string NameOf(Tier tier) { return tier == Tier::kDisk ? "disk" : "host"; }
 
-size_t CapacityOf(const RequestTrace& trace, double percent) {
-  const auto blocks = static_cast<double>(Footprint(trace)) * percent / 100;
-  return std::max<size_t>(1, static_cast<size_t>(blocks));
+size_t CapacityOf(size_t footprint, double percent) {
+  return std::max<size_t>(1, static_cast<size_t>(static_cast<double>(footprint) * percent / 100));
 }
 
 // ---- generated traces
@@ -83,7 +82,7 @@ Compared Compare(const Population& population, int percent, Tier tier, size_t re
   Compared c;
   for (int seed = 1; seed <= kSeeds; ++seed) {
     const RequestTrace trace = GenerateTrace(static_cast<uint64_t>(seed), population, requests);
-    const size_t capacity = CapacityOf(trace, percent);
+    const size_t capacity = CapacityOf(Footprint(trace), percent);
     c.ours.push_back(HitTokens(trace, replay::MakeIndexCache(capacity, tier)));
     c.head_first.push_back(HitTokens(trace, replay::MakeLru(capacity, UseOrder::kHeadFirst)));
     c.tail_first.push_back(HitTokens(trace, replay::MakeLru(capacity, UseOrder::kTailFirst)));
@@ -199,6 +198,7 @@ std::vector<Policy> Policies() {
              return Replay(trace, *replay::MakeClairvoyant(capacity, trace));
            }}};
 }
+// Places in Policies().
 constexpr size_t kLruHead = 0, kLruTail = 1, kOursDisk = 4, kOursHost = 5;
 
 // The name of a trace in figures: its file's name without folders and extension.
@@ -260,15 +260,15 @@ void PrintRow(std::string_view name, const ReplayResult& result, double lru) {
 
 absl::Status CompareOn(const std::string& path, const Arguments& arguments, Harness& harness) {
   LARDER_ASSIGN_OR_RETURN(const RequestTrace trace, replay::ReadTrace(path, arguments.read));
-  std::printf("%s: %zu requests, %zu blocks\n", path.c_str(), trace.requests.size(),
-              Footprint(trace));
+  const size_t footprint = Footprint(trace);
+  std::printf("%s: %zu requests, %zu blocks\n", path.c_str(), trace.requests.size(), footprint);
   const std::vector<Policy> policies = Policies();
   Plot plot{.title = StemOf(path),
             .x_label = "cache, % of all blocks",
             .y_label = "hits / blocks of requests"};
   for (const Policy& one : policies) plot.series.push_back({.name = one.name});
   for (const double percent : arguments.percents) {
-    const size_t capacity = CapacityOf(trace, percent);
+    const size_t capacity = CapacityOf(footprint, percent);
     std::vector<ReplayResult> results;
     for (const Policy& one : policies) results.push_back(one.run(trace, capacity));
     const double lru = std::max(results[kLruHead].hit_share(), results[kLruTail].hit_share());

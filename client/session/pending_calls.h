@@ -54,9 +54,9 @@ class PendingCalls {
   // About the most messages that one PumpIfIdle reads: its thread has other work, and must be able
   // to stop.
   static constexpr int kIdleMessagesMax = 64;
-  // Poll begins to read no further message after this time: an engine's scheduler calls it, whose
-  // step must not become longer because many answers arrive at once.  Reading an answer takes about
-  // 20 us.
+  // For how long one Poll begins to read messages.  An engine's scheduler polls in each of its
+  // steps, and a step must not become longer because many answers arrive at once.  Reading one
+  // answer takes about 20 us.
   static constexpr std::chrono::microseconds kPollMax{250};
   // Longest time that a caller spins for its answer before it sleeps.  A Get of 16 blocks of 64 KiB
   // took 223 us when the caller slept at once, and 160 us when it spun first.
@@ -113,8 +113,8 @@ class PendingCalls {
   // From now on waits for answers that have not arrived return `status` (of the first FailAll).
   void FailAll(const absl::Status& status) LARDER_EXCLUDES(mu_);
 
-  // Hands over what has arrived, for about kPollMax at most, without waiting, unless another thread
-  // does.
+  // Reads messages that have arrived and delivers their answers, for about kPollMax at most, and
+  // does not wait.  Does nothing while another thread pumps.
   void Poll() LARDER_EXCLUDES(mu_);
 
   // From now on waiting callers pump.
@@ -131,8 +131,8 @@ class PendingCalls {
   template <class Done>
   [[nodiscard]] bool Await(Slot& slot, TimePoint deadline, Done done) LARDER_REQUIRES(mu_);
   void PumpUntil(uint64_t seen, TimePoint spin_until, TimePoint deadline) LARDER_REQUIRES(mu_);
-  // Reads messages that have arrived, until a caller waits, until SteadyNow() is `until`, but at
-  // most about kIdleMessagesMax.  Returns about how many.
+  // Reads messages that have arrived.  Ends when none is left, a caller waits, SteadyNow() has
+  // reached `until`, or it has read about kIdleMessagesMax.  Returns about how many it has read.
   int TakeWhatCame(TimePoint until) LARDER_REQUIRES(mu_);
   // Lets another waiting caller take over the pump.
   void PassOn() LARDER_REQUIRES(mu_);

@@ -123,8 +123,9 @@ class Arc final : public ReplayCache {
       Replace(/*from_b2=*/false);
     }
   }
+  // Moves the name of a block of T1 or T2 to B1 or B2.  REQUIRES: T1 and T2 are full, as they are
+  // while B1 or B2 has names.
   void Replace(bool from_b2) {
-    if (lists_.size(kT1) + lists_.size(kT2) < capacity_) return;
     const bool of_t1 = lists_.size(kT1) > 0 &&
                        (size(kT1) > p_ || (from_b2 && size(kT1) == p_) || lists_.size(kT2) == 0);
     if (of_t1) {

@@ -6,12 +6,12 @@
 //              (github.com/kvcache-ai/Mooncake, FAST25-release/traces)
 //   Bailian    JSON lines {"chat_id": .., "timestamp": SECONDS, "hash_ids": [..]}, blocks of 16
 //              tokens (github.com/alibaba-edu/qwen-bailian-usagetraces-anon)
-//   sessions   one agent's session per line, per file *.json, or per such file of a folder:
+//   sessions   one client's session per line, per file *.json, or per such file of a folder:
 //              {"block_size": TOKENS, "hash_id_scope": "local", "requests": [{"t": SECONDS,
-//              "hash_ids": [..]}, {"type": "subagent", "requests": [..]}]}
-//              (github.com/callanjfox/kv-cache-tester).  Ids of scope "local", which is the
-//              default, are those of one session; those of scope "global" are shared by all.  The
-//              sessions begin one after another (ReadOptions::session_every_s).
+//              "hash_ids": [..]}, {"requests": [..]}]}, where an inner list has requests of the
+//              same session (github.com/callanjfox/kv-cache-tester).  Ids of scope "local", which
+//              is the default, are those of one session; those of scope "global" are shared by
+//              all.  The sessions begin one after another (ReadOptions::session_every_s).
 //
 // An id of a file may stand for a block's own tokens alone.  The blocks of a RequestTrace have
 // numbers that stand for all tokens before them too.  A request that a file has twice counts twice.

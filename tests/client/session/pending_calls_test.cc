@@ -24,7 +24,7 @@ class FedPump final : public MessagePump {
     messages_.push_back(id);
     changed_.NotifyAll();
   }
-  // From now on it takes at least this long to read a message.
+  // Makes each Pump from now on take at least this long for a message.
   void ReadFor(std::chrono::microseconds time) { reading_ = time; }
   [[nodiscard]] uint64_t arrivals() const override { return arrivals_.load(); }
   void Pump(uint64_t seen, TimePoint /*look_until*/, TimePoint deadline) override {

@@ -25,7 +25,8 @@ struct Policy {
   Make make;
 };
 
-// Requests of conversations that grow, branch and are begun anew.
+// Each request is a turn of one of twelve conversations, and adds blocks to what came before.  One
+// turn in four first drops the history and keeps the prompt that all conversations share.
 RequestTrace Conversations(uint64_t seed, size_t requests) {
   std::mt19937_64 random(seed);
   const auto below = [&](size_t n) {

@@ -94,11 +94,11 @@ TEST_F(TraceFilesTest, ReadsBailiansLines) {
   EXPECT_EQ(trace->requests[0].blocks.size(), 2u);
 }
 
-// A session of three requests, one of them a subagent's.
+// A session of three requests, one of them in an inner list.
 std::string Session(const std::string& scope) {
   return absl::StrCat(R"({"id": "a", "block_size": 64, )", scope,
                       R"("requests": [{"t": 0.0, "type": "n", "hash_ids": [1, 2]},)"
-                      R"({"t": 1.0, "type": "subagent", "requests": )"
+                      R"({"t": 1.0, "requests": )"
                       R"([{"t": 90.0, "type": "n", "hash_ids": [1, 3]}]},)"
                       R"({"t": 5.0, "type": "s", "hash_ids": [1, 2, 4]}]})");
 }
@@ -113,7 +113,7 @@ TEST_F(TraceFilesTest, SessionsHaveIdsAndClocksOfTheirOwn) {
     for (const TracedRequest& request : trace->requests) times.push_back(request.at_s);
     EXPECT_THAT(times, ElementsAre(0, 5, 10, 15, 90, 100));
     EXPECT_EQ(Footprint(*trace), 8u) << "blocks of two sessions were taken for the same";
-    // A subagent shares what its session has sent.
+    // A request of an inner list shares the blocks of its session.
     EXPECT_EQ(trace->requests[4].blocks[0], trace->requests[0].blocks[0]);
   }
 }
