@@ -213,10 +213,12 @@ bool StemsDiffer(const std::vector<std::string>& paths) {
 
 Arguments Read(int argc, char** argv) {
   Arguments arguments;
-  bool traces = false;  // words are files of --trace
+  bool traces = false;     // words are files of --trace
+  bool of_traces = false;  // an option was given that is for traces alone
   for (int i = 0; i < argc; ++i) {
     const std::string_view arg = argv[i];
     const bool last = i + 1 == argc;
+    of_traces |= arg == "--cache" || arg == "--plots" || arg == "--session-every";
     if (arg == "--help" || arg == "-h") {
       arguments.help = true;
     } else if (last && (arg == "--trace" || arg == "--cache" || arg == "--plots" ||
@@ -240,7 +242,8 @@ Arguments Read(int argc, char** argv) {
       arguments.rest.push_back(argv[i]);
     }
   }
-  arguments.wrong |= traces && arguments.traces.empty();
+  // An option of traces alone says that --trace was forgotten.
+  arguments.wrong |= (traces || of_traces) && arguments.traces.empty();
   if (!arguments.wrong && !StemsDiffer(arguments.traces)) {
     std::fputs("bench_eviction: the names of the traces name the figures: they must differ\n",
                stderr);

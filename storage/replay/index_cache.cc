@@ -13,7 +13,7 @@ namespace {
 
 constexpr Extent kOnePage = {.slab = {}, .page = 0, .pages = 1};
 
-// The index takes a block's shard and place from the first bytes of its digest, which must be as
+// The index chooses a block's shard and cell by the first bytes of its digest, which must be as
 // good as random; block ids count up.
 Digest DigestOf(BlockId block) {
   Digest digest;

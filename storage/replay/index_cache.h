@@ -1,4 +1,4 @@
-// Larder's own eviction, replayed: a BlockIndex without bytes.
+// A cache that evicts as Larder does: a BlockIndex without bytes.
 //
 // Thread-safety: functions without state.
 #pragma once

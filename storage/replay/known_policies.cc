@@ -24,7 +24,7 @@ void UseAll(const std::vector<BlockId>& blocks, UseOrder order, Use use) {
   }
 }
 
-// The number of blocks, from the beginning on, for which has(block).
+// Returns how many blocks, from the first on and without a gap, has(block) is true for.
 template <class Has>
 size_t Prefix(const std::vector<BlockId>& blocks, Has has) {
   return static_cast<size_t>(std::find_if_not(blocks.begin(), blocks.end(), has) - blocks.begin());
@@ -107,7 +107,7 @@ class Arc final : public ReplayCache {
     }
     lists_.MoveTo(block, list == Queues<4>::kNone ? kT1 : kT2);
   }
-  // Makes room for a block of which nothing is known.
+  // Makes room for a block whose name is on no list.
   void MakeRoom() {
     const size_t recent = lists_.size(kT1) + lists_.size(kB1);
     const size_t all = recent + lists_.size(kT2) + lists_.size(kB2);

@@ -206,7 +206,7 @@ TEST(KnownPolicies, ArcRemembersTheNamesOfBlocksThatHaveLeft) {
   EXPECT_THAT(HitsOf(*arc, {1, 3, 2}), ElementsAre(0, 1, 0));
 }
 
-// For ten blocks: the small queue has one, the ghosts are nine names.
+// A cache of ten blocks has a small queue of one, and remembers the names of nine that have left.
 TEST(KnownPolicies, S3FifoTakesWhatComesBackIntoItsMainQueue) {
   const auto cache = MakeS3Fifo(10, UseOrder::kHeadFirst);
   std::vector<BlockId> once;
