@@ -43,6 +43,7 @@
 #include "storage/clock.h"
 #include "storage/disk/file_disk_tier.h"
 #include "storage/fault_points.h"
+#include "storage/memory/huge_pages.h"
 #include "storage/memory/slab_pool.h"
 #include "storage/status_macros.h"
 #include "storage/store/block_store.h"
@@ -352,6 +353,7 @@ void RaiseDescriptorLimit() {
 int Serve(const LoadedConfig& loaded) {
   const Config& config = loaded.config;
   KeepHeapWarm();
+  RefuseOtherHugePages();
   RaiseDescriptorLimit();
   BlockSignals();
   const Log log(config.log_level, config.log_format);

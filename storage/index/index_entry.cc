@@ -12,7 +12,7 @@ uint32_t EntrySlots::Allocate() {
     if (end_ > entries_max_) return kNone;
     slot = end_;
     if (slot / kChunkSlots == chunks_.size()) {
-      chunks_.emplace_back(ZeroedMemory::kHugePageBytes,
+      chunks_.emplace_back(kHugePageBytes,
                            /*huge=*/chunks_.size() >= kSmallPageChunks);
     }
     ++end_;
@@ -32,7 +32,7 @@ void EntrySlots::Free(uint32_t slot) {
 uint64_t EntrySlots::memory_bytes() const {
   const uint64_t touched = RoundUp(uint64_t{end_} * sizeof(IndexEntry), kPageBytes);
   if (chunks_.size() <= kSmallPageChunks) return touched;
-  return chunks_.size() * uint64_t{ZeroedMemory::kHugePageBytes};
+  return chunks_.size() * uint64_t{kHugePageBytes};
 }
 
 void EntrySlots::CheckInvariants() const {

@@ -15,6 +15,7 @@
 #include "storage/index/block_metadata.h"
 #include "storage/index/block_state.h"
 #include "storage/index/eviction_policy.h"
+#include "storage/memory/huge_pages.h"
 #include "storage/memory/zeroed_memory.h"
 #include "storage/types.h"
 
@@ -115,7 +116,7 @@ class EntrySlots {
   void CheckInvariants() const;
 
  private:
-  static constexpr uint32_t kChunkSlots = ZeroedMemory::kHugePageBytes / sizeof(IndexEntry);
+  static constexpr uint32_t kChunkSlots = kHugePageBytes / sizeof(IndexEntry);
   // From this index of chunks_ on, chunks (of 2 MiB) ask for huge pages: the unused part of the
   // last chunk is then at most a quarter of the memory of the chunks before it.
   static constexpr uint32_t kSmallPageChunks = 4;

@@ -19,6 +19,7 @@
 
 #include "storage/check.h"
 #include "storage/clock.h"
+#include "storage/memory/huge_pages.h"
 #include "storage/types.h"
 
 namespace larder {
@@ -131,15 +132,18 @@ void CopyNt512(std::byte* to, const std::byte* from, size_t bytes) {
 // Anonymous memory, all of whose pages have been touched; empty if mmap fails.
 class Arena {
  public:
-  explicit Arena(size_t bytes) {
-    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return;
-    bytes_ = {static_cast<std::byte*>(memory), bytes};
-    (void)madvise(memory, bytes, MADV_HUGEPAGE);  // may fail
+  explicit Arena(size_t bytes) : mapped_bytes_(bytes + kHugePageBytes) {
+    mapped_ =
+        mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped_ == MAP_FAILED) return;
+    const auto address = reinterpret_cast<uintptr_t>(mapped_);
+    bytes_ = {static_cast<std::byte*>(mapped_) + (RoundUp(address, kHugePageBytes) - address),
+              bytes};
+    UseHugePages(bytes_);
     for (size_t at = 0; at < bytes; at += kPageBytes) bytes_[at] = std::byte{1};
   }
   ~Arena() {
-    if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
+    if (mapped_ != MAP_FAILED) munmap(mapped_, mapped_bytes_);
   }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -147,7 +151,9 @@ class Arena {
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
 
  private:
-  std::span<std::byte> bytes_;
+  const size_t mapped_bytes_;
+  void* mapped_;
+  std::span<std::byte> bytes_;  // the part of the mapping that begins at a huge page
 };
 
 #if defined(__x86_64__)
@@ -201,7 +207,7 @@ double Median(std::vector<double>& values) {
 }
 
 // Measures copies from memory to memory, and so flushes the caches: for bytes in a cache another
-// kernel may be the fastest.  Arena asks for huge pages because touching small pages takes long.
+// kernel may be the fastest.  Arena has huge pages because touching small pages takes long.
 CopyKernel MeasuredFastest(const std::vector<CopyKernel>& kernels) {
   constexpr size_t kBytes = 8 << 20;
   constexpr int kRounds = 6;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "storage/check.h"
+#include "storage/memory/huge_pages.h"
 #include "storage/types.h"
 
 namespace larder {
@@ -33,8 +34,12 @@ std::byte* MapAligned(size_t bytes, size_t align) {
 ZeroedMemory::ZeroedMemory(size_t bytes, bool huge) : bytes_(RoundUp(bytes, kPageBytes)) {
   const bool aligned = bytes_ >= kHugePageBytes;
   memory_ = aligned ? MapAligned(bytes_, kHugePageBytes) : Map(bytes_);
-  // Only a hint: a host without transparent huge pages returns EINVAL, and small pages work too.
-  if (aligned) (void)madvise(memory_, bytes_, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+  if (!aligned) return;
+  if (huge) {
+    UseHugePages({static_cast<std::byte*>(memory_), bytes_});
+  } else {
+    (void)madvise(memory_, bytes_, MADV_NOHUGEPAGE);  // fails if the kernel has no huge pages
+  }
 }
 
 ZeroedMemory::~ZeroedMemory() {

@@ -1,8 +1,7 @@
-// Anonymous memory that reads as zeros and takes no physical memory until it is touched, for the
-// index's tables and entries.
+// Anonymous memory that reads as zeros, for the index's tables and entries.
 //
-// Huge pages make random reads in large tables faster, but the first touch of a huge page allocates
-// all of it, so the caller decides for which memory to ask for huge pages.
+// Small pages take no physical memory until they are touched.  Huge pages make random reads in
+// large tables faster, but they take all their memory at once, so the caller decides which it gets.
 // Ownership: owns its mapping; movable.
 // Thread-safety: none of its own.
 // Limits: aborts the process if mmap fails.
@@ -14,11 +13,9 @@ namespace larder {
 
 class ZeroedMemory {
  public:
-  static constexpr size_t kHugePageBytes = size_t{2} << 20;
-
   ZeroedMemory() = default;
-  // Maps `bytes` bytes, rounded up to 4 KiB.  `huge` asks for 2 MiB pages; this has no effect below
-  // 2 MiB, or if the host refuses.  REQUIRES: bytes > 0.
+  // Maps `bytes` bytes, rounded up to 4 KiB.  `huge` asks for huge pages; this has no effect below
+  // kHugePageBytes, or if the host refuses.  REQUIRES: bytes > 0.
   ZeroedMemory(size_t bytes, bool huge);
   ~ZeroedMemory();
   ZeroedMemory(ZeroedMemory&& other) noexcept;

@@ -1,0 +1,57 @@
+#include "storage/memory/huge_pages.h"
+
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+#include "storage/check.h"
+#include "storage/types.h"
+
+// The C library of Debian 12 is older than these.
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+#ifndef PR_THP_DISABLE_EXCEPT_ADVISED
+#define PR_THP_DISABLE_EXCEPT_ADVISED (1 << 1)
+#endif
+
+namespace larder {
+namespace {
+
+// MADV_COLLAPSE makes huge pages whatever the administrator has set.
+bool AdministratorWantsNone() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string setting;
+  return std::getline(file, setting) && setting.find("[never]") != std::string::npos;
+}
+
+}  // namespace
+
+void UseHugePages(std::span<std::byte> memory) {
+  LARDER_CHECK(reinterpret_cast<uintptr_t>(memory.data()) % kHugePageBytes == 0);
+  static const bool unwanted = AdministratorWantsNone();
+  if (unwanted) return;
+  const bool kernel_collapses = madvise(memory.data(), 0, MADV_COLLAPSE) == 0;
+  if (!kernel_collapses) {
+    (void)madvise(memory.data(), memory.size(), MADV_HUGEPAGE);
+    return;
+  }
+  // A huge page of which no small page is present cannot be collapsed.
+  for (size_t at = 0; at + kHugePageBytes <= memory.size(); at += kHugePageBytes) {
+    (void)madvise(memory.data() + at, kPageBytes, MADV_POPULATE_WRITE);
+  }
+  (void)madvise(memory.data(), memory.size(), MADV_COLLAPSE);
+}
+
+void RefuseOtherHugePages() {
+  (void)prctl(PR_SET_THP_DISABLE, 1UL, static_cast<unsigned long>(PR_THP_DISABLE_EXCEPT_ADVISED),
+              0UL, 0UL);
+}
+
+}  // namespace larder

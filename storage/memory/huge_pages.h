@@ -1,0 +1,29 @@
+// Transparent huge pages of 2 MiB for the process's own memory, without the kernel's khugepaged.
+//
+// madvise(MADV_HUGEPAGE) asks for huge pages too, but it also registers the process with khugepaged
+// for as long as the process lives.  khugepaged is a kernel thread of the lowest priority that
+// reads the memory maps of registered processes.  While other processes keep all cores busy, it may
+// hold the lock of a map for seconds, and every thread that maps, unmaps or protects memory waits
+// for it.
+// Thread-safety: any thread.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+namespace larder {
+
+inline constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+// Backs the whole huge pages of `memory`, which keeps its contents, with huge pages now.  Where the
+// kernel has none, or the host's administrator wants none (the setting "never"), it leaves small
+// pages.  Before Linux 6.1, it asks with MADV_HUGEPAGE.
+// REQUIRES: `memory` is private anonymous memory and begins at a multiple of kHugePageBytes.
+void UseHugePages(std::span<std::byte> memory);
+
+// From now on, memory of this process has huge pages only where UseHugePages was called, also on
+// hosts with the setting "always", which would register the process with khugepaged.  Needs Linux
+// 6.18; has no effect before it.
+void RefuseOtherHugePages();
+
+}  // namespace larder
