@@ -352,11 +352,17 @@ void RaiseDescriptorLimit() {
 // Locals are destroyed in reverse order, so most parts are created after the parts that they use.
 int Serve(const LoadedConfig& loaded) {
   const Config& config = loaded.config;
+  const bool huge_pages_refused = RefuseOtherHugePages();
   KeepHeapWarm();
-  RefuseOtherHugePages();
   RaiseDescriptorLimit();
   BlockSignals();
   const Log log(config.log_level, config.log_format);
+  if (!huge_pages_refused) {
+    log.Warning("huge_pages_always",
+                {{"do",
+                  "write madvise into /sys/kernel/mm/transparent_hugepage/enabled, so that "
+                  "khugepaged does not hold up calls while all cores are busy"}});
+  }
   ServiceManager manager;
   const SteadyClock clock;
   const auto cannot_start = [&](const char* part, const absl::Status& status) {

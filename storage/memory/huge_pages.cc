@@ -24,18 +24,19 @@
 namespace larder {
 namespace {
 
-// MADV_COLLAPSE makes huge pages whatever the administrator has set.
-bool AdministratorWantsNone() {
+// Returns whether the host's administrator has chosen `setting`: "always", "madvise" or "never".
+bool HostIsSetTo(const std::string& setting) {
   std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
-  std::string setting;
-  return std::getline(file, setting) && setting.find("[never]") != std::string::npos;
+  std::string settings;
+  return std::getline(file, settings) && settings.find("[" + setting + "]") != std::string::npos;
 }
 
 }  // namespace
 
 void UseHugePages(std::span<std::byte> memory) {
   LARDER_CHECK(reinterpret_cast<uintptr_t>(memory.data()) % kHugePageBytes == 0);
-  static const bool unwanted = AdministratorWantsNone();
+  // MADV_COLLAPSE makes huge pages whatever the setting is.
+  static const bool unwanted = HostIsSetTo("never");
   if (unwanted) return;
   const bool kernel_collapses = madvise(memory.data(), 0, MADV_COLLAPSE) == 0;
   if (!kernel_collapses) {
@@ -49,9 +50,9 @@ void UseHugePages(std::span<std::byte> memory) {
   (void)madvise(memory.data(), memory.size(), MADV_COLLAPSE);
 }
 
-void RefuseOtherHugePages() {
-  (void)prctl(PR_SET_THP_DISABLE, 1UL, static_cast<unsigned long>(PR_THP_DISABLE_EXCEPT_ADVISED),
-              0UL, 0UL);
+bool RefuseOtherHugePages() {
+  constexpr unsigned long kExcept = PR_THP_DISABLE_EXCEPT_ADVISED;
+  return prctl(PR_SET_THP_DISABLE, 1UL, kExcept, 0UL, 0UL) == 0 || !HostIsSetTo("always");
 }
 
 }  // namespace larder

@@ -22,8 +22,9 @@ inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 void UseHugePages(std::span<std::byte> memory);
 
 // From now on, memory of this process has huge pages only where UseHugePages was called, also on
-// hosts with the setting "always", which would register the process with khugepaged.  Needs Linux
-// 6.18; has no effect before it.
-void RefuseOtherHugePages();
+// hosts with the setting "always", which would register the process with khugepaged.  Returns false
+// if the host has that setting and its kernel cannot make this exception, as before Linux 6.18.
+// REQUIRES: the process has not mapped 2 MiB of memory yet; later, it may be registered already.
+bool RefuseOtherHugePages();
 
 }  // namespace larder
