@@ -54,7 +54,8 @@ TEST(HugePagesTest, BacksMemoryWithoutAskingKhugepaged) {
       std::string::npos)
     GTEST_SKIP() << "the host gives huge pages to all memory, or to none";
   const ZeroedMemory memory(kBytes, /*huge=*/true);
-  const auto* const bytes = memory.as<const char>();
+  auto* const bytes = memory.as<char>();
+  for (size_t at = 0; at < kBytes; at += kHugePageBytes) bytes[at] = 1;
   if (std::stoul(Smaps(bytes, "AnonHugePages")) == 0) GTEST_SKIP() << "the host has no huge pages";
   EXPECT_EQ(std::stoul(Smaps(bytes, "AnonHugePages")) << 10, kBytes);
   // The kernel gives a process to khugepaged when memory gets the flag "hg" of MADV_HUGEPAGE.
