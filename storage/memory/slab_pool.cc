@@ -16,11 +16,9 @@
 #include "storage/clock.h"
 #include "storage/memory/memfd.h"
 #include "storage/status_macros.h"
+#include "storage/thread_priority.h"
 
-// These are newer than the C library's headers on the oldest host that we build on.
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
+// This is newer than the C library's headers on the oldest host that we build on.
 #ifndef MFD_HUGE_2MB
 #define MFD_HUGE_2MB (21U << 26)
 #endif
@@ -173,6 +171,7 @@ void SlabPool::StartPopulating(std::function<void(SlabId)> online,
   LARDER_CHECK(!populating_.exchange(true));
   populator_ = std::thread([this, online = std::move(online), stalled = std::move(stalled)] {
     pthread_setname_np(pthread_self(), "pool-populate");
+    SetThreadPriority(ThreadPriority::kYielding);  // requests are served meanwhile
     bool told = false;
     while (!stop_ && online_count() < slab_count()) {
       const absl::Status status = PopulateNext(online);
@@ -256,17 +255,17 @@ absl::Status SlabPool::PopulatePages(const Slab& slab) const {
   while (done < slab_bytes_.value()) {
     if (stop_) return absl::CancelledError("populating the pool was stopped");
     const uint64_t piece = std::min(kPopulatePiece.value(), slab_bytes_.value() - done);
-    // If there is no memory, madvise returns an error, whereas touching the pages could raise
+    // If there is no memory, fallocate returns an error, whereas touching the pages would raise
     // SIGBUS.
-    if (madvise(slab.base + done, piece, MADV_POPULATE_WRITE) == 0) {
-      done += piece;
-    } else if (errno == EINVAL) {
-      return absl::FailedPreconditionError(
-          "the kernel has no MADV_POPULATE_WRITE; use Linux 5.14 or newer");
-    } else if (errno != EINTR && errno != EAGAIN) {
+    if (fallocate(slab.fd, 0, static_cast<off_t>(done), static_cast<off_t>(piece)) != 0) {
+      if (errno == EINTR || errno == EAGAIN) continue;
       return absl::ResourceExhaustedError(absl::StrCat("the host gave no memory (errno ", errno,
                                                        "); free memory or use a smaller --pool"));
     }
+    // MADV_POPULATE_WRITE would hold the lock of the process's memory map until all of the piece is
+    // zeroed, while other threads may need it; a fault holds it for a page at most.
+    for (uint64_t at = done; at < done + piece; at += kPageBytes) slab.base[at] = std::byte{0};
+    done += piece;
   }
   return absl::OkStatus();
 }

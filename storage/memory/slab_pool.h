@@ -18,7 +18,7 @@
 // thread, and unmaps the slabs).
 // Limits: 65,535 slabs; the slab size is a multiple of 2 MiB, below 64 GiB; all slabs together have
 // exactly total_bytes().
-// Needs Linux 5.14 (MADV_POPULATE_WRITE) and /proc.
+// Needs /proc.
 #pragma once
 
 #include <atomic>
