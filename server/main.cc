@@ -360,8 +360,8 @@ int Serve(const LoadedConfig& loaded) {
   if (!huge_pages_refused) {
     log.Warning("huge_pages_always",
                 {{"do",
-                  "write madvise into /sys/kernel/mm/transparent_hugepage/enabled, so that "
-                  "khugepaged does not hold up calls while all cores are busy"}});
+                  "write madvise into /sys/kernel/mm/transparent_hugepage/enabled and restart, so "
+                  "that khugepaged does not hold up calls while all cores are busy"}});
   }
   ServiceManager manager;
   const SteadyClock clock;

@@ -24,8 +24,8 @@ inline constexpr int kHeapKeptBytes = 4 << 20;
 inline constexpr size_t kHeapFreeBytes = 16 << 20;
 // How many bytes of each arena but the first are writable from the start.  glibc makes 8 KiB more
 // of an arena writable whenever it needs them, with mprotect, which waits for every thread that
-// reads the process's memory map.  The kernel's khugepaged is one, at the lowest priority: while
-// fifty processes flooded the daemon, gRPC's polling threads waited in mprotect for up to 5 s.  An
+// reads the process's memory map.  The kernel's khugepaged may be one (huge_pages.h): while fifty
+// processes flooded the daemon, gRPC's polling threads waited in mprotect for up to 5 s.  An
 // arena begins with 64 MiB of addresses; what is not used takes no memory.
 inline constexpr size_t kHeapReadyBytes = 56 << 20;
 // Applies the values above to this process.  Starts threads, which have ended when it returns.

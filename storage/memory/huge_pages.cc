@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <fstream>
 #include <string>
@@ -10,10 +11,7 @@
 #include "storage/check.h"
 #include "storage/types.h"
 
-// The C library of Debian 12 is older than these.
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
+// The headers of Debian 12 are older than these.
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
 #endif
@@ -43,11 +41,15 @@ void UseHugePages(std::span<std::byte> memory) {
     (void)madvise(memory.data(), memory.size(), MADV_HUGEPAGE);
     return;
   }
-  // A huge page of which no small page is present cannot be collapsed.
+  // MADV_COLLAPSE fails where no page is present.
   for (size_t at = 0; at + kHugePageBytes <= memory.size(); at += kHugePageBytes) {
     (void)madvise(memory.data() + at, kPageBytes, MADV_POPULATE_WRITE);
   }
-  (void)madvise(memory.data(), memory.size(), MADV_COLLAPSE);
+  // EAGAIN says that a page was in use for a moment.
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries; ++i) {
+    if (madvise(memory.data(), memory.size(), MADV_COLLAPSE) == 0 || errno != EAGAIN) return;
+  }
 }
 
 bool RefuseOtherHugePages() {

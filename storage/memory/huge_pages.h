@@ -2,9 +2,9 @@
 //
 // madvise(MADV_HUGEPAGE) asks for huge pages too, but it also registers the process with khugepaged
 // for as long as the process lives.  khugepaged is a kernel thread of the lowest priority that
-// reads the memory maps of registered processes.  While other processes keep all cores busy, it may
-// hold the lock of a map for seconds, and every thread that maps, unmaps or protects memory waits
-// for it.
+// scans the page tables of registered processes.  While other processes keep all cores busy, it may
+// hold a process's mmap lock for seconds, and every thread that maps, unmaps or protects memory
+// waits for it.
 // Thread-safety: any thread.
 #pragma once
 
@@ -16,15 +16,16 @@ namespace larder {
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 // Backs the whole huge pages of `memory`, which keeps its contents, with huge pages now.  Where the
-// kernel has none, or the host's administrator wants none (the setting "never"), it leaves small
-// pages.  Before Linux 6.1, it asks with MADV_HUGEPAGE.
+// kernel finds none, it leaves small pages for good, and so it does where the host's setting is
+// "never".  Takes the mmap lock, for as long as the kernel takes to zero a huge page and to reach
+// all cores, so call it seldom.  Before Linux 6.1, it asks with MADV_HUGEPAGE.
 // REQUIRES: `memory` is private anonymous memory and begins at a multiple of kHugePageBytes.
 void UseHugePages(std::span<std::byte> memory);
 
 // From now on, memory of this process has huge pages only where UseHugePages was called, also on
 // hosts with the setting "always", which would register the process with khugepaged.  Returns false
-// if the host has that setting and its kernel cannot make this exception, as before Linux 6.18.
-// REQUIRES: the process has not mapped 2 MiB of memory yet; later, it may be registered already.
+// if the host has that setting and its kernel cannot make this exception (Linux before 6.18).
+// Memory that was mapped before may have registered the process already, so call it first.
 bool RefuseOtherHugePages();
 
 }  // namespace larder

@@ -219,7 +219,7 @@ absl::Status SlabPool::PopulateNext(const std::function<void(SlabId)>& online) {
     populate_status_ = status;
   }
   LARDER_RETURN_IF_ERROR(status);
-  locked_ = Lock(slabs_[next]) && (next == 0 || locked_);
+  locked_ = slabs_[next].locked && (next == 0 || locked_);
   online_.store(next + 1, std::memory_order_release);
   online(static_cast<SlabId>(next));
   return absl::OkStatus();
@@ -250,29 +250,35 @@ absl::Status SlabPool::Populate(uint32_t index) {
   return PopulatePages(slab);
 }
 
-absl::Status SlabPool::PopulatePages(const Slab& slab) const {
+absl::Status SlabPool::PopulatePages(Slab& slab) const {
+  slab.locked = Lock(slab);
   uint64_t done = 0;
   while (done < slab_bytes_.value()) {
     if (stop_) return absl::CancelledError("populating the pool was stopped");
     const uint64_t piece = std::min(kPopulatePiece.value(), slab_bytes_.value() - done);
-    // If there is no memory, fallocate returns an error, whereas touching the pages would raise
+    // If there is no memory, fallocate returns an error, whereas touching the pages could raise
     // SIGBUS.
     if (fallocate(slab.fd, 0, static_cast<off_t>(done), static_cast<off_t>(piece)) != 0) {
       if (errno == EINTR || errno == EAGAIN) continue;
+      if (errno != ENOMEM && errno != ENOSPC)
+        return absl::ErrnoToStatus(errno, "fallocate of a slab");
       return absl::ResourceExhaustedError(absl::StrCat("the host gave no memory (errno ", errno,
                                                        "); free memory or use a smaller --pool"));
     }
-    // MADV_POPULATE_WRITE would hold the lock of the process's memory map until all of the piece is
-    // zeroed, while other threads may need it; a fault holds it for a page at most.
+    // MADV_POPULATE_WRITE would hold the process's mmap lock until all of the piece is zeroed,
+    // while other threads may need it; a fault holds it for a page at most.
     for (uint64_t at = done; at < done + piece; at += kPageBytes) slab.base[at] = std::byte{0};
     done += piece;
   }
   return absl::OkStatus();
 }
 
+// Locks each page as soon as it is populated.  mlock of pages that are populated already would hold
+// the mmap lock until it has looked at all of them.
 bool SlabPool::Lock(const Slab& slab) const {
   // Hugetlb pages are never swapped, so they count as locked.
-  return options_.lock_memory && (slab.huge || mlock(slab.base, slab_bytes_.value()) == 0);
+  return options_.lock_memory &&
+         (slab.huge || mlock2(slab.base, slab_bytes_.value(), MLOCK_ONFAULT) == 0);
 }
 
 absl::Status SlabPool::populate_status() const {

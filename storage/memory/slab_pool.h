@@ -129,6 +129,7 @@ class SlabPool {
     int fd = -1;
     std::byte* base = nullptr;
     bool huge = false;
+    bool locked = false;  // as Lock returned
   };
   SlabPool(const Options& options, ByteCount slab_bytes);
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SlabPool>> Make(const Options& options,
@@ -140,7 +141,7 @@ class SlabPool {
   [[nodiscard]] absl::Status MakeSlab(uint32_t index, bool huge, Slab* slab) const;
   void Release(Slab& slab) const;
   [[nodiscard]] absl::Status Populate(uint32_t slab);
-  [[nodiscard]] absl::Status PopulatePages(const Slab& slab) const;
+  [[nodiscard]] absl::Status PopulatePages(Slab& slab) const;
   [[nodiscard]] bool Lock(const Slab& slab) const;
   [[nodiscard]] absl::Status PopulateNext(const std::function<void(SlabId)>& online);
   // Waits for one retry_period, or until StopPopulating.

@@ -56,6 +56,13 @@ for word in '^CapEff:.0*$' '^NoNewPrivs:.1$' '^Seccomp:.2$'; do
   grep -qP "$word" "/proc/$(pid)/status" || fail "the sandbox lacks $word"
 done
 
+promoters_yield() {
+  local name
+  name=$(grep -lx promoter "/proc/$(pid)/task/"*/comm | head -n 1)
+  chrt -p "$(basename "$(dirname "$name")")" | grep -q SCHED_BATCH
+}
+eventually promoters_yield
+
 step "put and get by an engine of another user, staged, and by the daemon's own, mapped"
 as engine "$ENGINE" /run/larder staged put 0 >/dev/null || fail "put"
 get staged as engine
