@@ -132,18 +132,15 @@ void CopyNt512(std::byte* to, const std::byte* from, size_t bytes) {
 // Anonymous memory, all of whose pages have been touched; empty if mmap fails.
 class Arena {
  public:
-  explicit Arena(size_t bytes) : mapped_bytes_(bytes + kHugePageBytes) {
-    mapped_ =
-        mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped_ == MAP_FAILED) return;
-    const auto address = reinterpret_cast<uintptr_t>(mapped_);
-    bytes_ = {static_cast<std::byte*>(mapped_) + (RoundUp(address, kHugePageBytes) - address),
-              bytes};
+  explicit Arena(size_t bytes) {
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return;
+    bytes_ = {static_cast<std::byte*>(memory), bytes};
     UseHugePages(bytes_);
     for (size_t at = 0; at < bytes; at += kPageBytes) bytes_[at] = std::byte{1};
   }
   ~Arena() {
-    if (mapped_ != MAP_FAILED) munmap(mapped_, mapped_bytes_);
+    if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
   }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -151,9 +148,7 @@ class Arena {
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
 
  private:
-  const size_t mapped_bytes_;
-  void* mapped_;
-  std::span<std::byte> bytes_;  // the part of the mapping that begins at a huge page
+  std::span<std::byte> bytes_;
 };
 
 #if defined(__x86_64__)

@@ -32,7 +32,8 @@ bool HostIsSetTo(const std::string& setting) {
 }  // namespace
 
 void UseHugePages(std::span<std::byte> memory) {
-  LARDER_CHECK(reinterpret_cast<uintptr_t>(memory.data()) % kHugePageBytes == 0);
+  const auto address = reinterpret_cast<uintptr_t>(memory.data());
+  LARDER_CHECK(address % kPageBytes == 0);
   // MADV_COLLAPSE makes huge pages whatever the setting is.
   static const bool unwanted = HostIsSetTo("never");
   if (unwanted) return;
@@ -42,7 +43,8 @@ void UseHugePages(std::span<std::byte> memory) {
     return;
   }
   // MADV_COLLAPSE fails where no page is present.
-  for (size_t at = 0; at + kHugePageBytes <= memory.size(); at += kHugePageBytes) {
+  const size_t first = RoundUp(address, kHugePageBytes) - address;
+  for (size_t at = first; at + kHugePageBytes <= memory.size(); at += kHugePageBytes) {
     (void)madvise(memory.data() + at, kPageBytes, MADV_POPULATE_WRITE);
   }
   // EAGAIN says that a page was in use for a moment.

@@ -19,13 +19,14 @@ inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 // kernel finds none, it leaves small pages for good, and so it does where the host's setting is
 // "never".  Takes the mmap lock, for as long as the kernel takes to zero a huge page and to reach
 // all cores, so call it seldom.  Before Linux 6.1, it asks with MADV_HUGEPAGE.
-// REQUIRES: `memory` is private anonymous memory and begins at a multiple of kHugePageBytes.
+// REQUIRES: `memory` is private anonymous memory and begins at a multiple of 4 KiB.
 void UseHugePages(std::span<std::byte> memory);
 
 // From now on, memory of this process has huge pages only where UseHugePages was called, also on
 // hosts with the setting "always", which would register the process with khugepaged.  Returns false
 // if the host has that setting and its kernel cannot make this exception (Linux before 6.18).
-// Memory that was mapped before may have registered the process already, so call it first.
+// Memory that the process has mapped before may have registered it already, so a process calls this
+// before it does anything else.
 bool RefuseOtherHugePages();
 
 }  // namespace larder

@@ -171,7 +171,7 @@ void SlabPool::StartPopulating(std::function<void(SlabId)> online,
   LARDER_CHECK(!populating_.exchange(true));
   populator_ = std::thread([this, online = std::move(online), stalled = std::move(stalled)] {
     pthread_setname_np(pthread_self(), "pool-populate");
-    SetThreadPriority(ThreadPriority::kYielding);  // requests are served meanwhile
+    SetThreadPriority(ThreadPriority::kYielding);  // the daemon serves requests meanwhile
     bool told = false;
     while (!stop_ && online_count() < slab_count()) {
       const absl::Status status = PopulateNext(online);
@@ -273,8 +273,9 @@ absl::Status SlabPool::PopulatePages(Slab& slab) const {
   return absl::OkStatus();
 }
 
-// Locks each page as soon as it is populated.  mlock of pages that are populated already would hold
-// the mmap lock until it has looked at all of them.
+// The kernel locks each page of the slab in memory when the page is populated, so this comes first:
+// mlock of a slab that is populated would hold the mmap lock until it has looked at every page.
+// Returns false if the slab will not be locked.
 bool SlabPool::Lock(const Slab& slab) const {
   // Hugetlb pages are never swapped, so they count as locked.
   return options_.lock_memory &&

@@ -129,7 +129,7 @@ class SlabPool {
     int fd = -1;
     std::byte* base = nullptr;
     bool huge = false;
-    bool locked = false;  // as Lock returned
+    bool locked = false;  // the kernel never swaps its pages
   };
   SlabPool(const Options& options, ByteCount slab_bytes);
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SlabPool>> Make(const Options& options,

@@ -56,6 +56,7 @@ for word in '^CapEff:.0*$' '^NoNewPrivs:.1$' '^Seccomp:.2$'; do
   grep -qP "$word" "/proc/$(pid)/status" || fail "the sandbox lacks $word"
 done
 
+# Threads that read from disk do not interrupt engines (storage/thread_priority.h).
 promoters_yield() {
   local name
   name=$(grep -lx promoter "/proc/$(pid)/task/"*/comm | head -n 1)

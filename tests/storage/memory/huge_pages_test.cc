@@ -12,21 +12,18 @@
 #include <cstring>
 #include <fstream>
 #include <span>
-#include <sstream>
 #include <string>
 
-#include "storage/types.h"
+#include "storage/check.h"
 
 namespace larder {
 namespace {
 
-constexpr size_t kBytes = 3 * kHugePageBytes;
-
-std::string ReadText(const char* path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
+// Returns whether the host's setting of transparent huge pages is "always", "madvise" or "never".
+bool HostIsSetTo(const std::string& setting) {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string settings;
+  return std::getline(file, settings) && settings.find("[" + setting + "]") != std::string::npos;
 }
 
 // Returns the value of `field` in /proc/self/smaps for the memory at `address`.
@@ -51,63 +48,73 @@ bool LinuxIsAtLeast(int major, int minor) {
   return has_major > major || (has_major == major && has_minor >= minor);
 }
 
-constexpr int kCollapse = 25;  // MADV_COLLAPSE
+// Private memory with three whole huge pages, a byte of each of which has been written.
+class Memory {
+ public:
+  Memory()
+      : base_(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    LARDER_CHECK(base_ != MAP_FAILED);
+    // Memory with another setting than its neighbours' has lines of its own in smaps.
+    LARDER_CHECK(madvise(base_, kBytes, MADV_DONTDUMP) == 0);
+    for (size_t at = 0; at < kBytes; at += kHugePageBytes) bytes()[at] = std::byte{1};
+  }
+  ~Memory() { munmap(base_, kBytes); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
 
-// Private memory of small pages that begins at a huge page, with a byte of each huge page written.
-class HugePagesTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    mapped_ = mmap(nullptr, kBytes + kHugePageBytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    ASSERT_NE(mapped_, MAP_FAILED);
-    const auto address = reinterpret_cast<uintptr_t>(mapped_);
-    bytes_ = {static_cast<std::byte*>(mapped_) + (RoundUp(address, kHugePageBytes) - address),
-              kBytes};
-    for (size_t at = 0; at < kBytes; at += kHugePageBytes) bytes_[at] = std::byte{1};
-    // If the test's own request fails as well, the kernel or the host has no huge pages to give.
-    void* const probe = mmap(nullptr, 2 * kHugePageBytes, PROT_READ | PROT_WRITE,
-                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    ASSERT_NE(probe, MAP_FAILED);
-    std::memset(probe, 1, 2 * kHugePageBytes);
-    const bool gives = madvise(probe, 2 * kHugePageBytes, kCollapse) == 0;
-    munmap(probe, 2 * kHugePageBytes);
-    if (!gives) GTEST_SKIP() << "needs Linux 6.1 and a free huge page";
-    if (Smaps("AnonHugePages").empty()) GTEST_SKIP() << "needs /proc/self/smaps";
-    if (ReadText("/sys/kernel/mm/transparent_hugepage/enabled").find("[madvise]") ==
-        std::string::npos)
-      GTEST_SKIP() << "the host gives huge pages to all memory, or to none";
+  [[nodiscard]] std::span<std::byte> bytes() const {
+    return {static_cast<std::byte*>(base_), kBytes};
   }
-  void TearDown() override {
-    if (mapped_ != MAP_FAILED) munmap(mapped_, kBytes + kHugePageBytes);
+  [[nodiscard]] size_t huge_bytes() const {
+    return std::stoul(Smaps(base_, "AnonHugePages")) << 10;
   }
-  [[nodiscard]] std::string Smaps(const std::string& field) const {
-    return larder::Smaps(bytes_.data(), field);
+  // Returns whether it has the flag of MADV_HUGEPAGE, with which the kernel registers the process
+  // with khugepaged.
+  [[nodiscard]] bool asks_khugepaged() const {
+    return Smaps(base_, "VmFlags").find(" hg") != std::string::npos;
   }
 
-  void* mapped_ = MAP_FAILED;
-  std::span<std::byte> bytes_;
+ private:
+  static constexpr size_t kBytes = 4 * kHugePageBytes;
+  void* const base_;
 };
 
-TEST_F(HugePagesTest, BacksMemoryThatKeepsItsContentsWithoutAskingKhugepaged) {
-  for (size_t at = 0; at < kBytes; at += kHugePageBytes / 2)
-    std::memcpy(&bytes_[at], &at, sizeof at);
-  UseHugePages(bytes_);
-  for (size_t at = 0; at < kBytes; at += kHugePageBytes / 2)
-    EXPECT_EQ(std::memcmp(&bytes_[at], &at, sizeof at), 0) << at;
-  EXPECT_GE(std::stoul(Smaps("AnonHugePages")) << 10, kHugePageBytes);
-  // The kernel registers a process with khugepaged when memory gets the flag "hg" of MADV_HUGEPAGE.
-  EXPECT_EQ(Smaps("VmFlags").find(" hg"), std::string::npos);
+// Returns why UseHugePages can do nothing here, or an empty string.
+std::string WhyNone() {
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE
+  const Memory probe;
+  if (Smaps(probe.bytes().data(), "AnonHugePages").empty()) return "/proc has no smaps";
+  if (HostIsSetTo("never")) return "the host's setting of transparent huge pages is never";
+  if (madvise(probe.bytes().data(), probe.bytes().size(), kCollapse) != 0)
+    return "Linux before 6.1, or the host has no huge page left";
+  return "";
+}
+
+TEST(HugePagesTest, BacksMemoryThatKeepsItsContentsWithoutAskingKhugepaged) {
+  if (const std::string why = WhyNone(); !why.empty()) GTEST_SKIP() << why;
+  const Memory memory;
+  const std::span<std::byte> bytes = memory.bytes();
+  for (size_t at = 0; at < bytes.size(); at += kHugePageBytes / 2)
+    std::memcpy(&bytes[at], &at, sizeof at);
+  UseHugePages(bytes);
+  for (size_t at = 0; at < bytes.size(); at += kHugePageBytes / 2)
+    EXPECT_EQ(std::memcmp(&bytes[at], &at, sizeof at), 0) << at;
+  EXPECT_GE(memory.huge_bytes(), kHugePageBytes);
+  EXPECT_FALSE(memory.asks_khugepaged());
 }
 
 // In a process of its own, because the setting is the process's.
-TEST_F(HugePagesTest, OnlyUseHugePagesGivesHugePages) {
-  if (!LinuxIsAtLeast(6, 18)) GTEST_SKIP() << "needs Linux 6.18";
-  const auto run = [this] {
+TEST(RefuseOtherHugePagesDeathTest, OnlyUseHugePagesGivesHugePages) {
+  if (!LinuxIsAtLeast(6, 18)) GTEST_SKIP() << "Linux before 6.18";
+  if (const std::string why = WhyNone(); !why.empty()) GTEST_SKIP() << why;
+  const auto run = [] {
     constexpr int kExceptAdvised = 3;  // 1 | PR_THP_DISABLE_EXCEPT_ADVISED
     const bool refused =
         RefuseOtherHugePages() && prctl(PR_GET_THP_DISABLE, 0UL, 0UL, 0UL, 0UL) == kExceptAdvised;
-    UseHugePages(bytes_);
-    std::_Exit(refused && std::stoul(Smaps("AnonHugePages")) > 0 ? 0 : 1);
+    const Memory memory;
+    const bool none_yet = memory.huge_bytes() == 0;
+    UseHugePages(memory.bytes());
+    std::_Exit(refused && none_yet && memory.huge_bytes() > 0 ? 0 : 1);
   };
   EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "");
 }
