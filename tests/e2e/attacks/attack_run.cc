@@ -470,10 +470,7 @@ void AttackRun::AddLatencies(AttackFigures* figures) {
     const double ms = Ms(record.end_ns - record.begin_ns);
     if (phase == Phase::kBefore) before.push_back(ms);
     if (phase == Phase::kDuring && record.begin_ns <= ended_) during.push_back(ms);
-    if (phase == Phase::kDuring) {
-      ++figures->calls;
-      if (sample.call.ends_with(" restore")) ++figures->restores;
-    }
+    if (phase == Phase::kDuring) ++figures->calls;
     if (record.outcome == Outcome::kOk) continue;
     (record.outcome == Outcome::kComputed ? figures->computed
      : record.outcome == Outcome::kMissed ? figures->missed

@@ -68,7 +68,6 @@ class PipedProgram {
 struct AttackFigures {
   uint64_t calls = 0;  // calls of bystanders since the attack began
   uint64_t failed = 0, missed = 0, wrong = 0;
-  uint64_t restores = 0;                    // how many of the calls restored a prefix
   uint64_t computed = 0;                    // restores that loaded nothing: right but slow
   std::map<std::string, uint64_t> reasons;  // why calls are counted in these four
   // The latency of a bystander's kind of call, in milliseconds.
