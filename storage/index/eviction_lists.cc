@@ -100,6 +100,15 @@ double EvictionLists::WorthOf(const IndexEntry& entry, const EvictionPolicy& pol
                        .unwritten = entry.state == BlockState::kHost});
 }
 
+// Only blocks in HOST have a known number of tokens.  Taking it as unknown for all compares blocks
+// in both tiers with those on disk alone by their use.
+double EvictionLists::WorthOnDisk(const IndexEntry& entry, const EvictionPolicy& policy,
+                                  uint32_t now_s) {
+  return policy.Worth({.bytes = ByteCount(entry.extent.pages() * kPageBytes),
+                       .idle_s = entry.IdleSeconds(now_s),
+                       .history = entry.history});
+}
+
 uint32_t EvictionLists::Coldest(RecencyList& list, bool parents_too) {
   uint32_t slot = list.coldest();
   for (uint32_t looks = std::min(kEvictionLook, list.size()); looks > 0; --looks) {

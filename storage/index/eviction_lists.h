@@ -45,8 +45,13 @@ class EvictionLists {
   [[nodiscard]] static bool PinnedHere(const IndexEntry& entry) {
     return entry.pinned_host || (entry.pinned_disk && entry.state != BlockState::kHostDisk);
   }
+  // WorthOf returns what the entry is worth to the tier that it would leave next, WorthOnDisk what
+  // its record on disk is worth.  A record is worth as much while HOST has the block too: only the
+  // record remains once the block has left HOST, or after a restart.
   [[nodiscard]] static double WorthOf(const IndexEntry& entry, const EvictionPolicy& policy,
                                       uint32_t now_s);
+  [[nodiscard]] static double WorthOnDisk(const IndexEntry& entry, const EvictionPolicy& policy,
+                                          uint32_t now_s);
 
   // Puts the entry on its list or takes it off, as its state, holds and pins require.  An entry
   // that Relist puts on its list becomes the hottest there.

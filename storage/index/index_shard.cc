@@ -610,7 +610,7 @@ std::optional<double> IndexShard::WorthOnDisk(uint32_t slot, const EvictionPolic
                                               uint32_t now_s) const {
   MutexLock lock(mu_);
   if (!MayLeaveDisk(slot)) return std::nullopt;
-  return EvictionLists::WorthOf(entries_[slot], policy, now_s);
+  return EvictionLists::WorthOnDisk(entries_[slot], policy, now_s);
 }
 
 bool IndexShard::SetPinned(uint64_t hash, VariantIndex variant, const Digest& digest, Tier tier,

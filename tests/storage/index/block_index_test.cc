@@ -538,6 +538,23 @@ TEST_F(BlockIndexTest, AParentDoesNotFollowAChildThatWasEvictedForItsSlot) {
   EXPECT_EQ(index_.EvictOneFromDisk(now_s_)->on_disk.digest, Name(kColder));
 }
 
+// Otherwise the disk, when it is full, gives up its copies of the blocks in HOST, and these blocks
+// are lost once they leave HOST.
+TEST_F(BlockIndexTest, ARecordIsWorthAsMuchWhileHostHasTheBlock) {
+  EntryRef in_both, on_disk;
+  ASSERT_EQ(Insert(1, Pages(1, 1), &in_both, After(9)), InsertResult::kInserted);
+  SpillOne(1);
+  ASSERT_EQ(index_.InsertOnDisk(
+                {.variant = variant_, .digest = Name(2), .parent = {}, .location = 3, .pages = 1},
+                {}, now_s_, &on_disk),
+            InsertResult::kInserted);
+  ASSERT_TRUE(index_.WorthOnDisk(in_both, now_s_));
+  EXPECT_EQ(index_.WorthOnDisk(in_both, now_s_), index_.WorthOnDisk(on_disk, now_s_));
+  now_s_ += 5;
+  Unhold(Hold(1).ref);
+  EXPECT_GT(*index_.WorthOnDisk(in_both, now_s_), *index_.WorthOnDisk(on_disk, now_s_));
+}
+
 TEST_F(BlockIndexTest, ChildrenAreCountedIfTheParentIsInHost) {
   ASSERT_EQ(Insert(2, {}, nullptr, After(1)), InsertResult::kInserted);  // its parent is not there
   ASSERT_EQ(Insert(1, {}), InsertResult::kInserted);
