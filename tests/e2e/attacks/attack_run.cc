@@ -110,6 +110,7 @@ AttackRun::~AttackRun() {
   if (listener_.joinable()) listener_.join();
   if (weigher_.joinable()) weigher_.join();
   if (looker_.joinable()) looker_.join();
+  if (pulse_.joinable()) pulse_.join();
   if (taker_.joinable()) taker_.join();
 }
 
@@ -174,6 +175,7 @@ std::string AttackRun::Start() {
   }
   weigher_ = std::thread([this] { Watch([this](const auto& daemon) { Weigh(*daemon); }); });
   looker_ = std::thread([this] { Watch([this](const auto& daemon) { Look(daemon); }); });
+  pulse_ = std::thread([this] { TakePulse(); });
   return "";
 }
 
@@ -214,6 +216,7 @@ void AttackRun::Before(milliseconds time) {
 void AttackRun::During(milliseconds time, const std::function<void()>& begin,
                        const std::function<void()>& each) {
   during_ = NowNs();
+  SetAttacked(true);
   begin();
   const int64_t until = during_ + Ns(time);
   // Status and metrics are read while the attack is under way, some time before its end.
@@ -229,6 +232,12 @@ void AttackRun::During(milliseconds time, const std::function<void()>& begin,
   }
   EndAttackers();
   ended_ = NowNs();
+  SetAttacked(false);
+}
+
+void AttackRun::SetAttacked(bool attacked) {
+  const MutexLock lock(mu_);
+  attacked_ = attacked;
 }
 
 void AttackRun::Attack(const std::string& name, milliseconds time) {
@@ -346,10 +355,12 @@ AttackFigures AttackRun::End() {
     end_ = true;
     figures.above_mib = above_mib_;
     figures.staging_mib = staging_mib_;
+    figures.machine_ms = machine_ms_;
   }
   listener_.join();
   weigher_.join();
   looker_.join();
+  pulse_.join();
   if (taker_.joinable()) taker_.join();
   AddLatencies(&figures);
   figures.after_ms = after_ms_;
@@ -424,6 +435,18 @@ void AttackRun::Look(const std::shared_ptr<DaemonProcess>& daemon) {
   std::this_thread::sleep_for(kLookPause);
   const MutexLock lock(mu_);
   if (looked_at_ == daemon) samples_.push_back({"test health", record});
+}
+
+void AttackRun::TakePulse() {
+  constexpr milliseconds kSleep{1};
+  for (;;) {
+    const int64_t begin = NowNs();
+    std::this_thread::sleep_for(kSleep);
+    const double late_ms = Ms(NowNs() - begin - Ns(kSleep));
+    const MutexLock lock(mu_);
+    if (end_) return;
+    if (attacked_) machine_ms_ = std::max(machine_ms_, late_ms);
+  }
 }
 
 // Clears the cold blocks from HOST, so that they are only on disk, like blocks that have not been
@@ -519,7 +542,9 @@ void AttackFigures::Print(const std::string& name) const {
       worst.ratio(), worst.call.c_str(), longest_ms, longest_call.c_str(), after_ms,
       after_call.c_str(), above_mib, staging_mib, said(log), said(metrics), said(status),
       alive ? "" : "; THE DAEMON DIED");
-  std::printf("    attacker: %s\n    pool: %s\n", attackers.c_str(), pool.c_str());
+  std::printf(
+      "    attacker: %s\n    pool: %s\n    a thread that slept for 1 ms woke up to %.0f ms late\n",
+      attackers.c_str(), pool.c_str(), machine_ms);
   for (const Latency& one : latencies) {
     std::printf(
         "    %-16s %5zu calls, p99 %8.2f ms; during %5zu, p99 %8.2f ms (x %.1f), max %.2f ms\n",

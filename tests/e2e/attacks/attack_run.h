@@ -86,6 +86,9 @@ struct AttackFigures {
   double above_mib = 0;    // maximum of the daemon's own memory, without the pool, minus
                            // memory_limit; may be negative
   double staging_mib = 0;  // maximum of the staging segments that the daemon maps
+  // A thread of the test does nothing but sleep for 1 ms at a time: the maximum by which the machine
+  // woke it too late during the attack.
+  double machine_ms = 0;
   bool alive = false;
   std::vector<std::string> log, metrics, status;  // the parts of each that report the attack
   std::map<std::string, double> held;             // maximum of each kind of share, by all callers
@@ -163,6 +166,8 @@ class AttackRun {
   void Watch(const std::function<void(const std::shared_ptr<DaemonProcess>&)>& once);
   void Weigh(const DaemonProcess& daemon);
   void Look(const std::shared_ptr<DaemonProcess>& daemon);
+  void TakePulse();
+  void SetAttacked(bool attacked);
   void TakeColdOnes();
   void TakeSaid(const DaemonProcess& daemon);
   void EndAttackers();
@@ -181,7 +186,7 @@ class AttackRun {
   std::vector<Attacker> attackers_;
   std::vector<pid_t> attacker_pids_;
   std::map<std::string, std::string> attacker_words_;
-  std::thread listener_, weigher_, looker_, taker_;
+  std::thread listener_, weigher_, looker_, pulse_, taker_;
 
   int64_t before_ = 0, during_ = 0, ended_ = 0;  // when each phase began; 0: not yet
   double after_ms_ = 0;
@@ -194,6 +199,8 @@ class AttackRun {
   Mutex mu_;
   bool end_ LARDER_GUARDED_BY(mu_) = false;
   std::vector<Sample> samples_ LARDER_GUARDED_BY(mu_);
+  bool attacked_ LARDER_GUARDED_BY(mu_) = false;
+  double machine_ms_ LARDER_GUARDED_BY(mu_) = 0;
   std::map<std::string, bool> ready_ LARDER_GUARDED_BY(mu_);
   double above_mib_ LARDER_GUARDED_BY(mu_) = -1e9;
   double staging_mib_ LARDER_GUARDED_BY(mu_) = 0;
