@@ -86,8 +86,8 @@ struct AttackFigures {
   double above_mib = 0;    // maximum of the daemon's own memory, without the pool, minus
                            // memory_limit; may be negative
   double staging_mib = 0;  // maximum of the staging segments that the daemon maps
-  // A thread of the test does nothing but sleep for 1 ms at a time: the maximum by which the machine
-  // woke it too late during the attack.
+  // A thread of the test does nothing but sleep for 1 ms at a time: the maximum by which the
+  // machine woke it too late during the attack.
   double machine_ms = 0;
   bool alive = false;
   std::vector<std::string> log, metrics, status;  // the parts of each that report the attack
