@@ -100,8 +100,9 @@ double EvictionLists::WorthOf(const IndexEntry& entry, const EvictionPolicy& pol
                        .unwritten = entry.state == BlockState::kHost});
 }
 
-// Only blocks in HOST have a known number of tokens.  Taking it as unknown for all compares blocks
-// in both tiers with those on disk alone by their use.
+// The index knows the number of tokens only of blocks in HOST.  It leaves that number out for all
+// blocks here, so that a block in both tiers and one on disk alone differ only by their uses and
+// their sizes.
 double EvictionLists::WorthOnDisk(const IndexEntry& entry, const EvictionPolicy& policy,
                                   uint32_t now_s) {
   return policy.Worth({.bytes = ByteCount(entry.extent.pages() * kPageBytes),

@@ -45,9 +45,10 @@ class EvictionLists {
   [[nodiscard]] static bool PinnedHere(const IndexEntry& entry) {
     return entry.pinned_host || (entry.pinned_disk && entry.state != BlockState::kHostDisk);
   }
-  // WorthOf returns what the entry is worth to the tier that it would leave next, WorthOnDisk what
-  // its record on disk is worth.  A record is worth as much while HOST has the block too: only the
-  // record remains once the block has left HOST, or after a restart.
+  // Return the entry's worth per byte (EvictionPolicy): WorthOf to the tier that evictions remove
+  // it from first, which is HOST if it is there, and WorthOnDisk to the disk tier.  While HOST has
+  // the block too, its record on disk is worth no less, since the record alone remains once the
+  // block has left HOST, and after a restart.
   [[nodiscard]] static double WorthOf(const IndexEntry& entry, const EvictionPolicy& policy,
                                       uint32_t now_s);
   [[nodiscard]] static double WorthOnDisk(const IndexEntry& entry, const EvictionPolicy& policy,

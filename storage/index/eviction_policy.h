@@ -3,8 +3,9 @@
 //
 //   worth = expected uses per second x tokens / bytes
 //
-// A block in both HOST and DISK is worth a quarter of this, since it would be loaded again and not
-// computed; a block that may wait for its spill is worth much more (SetSpilling).
+// To HOST, a block that DISK has too is worth a quarter of this, since it would be loaded again and
+// not computed; a block that may wait for its spill is worth much more (SetSpilling).  To DISK, a
+// block is worth the same whether or not HOST has it too (EvictionLists::WorthOnDisk).
 //
 // The expected rate treats a block as a customer who buys at an individual rate and eventually
 // stays away for good (Fader, Hardie and Lee, "Counting Your Customers the Easy Way", Marketing

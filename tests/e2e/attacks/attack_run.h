@@ -86,8 +86,9 @@ struct AttackFigures {
   double above_mib = 0;    // maximum of the daemon's own memory, without the pool, minus
                            // memory_limit; may be negative
   double staging_mib = 0;  // maximum of the staging segments that the daemon maps
-  // A thread of the test does nothing but sleep for 1 ms at a time: the maximum by which the
-  // machine woke it too late during the attack.
+  // How much too late, at most, the kernel woke a thread of the test that slept for 1 ms at a time
+  // beside the attack.  If a call of a bystander was as slow, the machine may have been the cause,
+  // and not the daemon.
   double machine_ms = 0;
   bool alive = false;
   std::vector<std::string> log, metrics, status;  // the parts of each that report the attack
@@ -166,7 +167,7 @@ class AttackRun {
   void Watch(const std::function<void(const std::shared_ptr<DaemonProcess>&)>& once);
   void Weigh(const DaemonProcess& daemon);
   void Look(const std::shared_ptr<DaemonProcess>& daemon);
-  void TakePulse();
+  void TakePulse();  // measures AttackFigures::machine_ms until the end
   void SetAttacked(bool attacked);
   void TakeColdOnes();
   void TakeSaid(const DaemonProcess& daemon);

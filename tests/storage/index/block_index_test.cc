@@ -538,8 +538,8 @@ TEST_F(BlockIndexTest, AParentDoesNotFollowAChildThatWasEvictedForItsSlot) {
   EXPECT_EQ(index_.EvictOneFromDisk(now_s_)->on_disk.digest, Name(kColder));
 }
 
-// Otherwise the disk, when it is full, gives up its copies of the blocks in HOST, and these blocks
-// are lost once they leave HOST.
+// If a record were worth less while HOST has its block, a full disk would erase the records of the
+// blocks in HOST first, and these blocks would be lost once they leave HOST.
 TEST_F(BlockIndexTest, ARecordIsWorthAsMuchWhileHostHasTheBlock) {
   EntryRef in_both, on_disk;
   ASSERT_EQ(Insert(1, Pages(1, 1), &in_both, After(9)), InsertResult::kInserted);
@@ -549,7 +549,7 @@ TEST_F(BlockIndexTest, ARecordIsWorthAsMuchWhileHostHasTheBlock) {
                 {}, now_s_, &on_disk),
             InsertResult::kInserted);
   ASSERT_TRUE(index_.WorthOnDisk(in_both, now_s_));
-  EXPECT_EQ(index_.WorthOnDisk(in_both, now_s_), index_.WorthOnDisk(on_disk, now_s_));
+  ASSERT_EQ(index_.WorthOnDisk(in_both, now_s_), index_.WorthOnDisk(on_disk, now_s_));
   now_s_ += 5;
   Unhold(Hold(1).ref);
   EXPECT_GT(*index_.WorthOnDisk(in_both, now_s_), *index_.WorthOnDisk(on_disk, now_s_));
