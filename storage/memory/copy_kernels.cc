@@ -29,14 +29,21 @@ namespace {
 constexpr size_t kSmallBytes = 4096;
 
 // With a kernel that has a tee, CopyAndHash copies this many bytes at a time, both to the
-// destination and to a buffer that stays in L1, and then hashes the buffer.  1 KiB is one block of
-// XXH3.  Measured (1 MiB segments in order, GB/s): 24.0 with pieces of 1 KiB, 21.7 with 2 and 4
-// KiB, 20.8 with 8 KiB; hashing the source first and then copying it, 21.6.
-constexpr size_t kPieceBytes = 1024;
+// destination and to a buffer that stays in L1, and then hashes the buffer while the next piece is
+// prefetched.  Measured (segments of 1 MiB in random order, EPYC with AVX-512, GB/s): a copy that
+// does not hash, 21.3; pieces of 2 KiB 19.1, of 1 KiB 16.2; without the prefetch 15.8 and 13.8;
+// hashing the source first and then copying it, 17.7.
+constexpr size_t kPieceBytes = 2048;
 constexpr size_t kPieceBytesWithoutTee = 4096;  // the fastest size for a kernel without a tee
 
 void CopyMemcpy(std::byte* to, const std::byte* from, size_t bytes) {
   std::memcpy(to, from, bytes);
+}
+
+// Asks for the bytes to be brought into the caches, and does not wait for them.
+void Prefetch(std::span<const std::byte> bytes) {
+  constexpr size_t kLine = 64;
+  for (size_t at = 0; at < bytes.size(); at += kLine) __builtin_prefetch(&bytes[at]);
 }
 
 #if defined(__x86_64__)
@@ -254,6 +261,7 @@ uint64_t CopyKernel::CopyAndHash(std::span<std::byte> to, std::span<const std::b
       std::memcpy(piece, from.data() + at, bytes);
       function_(to.data() + at, piece, bytes);
     }
+    Prefetch(from.subspan(at + bytes).first(std::min(piece_bytes, from.size() - at - bytes)));
     XXH3_64bits_update(&state, piece, bytes);
   }
   return XXH3_64bits_digest(&state);
