@@ -80,6 +80,15 @@ class VllmTest(unittest.TestCase):
         self.addCleanup(child.kill)  # a test that is about the end of vLLM closes it
         return child
 
+    def attached(self, vllm, sessions):
+        """Waits until so many processes of vLLM have a session.  Without one, vLLM computes a request without asking the
+        daemon, may not store it, and counts nothing."""
+        until = time.monotonic() + 60
+        while vllm.metrics().get("vllm:larder_sessions{}", 0) < sessions:
+            self.assertLess(time.monotonic(), until, f"vLLM has fewer than {sessions} sessions")
+            vllm.generate([{"tokens": [1, 2, 3], "n": 1}])  # counters come with steps, once a second
+            time.sleep(0.5)
+
     def settled(self, vllm):
         """Waits until what was stored can be found: stores end behind the answers."""
         last = None
@@ -165,6 +174,7 @@ class Answers(VllmTest):
     def test_ranks(self):
         prompts = [{"tokens": [(n * 7 + i * i) % 500 for i in range(right_length(900))], "n": 16} for n in range(3)]
         vllm = self.vllm(model="tiny", tensor_parallel_size=2)
+        self.attached(vllm, 3)  # the scheduler and two workers
         cold = vllm.generate(prompts)
         hits = [(len(p["tokens"]) - 1) // BLOCK * BLOCK for p in prompts]
         # vLLM's ranks wait for one another by spinning.  Where they have all cores, other processes, the daemon among
