@@ -490,7 +490,6 @@ void Daemon::Parts::Housekeep() {
       grpc_sockets->wakes->Ask();
       woken = now;
     }
-    grpc_sockets->self->HangUp();
     if (now - trimmed >= kTrimPeriod) {
       heap.Check();
       trimmed = now;
@@ -665,8 +664,6 @@ std::vector<std::string> Daemon::Stuck() {
   look(*p.grpc_sockets->accepting, "accept");
   if (!p.grpc_sockets->accepting->Accepting() || !p.sideband->Accepting())
     stuck.emplace_back("sockets");
-  // Housekeep ends the connection of `self` after each call, because a call over an existing
-  // connection would prove nothing about the listener.
   look(*p.grpc_sockets->self, "grpc");
   return stuck;
 }

@@ -1,7 +1,10 @@
 #include "server/grpc/grpc_keepalive.h"
 
+#include <pthread.h>
+
 #include <chrono>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include <grpcpp/generic/generic_stub.h>
@@ -30,66 +33,108 @@ std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path) {
 }  // namespace
 
 struct GrpcKeepalive::State {
-  const grpc::ByteBuffer request{nullptr, 0};  // an empty HealthCheckRequest asks about the server
-  grpc::ByteBuffer reply;                      // used by the call while one is under way
+  State(std::string path, std::chrono::milliseconds limit_of_a_call)
+      : socket_path(std::move(path)), limit(limit_of_a_call) {}
+  ~State() { Close(); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 
-  Mutex mu;
-  CondVar ended;
-  std::unique_ptr<grpc::GenericStub> stub LARDER_GUARDED_BY(mu);  // unchanged during a call
-  std::optional<grpc::ClientContext> context LARDER_GUARDED_BY(mu);
-  bool under_way LARDER_GUARDED_BY(mu) = false;
+  void Close();
+  // The thread: makes a call each time that Ask has set `under_way`.
+  void Run();
+  // Makes one call and returns true if it was answered.
+  [[nodiscard]] bool Call(grpc::GenericStub& stub);
+
+  const std::string socket_path;  // empty for calls within the process
+  const std::chrono::milliseconds limit;
+  std::unique_ptr<grpc::GenericStub> within;  // of calls within the process; the thread uses it
+
+  mutable Mutex mu;
+  CondVar changed;
+  std::shared_ptr<grpc::ClientContext> call LARDER_GUARDED_BY(mu);  // the one under way, or null
+  std::optional<grpc::Status> result LARDER_GUARDED_BY(mu);         // of the call, once it ended
+  bool under_way LARDER_GUARDED_BY(mu) = false;  // from Ask to the end of the call's connection
   bool answered LARDER_GUARDED_BY(mu) = true;
   bool closed LARDER_GUARDED_BY(mu) = false;
+  std::thread thread;
 };
 
-GrpcKeepalive::GrpcKeepalive(const std::string& socket_path, std::chrono::milliseconds limit)
-    : socket_path_(socket_path), limit_(limit), state_(std::make_unique<State>()) {}
-
-GrpcKeepalive::GrpcKeepalive(grpc::Server& server, std::chrono::milliseconds limit)
-    : limit_(limit), state_(std::make_unique<State>()) {
-  MutexLock lock(state_->mu);
-  state_->stub = std::make_unique<grpc::GenericStub>(server.InProcessChannel({}));
+void GrpcKeepalive::State::Close() {
+  std::shared_ptr<grpc::ClientContext> cancelled;
+  {
+    MutexLock lock(mu);
+    closed = true;
+    cancelled = call;
+    changed.NotifyAll();
+  }
+  if (cancelled) cancelled->TryCancel();
+  if (thread.joinable()) thread.join();
 }
 
-GrpcKeepalive::~GrpcKeepalive() { Close(); }
-
-void GrpcKeepalive::Ask() {
-  grpc::ClientContext* context = nullptr;
-  grpc::GenericStub* stub = nullptr;
-  {
-    MutexLock lock(state_->mu);
-    if (state_->closed || std::exchange(state_->under_way, true)) return;
-    context = &state_->context.emplace();
-    if (state_->stub == nullptr)
-      state_->stub = std::make_unique<grpc::GenericStub>(ChannelTo(socket_path_));
-    stub = state_->stub.get();
+void GrpcKeepalive::State::Run() {
+  pthread_setname_np(pthread_self(), "self-call");
+  for (;;) {
+    {
+      MutexLock lock(mu);
+      while (!under_way && !closed) changed.Wait(mu);
+      if (closed) return;
+    }
+    std::unique_ptr<grpc::GenericStub> anew;
+    if (!within) anew = std::make_unique<grpc::GenericStub>(ChannelTo(socket_path));
+    const bool ok = Call(within ? *within : *anew);
+    anew.reset();
+    MutexLock lock(mu);
+    answered = ok;
+    under_way = false;
   }
-  context->set_deadline(std::chrono::system_clock::now() + limit_);
+}
+
+bool GrpcKeepalive::State::Call(grpc::GenericStub& stub) {
+  const grpc::ByteBuffer request(nullptr, 0);  // an empty HealthCheckRequest: about the server
+  grpc::ByteBuffer reply;
+  const auto context = std::make_shared<grpc::ClientContext>();
+  context->set_deadline(std::chrono::system_clock::now() + limit);
   // If the kernel refuses an attempt to connect, gRPC must try again instead of failing the call.
   context->set_wait_for_ready(true);
-  stub->UnaryCall(context, "/grpc.health.v1.Health/Check", {}, &state_->request, &state_->reply,
-                  [state = state_.get()](const grpc::Status& status) {
-                    MutexLock lock(state->mu);
-                    state->under_way = false;
-                    state->answered = status.ok();
-                    state->ended.NotifyAll();
-                  });
+  {
+    MutexLock lock(mu);
+    if (closed) return false;
+    call = context;
+    result.reset();
+  }
+  stub.UnaryCall(context.get(), "/grpc.health.v1.Health/Check", {}, &request, &reply,
+                 [this](const grpc::Status& status) {
+                   MutexLock lock(mu);
+                   result = status;
+                   changed.NotifyAll();
+                 });
+  MutexLock lock(mu);
+  while (!result) changed.Wait(mu);
+  call = nullptr;
+  return result->ok();
 }
 
-void GrpcKeepalive::HangUp() {
-  std::unique_ptr<grpc::GenericStub> ended;
-  MutexLock lock(state_->mu);
-  if (state_->under_way || socket_path_.empty()) return;
-  state_->context.reset();  // the context holds the channel, too
-  ended = std::move(state_->stub);
+GrpcKeepalive::GrpcKeepalive(const std::string& socket_path, std::chrono::milliseconds limit)
+    : state_(std::make_unique<State>(socket_path, limit)) {
+  state_->thread = std::thread([state = state_.get()] { state->Run(); });
 }
 
-void GrpcKeepalive::Close() {
-  MutexLock lock(state_->mu);
-  state_->closed = true;
-  if (state_->under_way) state_->context->TryCancel();
-  while (state_->under_way) state_->ended.Wait(state_->mu);
+GrpcKeepalive::GrpcKeepalive(grpc::Server& server, std::chrono::milliseconds limit)
+    : state_(std::make_unique<State>("", limit)) {
+  state_->within = std::make_unique<grpc::GenericStub>(server.InProcessChannel({}));
+  state_->thread = std::thread([state = state_.get()] { state->Run(); });
 }
+
+GrpcKeepalive::~GrpcKeepalive() = default;
+
+void GrpcKeepalive::Ask() {
+  MutexLock lock(state_->mu);
+  if (state_->closed) return;
+  state_->under_way = true;
+  state_->changed.NotifyAll();
+}
+
+void GrpcKeepalive::Close() { state_->Close(); }
 
 bool GrpcKeepalive::Answered() const {
   MutexLock lock(state_->mu);

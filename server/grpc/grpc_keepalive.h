@@ -2,10 +2,12 @@
 // connections and answers, or only to keep the server's threads awake.
 //
 // This class makes one call of grpc.health.v1 at a time.  Any health that the server reports counts
-// as an answer; a call that fails does not.  A call that makes a new connection over the socket
-// file also proves that the listener works.
-// Ownership: owns the connection and the call, which end with this object.
-// Thread-safety: all methods from any thread.
+// as an answer; a call that fails does not.  A call over the socket file makes a new connection, so
+// that it also proves that the listener works.
+// A thread of its own makes the calls, because gRPC may hang with its locks held: whoever watches
+// the daemon never waits for them.
+// Ownership: owns its thread, the connection and the call, which end with this object.
+// Thread-safety: Ask and Answered from any thread; one thread calls Close and destroys the object.
 // Locks: one, a leaf; it is not held while a call is begun or a connection ends.
 // Lifecycle: destroyed before the server that it calls.  A keepalive within the process must be
 // closed before that server shuts down, because gRPC may crash when a server that has shut down is
@@ -32,12 +34,8 @@ class GrpcKeepalive {
   GrpcKeepalive(const GrpcKeepalive&) = delete;
   GrpcKeepalive& operator=(const GrpcKeepalive&) = delete;
 
-  // Begins a call, unless one is under way or this object is closed.
+  // Has a call made, unless one is under way or this object is closed.
   void Ask();
-  // Ends the connection over the socket file, unless a call is under way; no effect within the
-  // process.  Must not be called on a thread of gRPC: if such a thread destroys the last reference
-  // to a channel, it waits for itself.
-  void HangUp();
   // Cancels the call that is under way and waits for its end.  No further call begins.
   void Close();
   // Returns true if no call is under way, and the last one was answered or there has been none.
@@ -46,8 +44,6 @@ class GrpcKeepalive {
  private:
   struct State;
 
-  const std::string socket_path_;  // empty for calls within the process
-  const std::chrono::milliseconds limit_;
   const std::unique_ptr<State> state_;
 };
 

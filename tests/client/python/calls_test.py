@@ -89,6 +89,12 @@ class OnDaemon(unittest.TestCase):
                 right += list(map(bytes, into)) == segments_of(digest)
         return right
 
+    def spilled(self):
+        """Waits until all blocks are also on disk, and the spiller uses none of them."""
+        on_disk, in_host = ({"tiers": [tier], "dry_run": True, "pinned": True} for tier in (Tier.DISK, Tier.HOST))
+        self.eventually(lambda: self.client.clear(SelectionScope.ALL, **on_disk).disk.blocks == BLOCKS)
+        self.eventually(lambda: self.client.clear(SelectionScope.ALL, **in_host).kept_in_use == 0)
+
     def eventually(self, true, seconds=20):
         until = time.monotonic() + seconds
         while not true():
@@ -136,6 +142,7 @@ class Questions(OnDaemon):
         self.assertEqual(pinned.blocks, [(digest, OK) for digest in self.digests[:4]])
         self.assertTrue(pinned.durable)
         self.assertAlmostEqual(pinned.ends_unix_s, time.time() + 60, delta=30)
+        self.spilled()
         cleared = self.client.clear(SelectionScope.CONTENT, BlockSelection(content=CONTENT), tiers=[Tier.HOST])
         self.assertEqual((cleared.host.blocks, cleared.kept_pinned), (BLOCKS - 4, 4))
         self.assertEqual(self.client.unpin("operator", named).unpinned, 4)
@@ -148,8 +155,7 @@ class Questions(OnDaemon):
 
     def test_prefetch_brings_blocks_from_disk(self):
         self.put()
-        disk = {"tiers": [Tier.DISK], "dry_run": True}
-        self.eventually(lambda: self.client.clear(SelectionScope.CONTENT, BlockSelection(content=CONTENT), **disk).disk.blocks == BLOCKS)
+        self.spilled()
         self.client.clear(SelectionScope.ALL, tiers=[Tier.HOST])
         answers = self.client.prefetch(BlockSelection(content=CONTENT, tokens=tokens_of()))
         self.assertEqual([digest for digest, _ in answers], self.digests)
@@ -159,10 +165,7 @@ class Questions(OnDaemon):
 
     def test_promises_tell_when_blocks_were_read_from_disk(self):
         self.put()
-        on_disk = {"tiers": [Tier.DISK], "dry_run": True}
-        self.eventually(lambda: self.client.clear(SelectionScope.ALL, **on_disk).disk.blocks == BLOCKS)
-        in_host = {"tiers": [Tier.HOST], "dry_run": True}  # the spiller holds a batch until it has written all of it
-        self.eventually(lambda: self.client.clear(SelectionScope.ALL, **in_host).kept_in_use == 0)
+        self.spilled()
         self.client.clear(SelectionScope.ALL, tiers=[Tier.HOST])
         with self.session.promise([self.variant], self.digests) as promise:
             self.assertEqual(promise.blocks[0].tiers, bytes([Tier.DISK.value]) * BLOCKS)
