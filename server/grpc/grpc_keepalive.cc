@@ -40,14 +40,16 @@ struct GrpcKeepalive::State {
   State& operator=(const State&) = delete;
 
   void Close();
-  // The thread: makes a call each time that Ask has set `under_way`.
+  // What `thread` runs until Close: a call each time that Ask has set `under_way`.
   void Run();
-  // Makes one call and returns true if it was answered.
+  // Each makes one call, waits until it ends (at most `limit`, or until Close cancels it), and
+  // returns true if the server answered.  Makes none and returns false after Close.
   [[nodiscard]] bool Call(grpc::GenericStub& stub);
+  [[nodiscard]] bool CallOverNewConnection();
 
   const std::string socket_path;  // empty for calls within the process
   const std::chrono::milliseconds limit;
-  std::unique_ptr<grpc::GenericStub> within;  // of calls within the process; the thread uses it
+  std::unique_ptr<grpc::GenericStub> within;  // for calls within the process, otherwise null
 
   mutable Mutex mu;
   CondVar changed;
@@ -79,14 +81,18 @@ void GrpcKeepalive::State::Run() {
       while (!under_way && !closed) changed.Wait(mu);
       if (closed) return;
     }
-    std::unique_ptr<grpc::GenericStub> anew;
-    if (!within) anew = std::make_unique<grpc::GenericStub>(ChannelTo(socket_path));
-    const bool ok = Call(within ? *within : *anew);
-    anew.reset();
+    const bool ok = within ? Call(*within) : CallOverNewConnection();
     MutexLock lock(mu);
     answered = ok;
     under_way = false;
   }
+}
+
+// The connection ends here, on this object's thread: if a thread of gRPC destroyed the last
+// reference to a channel, it would wait for itself.
+bool GrpcKeepalive::State::CallOverNewConnection() {
+  grpc::GenericStub stub(ChannelTo(socket_path));
+  return Call(stub);
 }
 
 bool GrpcKeepalive::State::Call(grpc::GenericStub& stub) {

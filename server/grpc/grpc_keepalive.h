@@ -4,8 +4,8 @@
 // This class makes one call of grpc.health.v1 at a time.  Any health that the server reports counts
 // as an answer; a call that fails does not.  A call over the socket file makes a new connection, so
 // that it also proves that the listener works.
-// A thread of its own makes the calls, because gRPC may hang with its locks held: whoever watches
-// the daemon never waits for them.
+// The object's own thread makes the calls.  If gRPC hangs with its locks held, that thread hangs
+// too, but the watchdog, which calls Ask and Answered, does not.
 // Ownership: owns its thread, the connection and the call, which end with this object.
 // Thread-safety: Ask and Answered from any thread; one thread calls Close and destroys the object.
 // Locks: one, a leaf; it is not held while a call is begun or a connection ends.
@@ -34,7 +34,8 @@ class GrpcKeepalive {
   GrpcKeepalive(const GrpcKeepalive&) = delete;
   GrpcKeepalive& operator=(const GrpcKeepalive&) = delete;
 
-  // Has a call made, unless one is under way or this object is closed.
+  // Asks the object's thread to make a call, unless one is under way or this object is closed.
+  // Returns at once.
   void Ask();
   // Cancels the call that is under way and waits for its end.  No further call begins.
   void Close();

@@ -1,8 +1,9 @@
 // Stops some threads of another process while this object lives.  `which` selects them by name; the
 // main thread is never stopped.
 //
-// A thread is stopped while it waits in the kernel.  Elsewhere it may hold a lock, such as one of
-// the heap's, that the threads which run on need, and these would stand still as well.
+// The object stops a thread only while it waits in a system call.  If it stopped a thread that
+// computes, that thread might hold a lock, such as one of the heap's, which the threads that run on
+// need: these would then hang as well.
 //
 // Ownership: the stop; the destructor lets the threads run again.  Thread-safety: the thread that
 // creates the object destroys it, because ptrace accepts no other.
